@@ -1,0 +1,49 @@
+# Two commands: `make run` (the default example, end to end) and `make test`. Both set up everything themselves.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+CONFIG ?= examples/clinic_visits.yaml
+export BULKHEAD_HOME ?= $(CURDIR)/.bulkhead
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check lint types ui constraints clean
+
+help: ## show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(VENV)/.runtime: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Bulkhead needs Python 3.11 or newer, found " + sys.version.split()[0] + "; set PYTHON=/path/to/python3.11")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+run: $(VENV)/.runtime ## run the default example (or CONFIG=file.yaml) end to end and register its model
+	@test "$(CONFIG)" != examples/clinic_visits.yaml -o -f .bulkhead/data/clinic_visits.parquet || $(BIN)/python examples/clinic_visits.py .bulkhead/data/clinic_visits.parquet
+	@$(BIN)/bulkhead run $(CONFIG)
+
+test: check ## lint, types, layers and every test (under 12 minutes on 2 cores)
+	$(BIN)/python -m pytest
+
+check: lint types ## lint, format, spelling and types
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/codespell schemas tasks flows training tests examples docs README.md CHANGELOG.md
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+ui: $(VENV)/.runtime ## open Prefect (http://127.0.0.1:4200) and MLflow (http://127.0.0.1:5000) over this folder's runs
+	@$(BIN)/bulkhead up
+
+constraints: $(VENV)/.dev ## pin what is installed now
+	@(echo '# Every package that an installation here resolves to, pinned. Regenerate with: make constraints'; \
+	  $(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu//') > constraints.txt
+
+clean: ## remove the environment and caches, never the runs in .bulkhead
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

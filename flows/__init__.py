@@ -1,0 +1,1 @@
+"""Composition only: a flow reads like a table of contents."""

@@ -1,0 +1,1 @@
+"""What the layers say to each other: the declaration, table schemas, records and errors."""

@@ -1,0 +1,66 @@
+"""SHA-256 of files, and reading and writing small JSON files whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+from schemas.errors import IntegrityError
+from schemas.records import FileRef
+
+
+def sha256_file(path: str | Path) -> str:
+    """SHA-256 of a file's bytes, streamed."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def file_ref(path: str | Path) -> FileRef:
+    """A reference to a file as it is now."""
+    file = Path(path).absolute()
+    return FileRef(path=str(file), sha256=sha256_file(file), num_bytes=file.stat().st_size)
+
+
+def verify(ref: FileRef) -> Path:
+    """
+    The file's path, after its bytes were found to be those recorded.
+
+    Raises:
+        IntegrityError: the file is gone or its bytes differ.
+    """
+    if not ref.file.is_file():
+        raise IntegrityError(f"{ref.path}: expected a file with SHA-256 {ref.sha256[:12]}…, found none; prepare again")
+    found = sha256_file(ref.path)
+    if found != ref.sha256:
+        raise IntegrityError(f"{ref.path}: SHA-256 is {found[:12]}…, recorded was {ref.sha256[:12]}…: the file was changed after it was written; delete it and run again")
+    return ref.file
+
+
+def fsync_folder(path: str | Path) -> None:
+    """Make renames in a folder durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_atomic(path: str | Path, content: bytes | str) -> FileRef:
+    """Write a small file whole or not at all: temporary file in the same folder, fsync, rename, fsync of the folder."""
+    target = Path(path).absolute()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    fsync_folder(target.parent)
+    return file_ref(target)

@@ -1,0 +1,92 @@
+"""
+The exception tree. Every error that a user can cause derives from `BulkheadError`.
+
+    BulkheadError
+    ├── ConfigError(ValueError)         the declaration is wrong or impossible
+    ├── DataError(ValueError)           the data are not what the declaration says
+    │   ├── SourceError                 a source cannot be found, opened or read
+    │   ├── SchemaError                 columns, types, nulls, ranges, values, uniqueness
+    │   ├── SplitError                  a split that cannot be made or is empty
+    │   └── LeakageError                something crosses from val or test to train
+    ├── IntegrityError(ValueError)      a digest disagrees with what was recorded
+    │   └── CheckpointError             no checkpoint that verifies
+    ├── PreflightError(ValueError)      model, loss or data cannot train
+    ├── TrainingError(RuntimeError)     the training program failed
+    │   ├── NonFiniteError              loss or gradient is not finite
+    │   └── LaunchError                 torchrun could not start or ended without a result
+    └── RegistryError(RuntimeError)     the registry refuses or holds something unexpected
+
+Message form: what was expected; what was found; where; how many and the first few keys; what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class BulkheadError(Exception):
+    """Base of every error with a stated reason; the command line prints it without a traceback."""
+
+
+class ConfigError(BulkheadError, ValueError):
+    """The declaration holds an unknown key, a bad value or an impossible combination."""
+
+
+class DataError(BulkheadError, ValueError):
+    """The data are not what the declaration says."""
+
+
+class SourceError(DataError):
+    """A source cannot be found, opened or read to its end."""
+
+
+class SchemaError(DataError):
+    """Rows break the declared types, nulls, ranges, allowed values or uniqueness."""
+
+
+class SplitError(DataError):
+    """The declared split cannot be made from these rows, or leaves a side empty."""
+
+
+class LeakageError(DataError):
+    """Something crosses from validation or test to train."""
+
+
+class IntegrityError(BulkheadError, ValueError):
+    """A file's digest disagrees with what was recorded when it was written."""
+
+
+class CheckpointError(IntegrityError):
+    """No checkpoint verifies, or one belongs to another run."""
+
+
+class PreflightError(BulkheadError, ValueError):
+    """Model, loss or data would train wrongly; found before any long run."""
+
+
+class TrainingError(BulkheadError, RuntimeError):
+    """The training program failed; the message holds the failing rank's cause."""
+
+
+class NonFiniteError(TrainingError):
+    """Loss or gradient is not finite; raised on every rank before the update."""
+
+
+class LaunchError(TrainingError):
+    """`torchrun` could not start, or ended without leaving a result."""
+
+
+class RegistryError(BulkheadError, RuntimeError):
+    """The model registry refuses, or holds something unexpected."""
+
+
+def first_few(values: Iterable[object], total: int | None = None, limit: int = 5) -> str:
+    """
+    Render up to `limit` values for a message, with an ellipsis when there are more.
+
+    >>> first_few([17, 40, 52], total=9, limit=2)
+    '17, 40, …'
+    """
+    shown = list(values)
+    more = (len(shown) if total is None else total) > min(len(shown), limit)
+    return ", ".join(str(v) for v in shown[:limit]) + (", …" if more else "")

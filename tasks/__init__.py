@@ -1,0 +1,1 @@
+"""One Prefect task family per file: load a reference, call one pure function, write, return a reference."""

@@ -1,0 +1,10 @@
+"""Draft a declaration from a table, for `bulkhead init`."""
+
+from __future__ import annotations
+
+from training.data.draft import draft
+
+
+def draft_declaration(uri: str, label: str | None, name: str | None) -> str:
+    """The YAML text of a declaration with the reason for each guess beside it."""
+    return draft(uri, label=label, name=name)

@@ -1,0 +1,171 @@
+"""Start the training program with torchrun, watch it, and end it whole.
+
+The program runs in its own session and writes to `train.log`; this process tails `metrics.jsonl` for the
+progress bar and for MLflow, so that the program itself needs neither Prefect nor a tracking server.
+On cancellation (a BaseException in the main thread) the agent is told to stop, given time to save at the
+step boundary, and killed only after that. The failing rank's cause becomes this task's error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from schemas import errors
+from schemas.config import Declaration
+from schemas.errors import BulkheadError, LaunchError, TrainingError
+from schemas.records import RunSpec, TrainReport
+from tasks.say import bar, say
+from training.tracking import Run, forward_metrics
+
+POLL_SECONDS = 0.25
+FORWARD_SECONDS = 3.0
+GRACE_SECONDS = 20.0  # Prefect kills 30 s after it has asked
+
+
+def command(ranks: int, resolved: Path, run_dir: Path) -> list[str]:
+    """The torchrun call; port 0 lets concurrent runs on one host choose free ports."""
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--max-restarts", "0"]
+    return [sys.executable, *launch, "--shutdown-timeout", "10", "-m", "training.main", "--config", str(resolved), "--run-dir", str(run_dir)]
+
+
+@task(
+    name="train model",
+    description="torchrun: one process per device, validation, early stop, best weights; resumes from the newest verified checkpoint.",
+    tags=["train"],
+    cache_policy=NO_CACHE,
+)
+def train_model(spec: RunSpec, run_dir: str, run: Run) -> TrainReport:
+    """The outcome of the training program, after it ended well.
+
+    Raises:
+        TrainingError: the program failed; the message holds the failing rank's cause.
+        LaunchError: torchrun could not start, or left no result.
+    """
+    declaration = Declaration.model_validate(spec.declaration)
+    folder = Path(run_dir)
+    report = launch(spec, folder, declaration, lambda offset: forward_metrics(run, folder / "metrics.jsonl", offset))
+    say("train", f"{report.status} after {report.epochs} epochs, {report.steps:,} steps, {report.seconds:.1f} s, {report.rows_per_second:,.0f} rows/s")
+    say("best", f"val {report.metric} {report.best_metric:.4g} at step {report.best_step:,}; model sha256 {report.model_sha256[:12]}")
+    for note in report.instabilities:
+        say("", note, "warn")
+    return report
+
+
+def launch(spec: RunSpec, run_dir: Path, declaration: Declaration, forward: Callable[[int], int]) -> TrainReport:
+    """Run the training program to its end and read its result.
+
+    Args:
+        spec: what to train.
+        run_dir: the run directory; `resolved.json` is written here.
+        declaration: for ranks, threads and the length of the progress bar.
+        forward: takes an offset into `metrics.jsonl`, sends what follows, returns the new offset.
+    """
+    resolved = run_dir / "resolved.json"
+    error_file = run_dir / "error.json"
+    error_file.unlink(missing_ok=True)
+    ranks = declaration.train.ranks
+    threads = declaration.train.threads or max(1, (os.cpu_count() or 1) // ranks)
+    environment = os.environ | {"TORCHELASTIC_ERROR_FILE": str(error_file), "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    root = str(Path(__file__).resolve().parent.parent)
+    environment["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [environment.get("PYTHONPATH")])])
+    offset = (run_dir / "metrics.jsonl").stat().st_size if (run_dir / "metrics.jsonl").exists() else 0
+    with (run_dir / "train.log").open("ab") as log:
+        process = subprocess.Popen(command(ranks, resolved, run_dir), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
+    try:
+        _watch(process, run_dir, declaration, forward, offset)
+    except BaseException:
+        stop(process)
+        raise
+    finally:
+        forward(-1)
+    if process.returncode != 0:
+        raise failure(run_dir, process.returncode)
+    return _result(run_dir)
+
+
+def _watch(process: subprocess.Popen[bytes], run_dir: Path, declaration: Declaration, forward: Callable[[int], int], offset: int) -> None:
+    sent, forwarded = offset, time.monotonic()
+    position = offset
+    with bar("train") as progress:
+        while process.poll() is None:
+            time.sleep(POLL_SECONDS)
+            position = _progress(run_dir / "metrics.jsonl", position, declaration, progress)
+            if time.monotonic() - forwarded > FORWARD_SECONDS:
+                sent, forwarded = forward(sent), time.monotonic()
+    forward(sent)
+
+
+def _progress(path: Path, position: int, declaration: Declaration, progress: Callable[[float, str], None]) -> int:
+    """Show the newest evaluation; returns the position after the last whole line."""
+    if not path.exists():
+        return position
+    with path.open("rb") as file:
+        file.seek(position)
+        block = file.read()
+    whole = block[: block.rfind(b"\n") + 1]
+    for raw in whole.splitlines():
+        line: dict[str, Any] = json.loads(raw)
+        if line["kind"] == "evaluation":
+            values = line["values"]
+            metric = declaration.metric
+            text = f"epoch {line['epoch']}/{declaration.train.epochs}  train loss {_number(values.get('train/loss'))}  val loss {_number(values.get('val/loss'))}  val {metric} {_number(values.get(f'val/{metric}'))}"
+            progress(min(1.0, line["epoch"] / declaration.train.epochs), text + ("  *" if values.get("best") else ""))
+    return position + len(whole)
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End torchrun and its ranks: ask, wait for the checkpoint at the step boundary, then kill the session."""
+    if process.poll() is not None:
+        return
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def failure(run_dir: Path, code: int) -> BulkheadError:
+    """The error of a training program that ended with `code`, of the class that the failing rank raised."""
+    cause = _cause(run_dir / "error.json")
+    log = run_dir / "train.log"
+    if cause is None:
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:]) if log.exists() else ""
+        return LaunchError(f"the training program ended with exit code {code} and left no cause; last lines of {log}:\n{tail}")
+    kind, _, text = cause.partition(": ")
+    known = getattr(errors, kind.rsplit(".", 1)[-1], None)
+    if isinstance(known, type) and issubclass(known, BulkheadError):
+        return known(f"{text}\nWhole log: {log}")
+    return TrainingError(f"{cause}\nWhole log: {log}")
+
+
+def _cause(path: Path) -> str | None:
+    """The failing rank's message from torch's error file, or None where there is none."""
+    try:
+        found = json.loads(path.read_text())["message"]
+    except (OSError, ValueError, KeyError):
+        return None
+    text = found.get("message", found) if isinstance(found, dict) else found
+    return str(text)
+
+
+def _result(run_dir: Path) -> TrainReport:
+    path = run_dir / "result.json"
+    if not path.is_file():
+        raise LaunchError(f"the training program ended without {path}; see {run_dir / 'train.log'}")
+    return TrainReport.model_validate_json(path.read_bytes())

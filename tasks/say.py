@@ -1,0 +1,73 @@
+"""
+What a person sees while a run is at work: one plain line per step, a bar where there is a terminal.
+
+Lines go to standard error, so that `--json` on standard output stays clean, and to the Prefect run's log.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from prefect.exceptions import MissingContextError
+from prefect.logging import get_run_logger
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+MARKS = {"done": "✓", "cached": "↺", "warn": "!", "fail": "✗", "info": " "}
+STYLES = {"done": "green", "cached": "cyan", "warn": "yellow", "fail": "red", "info": "dim"}
+
+
+def console() -> Console:
+    """The console of the terminal (made anew, so that a redirected stderr is honoured)."""
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def say(step: str, text: str, kind: str = "done") -> None:
+    """
+    Print one line for a person and log it with the Prefect run.
+
+    Args:
+        step: what was done, at most 14 characters.
+        text: the outcome in figures.
+        kind: done, cached, warn, fail or info.
+    """
+    out = console()
+    if out.is_terminal:
+        out.print(f"[{STYLES[kind]}]{MARKS[kind]}[/] [bold]{step:<14}[/] ", end="")
+        out.print(text, markup=False)
+    else:
+        print(f"{MARKS[kind]} {step:<14} {text}", file=sys.stderr, flush=True)
+    try:
+        get_run_logger().log({"warn": 30, "fail": 40}.get(kind, 20), "%s: %s", step, text)
+    except MissingContextError:
+        return  # called outside a run: the terminal line is all there is
+
+
+class Bar(Protocol):
+    """Progress of one long step."""
+
+    def __call__(self, done: float, text: str) -> None:
+        """Set the share done (0 to 1) and the text beside the bar."""
+
+
+@contextmanager
+def bar(step: str) -> Iterator[Bar]:
+    """A progress bar on a terminal; elsewhere a plain line whenever the text changes."""
+    out = console()
+    if not out.is_terminal:
+        shown: list[str] = []
+
+        def line(done: float, text: str) -> None:
+            if text and shown[-1:] != [text]:
+                shown.append(text)
+                print(f"  {step:<14} {done:4.0%}  {text}", file=sys.stderr, flush=True)
+
+        yield line
+        return
+    columns = (TextColumn(f"  [bold]{step:<14}"), BarColumn(24), TextColumn("{task.percentage:3.0f}%  {task.description}"), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=out, transient=True) as progress:
+        row = progress.add_task("", total=1.0)
+        yield lambda done, text: progress.update(row, completed=done, description=text)

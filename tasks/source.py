@@ -1,0 +1,61 @@
+"""From a URI to a validated table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from training.data.source import fingerprint
+from training.data.validate import validate
+
+from schemas.config import Declaration
+from schemas.errors import BulkheadError
+from schemas.records import SourceRef, ValidatedTable
+from tasks.say import say
+from tasks.store import stored, stored_task
+
+
+def transient(_task: Any, _run: Any, state: Any) -> bool:
+    """Whether a retry can help: the operating system failed, not a check of ours."""
+    failure = state.result(raise_on_failure=False)
+    return isinstance(failure, OSError) and not isinstance(failure, BulkheadError)
+
+
+@task(
+    name="fingerprint source",
+    description="List the source's files and take the SHA-256 of each.",
+    tags=["data"],
+    cache_policy=NO_CACHE,
+    retries=2,
+    retry_delay_seconds=2,
+    retry_condition_fn=transient,
+)
+def fingerprint_source(declaration: Declaration) -> SourceRef:
+    """The source as it is now."""
+    source = fingerprint(declaration.data)
+    megabytes = sum(f.num_bytes for f in source.files) / 1e6
+    say("source", f"{len(source.files)} {source.format} file{'s'[: len(source.files) > 1]}, {megabytes:,.1f} MB, sha256 {source.sha256[:12]}")
+    return source
+
+
+@stored_task(
+    name="validate table",
+    description="Resolve roles and kinds, check types, nulls, ranges, values and uniqueness (pandera), write the typed table.",
+    tags=["data"],
+)
+def validate_table(source: SourceRef, declaration: Declaration) -> Any:
+    """The typed table, its columns' meaning and what was left out."""
+    inputs = {"source": source.sha256, "data": declaration.data.model_dump(mode="json", exclude={"uri"}), "task": declaration.task}
+    inputs["constant_features"] = declaration.checks.constant_features
+
+    def make(folder: Path) -> ValidatedTable:
+        made = validate(source, declaration, folder)
+        spec = made.spec
+        kinds = f"{len(spec.numeric)} numeric, {len(spec.categorical)} categorical" + (f", {len(spec.tensor)} tensor" if spec.tensor else "")
+        left_out = f"; left out: {made.filtered_rows:,} by filter, {made.unlabelled_rows:,} without label" if made.filtered_rows or made.unlabelled_rows else ""
+        say("validate", f"{made.table.rows:,} rows, {kinds}{left_out}")
+        return made
+
+    return stored("validated", inputs, ValidatedTable, make)

@@ -1,0 +1,46 @@
+"""Fit on train, then write every side as arrays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from training.data.normalize import fit
+from training.data.shards import materialise
+
+from schemas.config import Declaration
+from schemas.digest import write_atomic
+from schemas.records import ArraysRef, SplitTables, Statistics, TrainTable, ValidatedTable, digest_of
+from tasks.say import say
+from tasks.store import stored, stored_task
+
+
+@stored_task(name="fit statistics", description="Means, quantiles, fills, vocabularies and class weights, from train alone.", tags=["data", "fit"])
+def fit_statistics(train: TrainTable, validated: ValidatedTable, declaration: Declaration) -> Any:
+    """All that is fitted before training; nothing but a train table is accepted."""
+    inputs = {"train": train.file.sha256, "spec": validated.spec, "normalize": declaration.normalize, "task": declaration.task}
+    inputs |= {"loss": declaration.loss, "columns": declaration.data.model_dump(mode="json")["columns"], "constant": declaration.checks.constant_features}
+
+    def make(folder: Path) -> Statistics:
+        made = fit(train, validated.spec, declaration)
+        write_atomic(folder / "statistics.json", made.model_dump_json(indent=1))
+        dropped = f"; dropped {', '.join(made.dropped)}" if made.dropped else ""
+        say("statistics", f"fitted on {made.rows:,} train rows: {len(made.numeric)} scaled, {len(made.categorical)} vocabularies{dropped}")
+        return made
+
+    return stored("statistics", inputs, Statistics, make)
+
+
+@stored_task(name="materialise arrays", description="Write each side as memory-mapped arrays with the train statistics applied.", tags=["data"])
+def materialise_arrays(split: SplitTables, validated: ValidatedTable, statistics: Statistics, declaration: Declaration) -> Any:
+    """Arrays that training gathers from."""
+    inputs = {s: split.side(s).file.sha256 for s in ("train", "val", "test")}  # type: ignore[arg-type]
+    inputs |= {"statistics": digest_of(statistics), "spec": digest_of(validated.spec)}
+
+    def make(folder: Path) -> ArraysRef:
+        made = materialise(split, validated, statistics, declaration, folder)
+        megabytes = sum(f.num_bytes for s in (made.train, made.val, made.test) for f in s.arrays.values()) / 1e6
+        say("arrays", f"{megabytes:,.1f} MB, sha256 {made.sha256[:12]}")
+        return made
+
+    return stored("arrays", inputs, ArraysRef, make)

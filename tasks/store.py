@@ -1,0 +1,147 @@
+"""
+Results kept by content: a step whose inputs have not changed is not done again.
+
+The key of a step is the digest of its inputs (content digests and the sections of the declaration that it
+reads) and of the code and libraries that compute it. A stored result counts only after the digest of every
+file it names was found right again; anything else is a miss, and the step is done anew.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, cast
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.states import Completed, State
+from pydantic import BaseModel
+
+import schemas
+import training.data
+from schemas.digest import fsync_folder, verify, write_atomic
+from schemas.errors import IntegrityError
+from schemas.home import home
+from schemas.records import FileRef, Record, digest_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+StoredRecord = TypeVar("StoredRecord", bound=Record)
+LIBRARIES = ("duckdb", "pyarrow", "pandera", "numpy")
+
+
+@functools.cache
+def code_fingerprint() -> str:
+    """
+    SHA-256 over the sources of `schemas` and `training.data` and the versions of the libraries they call.
+
+    Prefect's own TASK_SOURCE policy sees a task's body only, so that a change in the pure function
+    behind it would go unnoticed.
+    """
+    digest = hashlib.sha256()
+    for package in (schemas, training.data):
+        root = Path(str(package.__file__)).parent
+        for file in sorted(root.rglob("*.py")):
+            digest.update(f"{package.__name__}/{file.relative_to(root)}\0".encode() + file.read_bytes() + b"\0")
+    digest.update(" ".join(f"{name}={version(name)}" for name in LIBRARIES).encode())
+    return digest.hexdigest()
+
+
+def step_key(step: str, inputs: dict[str, Any]) -> str:
+    """The name under which a step's result is stored."""
+    plain = {k: v.model_dump(mode="json") if isinstance(v, BaseModel) else v for k, v in inputs.items()}
+    return digest_of({"step": step, "inputs": plain, "code": code_fingerprint()})
+
+
+def file_refs(value: Any) -> Iterator[FileRef]:
+    """Every file that a record names, at any depth."""
+    if isinstance(value, FileRef):
+        yield value
+    elif isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from file_refs(getattr(value, name))
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from file_refs(item)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from file_refs(item)
+
+
+def load(step: str, key: str, record: type[StoredRecord]) -> StoredRecord | None:
+    """The stored result, or None where there is none or one of its files is gone or changed."""
+    path = folder(step, key) / "record.json"
+    if not path.is_file():
+        return None
+    try:
+        found = record.model_validate_json(path.read_bytes())
+        for ref in file_refs(found):
+            verify(ref)
+    except (ValueError, IntegrityError):
+        return None
+    return found
+
+
+def folder(step: str, key: str) -> Path:
+    """Where a step's files are kept."""
+    return home() / "prepared" / f"{step}-{key[:20]}"
+
+
+def save(step: str, key: str, make: Callable[[Path], StoredRecord]) -> StoredRecord:
+    """
+    Make a result in a temporary folder and move it into place whole; nothing half-written stays behind.
+
+    Args:
+        step: name of the step, the first part of the folder's name.
+        key: from `step_key`.
+        make: writes its files into the folder it is given and returns the record that names them.
+    """
+    target = folder(step, key)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        made = make(temporary)
+        moved = type(made).model_validate_json(made.model_dump_json().replace(str(temporary), str(target)))
+        write_atomic(temporary / "record.json", moved.model_dump_json(indent=1))
+        shutil.rmtree(target, ignore_errors=True)
+        temporary.rename(target)
+        fsync_folder(target.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return moved
+
+
+def stored(step: str, inputs: dict[str, Any], record: type[StoredRecord], make: Callable[[Path], StoredRecord]) -> StoredRecord | State[Any]:
+    """The stored result as a state that Prefect shows as `Cached`, or the result made now."""
+    key = step_key(step, inputs)
+    found = load(step, key, record)
+    if found is not None:
+        return Completed(name="Cached", message="reused: same data, same declaration, same code", data=found)
+    return save(step, key, make)
+
+
+def stored_task(**options: Any) -> Callable[[Callable[P, R]], Callable[P, Any]]:
+    """
+    A Prefect task whose reused result shows as `Cached`; the caller gets the value itself.
+
+    The Prefect task stands in the attribute `task`.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, Any]:
+        inner = task(cache_policy=NO_CACHE, persist_result=False, **options)(function)
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> Any:
+            outcome = cast(Any, inner(*args, **kwargs))
+            return outcome.result() if isinstance(outcome, State) else outcome
+
+        call.task = inner  # type: ignore[attr-defined]
+        return call
+
+    return decorate

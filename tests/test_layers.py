@@ -1,0 +1,80 @@
+"""The arrows of the design: who may import whom, proven in fresh interpreters and on the source."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ALLOWED = {
+    "schemas": {"schemas"},
+    "training/data": {"training.data", "schemas"},
+    "training": {"training", "schemas"},
+    "tasks": {"tasks", "training", "schemas"},
+    "flows": {"flows", "tasks", "schemas"},
+}
+OURS = {"schemas", "training", "tasks", "flows"}
+MLFLOW_FILES = {"training/tracking.py", "training/registry.py", "training/serving.py", "training/score_file.py"}
+
+
+def layer(path: Path) -> str:
+    relative = path.relative_to(ROOT).as_posix()
+    return next(name for name in ("training/data", *ALLOWED) if relative.startswith(name + "/"))
+
+
+def imports(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
+    return found
+
+
+SOURCES = sorted(p for name in OURS for p in (ROOT / name).rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_a_file_imports_its_own_layer_and_those_below(path: Path) -> None:
+    allowed = ALLOWED[layer(path)]
+    relative = path.relative_to(ROOT).as_posix()
+    for name in imports(path):
+        if name.split(".")[0] in OURS:
+            assert any(name == a or name.startswith(a + ".") for a in allowed), f"{relative} imports {name}"
+        if relative.startswith(("training/", "schemas/")):
+            assert not name.startswith("prefect"), f"{relative} imports {name}"
+            assert not name.startswith("mlflow") or relative in MLFLOW_FILES, f"{relative} imports {name}"
+
+
+def test_tasks_never_import_each_other_except_what_they_share() -> None:
+    shared = {"tasks.say", "tasks.store"}
+    for path in sorted((ROOT / "tasks").glob("*.py")):
+        for name in imports(path):
+            if name.startswith("tasks."):
+                assert ".".join(name.split(".")[:2]) in shared, f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        ("schemas.config", ("torch", "prefect", "mlflow", "duckdb", "training")),
+        ("schemas.records", ("torch", "prefect", "mlflow", "duckdb", "training")),
+        ("training.data.split", ("torch", "prefect", "mlflow")),
+        ("training.data.shards", ("torch", "prefect", "mlflow")),
+        ("training.data.leakage", ("torch", "prefect", "mlflow")),
+        ("training", ("prefect", "mlflow", "torch")),
+        ("training.main", ("prefect", "mlflow")),
+        ("flows.cli", ("torch", "prefect", "mlflow")),
+    ],
+)
+def test_a_fresh_interpreter_loads_only_what_the_layer_may(module: str, absent: tuple[str, ...]) -> None:
+    code = f"import sys, {module}; print([m for m in {absent!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,1 @@
+"""The torchrun program and everything it needs. Importing it loads neither Prefect nor MLflow."""

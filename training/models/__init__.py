@@ -1,0 +1,1 @@
+"""Built-in networks and `build.py`, which resolves a declaration to one."""
