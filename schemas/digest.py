@@ -34,7 +34,9 @@ def verify(ref: FileRef) -> Path:
         raise IntegrityError(f"{ref.path}: expected a file with SHA-256 {ref.sha256[:12]}…, found none; prepare again")
     found = sha256_file(ref.path)
     if found != ref.sha256:
-        raise IntegrityError(f"{ref.path}: SHA-256 is {found[:12]}…, recorded was {ref.sha256[:12]}…: the file was changed after it was written; delete it and run again")
+        raise IntegrityError(
+            f"{ref.path}: SHA-256 is {found[:12]}…, recorded was {ref.sha256[:12]}…: the file was changed after it was written; delete it and run again"
+        )
     return ref.file
 
 

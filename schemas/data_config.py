@@ -1,0 +1,103 @@
+"""Sections `data` and `task`: where the rows are, what the columns mean, what is predicted."""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from schemas.section import Section
+
+Role = Literal["id", "group", "time", "label", "weight", "split", "feature", "ignore"]
+Kind = Literal["auto", "numeric", "categorical", "tensor"]
+
+
+class ColumnConfig(Section):
+    """One column: its role, and for a feature its kind and limits."""
+
+    role: Role = Field("feature", description="What the column is; several columns may be `id` (composite) or `group`.")
+    kind: Kind = Field("auto", description="How a feature is read; `auto` goes by the column's type.")
+    nullable: bool | None = Field(None, description="Nulls allowed. Default: yes for features, no for roles.")
+    min: float | None = Field(None, description="Smallest value allowed.")
+    max: float | None = Field(None, description="Largest value allowed.")
+    allowed: tuple[str | int | float | bool, ...] | None = Field(None, description="The only values allowed.")
+    unique: bool = Field(False, description="Refuse repeated values.")
+    shape: tuple[int, ...] | None = Field(None, description="Shape of a tensor feature, e.g. [28, 28] or [3, 32, 32].")
+
+    @model_validator(mode="after")
+    def _possible(self) -> ColumnConfig:
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min {self.min} is above max {self.max}")
+        if self.role != "feature" and self.kind != "auto" and self.role != "label":
+            raise ValueError(f"kind is for features; role {self.role!r} needs none")
+        if (self.kind == "tensor") != (self.shape is not None):
+            raise ValueError("a tensor feature needs kind: tensor together with shape: [..]")
+        return self
+
+
+def _column_shorthand(value: Any) -> Any:
+    """`age: numeric` means `{role: feature, kind: numeric}`; `pid: group` means `{role: group}`."""
+    if not isinstance(value, str):
+        return value
+    if value in ("numeric", "categorical", "auto"):
+        return {"role": "feature", "kind": value}
+    return {"role": value}
+
+
+Column = Annotated[ColumnConfig, BeforeValidator(_column_shorthand)]
+
+
+class CsvConfig(Section):
+    """How delimited text is read."""
+
+    delimiter: str = Field(",", min_length=1, max_length=1)
+    quote: str = Field('"', max_length=1, description="Quote character; empty for files that do not quote.")
+    null_values: tuple[str, ...] = Field(("",), description="Texts that stand for a null, e.g. ['', '?', 'NA'].")
+    header: bool = True
+
+
+class DataConfig(Section):
+    """Where the rows are and what the columns mean."""
+
+    uri: str | tuple[str, ...] = Field(
+        description="Parquet, CSV, CSV.gz or Arrow file, a folder, a glob, or a list of them. ${NAME} is taken from the environment; a relative path starts at the declaration's folder."
+    )
+    format: Literal["auto", "parquet", "csv", "arrow"] = "auto"
+    csv: CsvConfig = CsvConfig()
+    derive: dict[str, str] = Field(default_factory=dict, description='New columns as SQL expressions over the row, e.g. {late: "delay > 30"}.')
+    filter: str | None = Field(None, description="SQL condition; rows for which it is not true are left out and counted.")
+    null_labels: Literal["refuse", "drop"] = Field("refuse", description="Rows without a label: refuse the table, or drop and count them.")
+    columns: dict[str, Column] = Field(
+        description="Column name or pattern (`X*`) to its role or kind; the first match counts, exact names before patterns. A column that nothing matches is refused."
+    )
+
+    @field_validator("columns")
+    @classmethod
+    def _some_columns(cls, columns: dict[str, ColumnConfig]) -> dict[str, ColumnConfig]:
+        if not columns:
+            raise ValueError("declare at least a label and one feature, e.g. {outcome: label, '*': feature}")
+        return columns
+
+    def column(self, name: str) -> ColumnConfig | None:
+        """The declaration that applies to a source column, or None where nothing matches."""
+        if name in self.columns:
+            return self.columns[name]
+        return next((c for pattern, c in self.columns.items() if fnmatch.fnmatchcase(name, pattern)), None)
+
+    def named(self, role: Role) -> tuple[str, ...]:
+        """Names declared with a role (patterns excluded)."""
+        return tuple(n for n, c in self.columns.items() if c.role == role)
+
+
+class TaskConfig(Section):
+    """What is predicted."""
+
+    kind: Literal["binary", "multiclass", "regression"] = Field(description="binary, multiclass or regression.")
+    positive: str | int | float | bool | None = Field(None, description="The positive class (binary); default: the larger value.")
+
+    @model_validator(mode="after")
+    def _positive_is_binary(self) -> TaskConfig:
+        if self.positive is not None and self.kind != "binary":
+            raise ValueError("positive is for binary tasks only")
+        return self
