@@ -50,10 +50,8 @@ from schemas.split_config import (
 
 __all__ = [
     "DEFAULT_METRIC",
-    "DURATION",
     "GROUPED",
     "METRICS",
-    "SECONDS_PER_UNIT",
     "SPLITS",
     "TASK_LOSSES",
     "AdamWConfig",
@@ -237,11 +235,11 @@ class Declaration(Section):
         if len(self.data.named("label")) != 1:
             raise ValueError(f"data.columns must declare exactly one column with role label, got {list(self.data.named('label'))}")
         for role in ("time", "weight", "split"):
-            if len(self.data.named(role)) > 1:  # type: ignore[arg-type]
-                raise ValueError(f"data.columns declares several columns with role {role}: {list(self.data.named(role))}; keep one")  # type: ignore[arg-type]
+            if len(self.data.named(role)) > 1:
+                raise ValueError(f"data.columns declares several columns with role {role}: {list(self.data.named(role))}; keep one")
         needs = [("group", self.split.kind in GROUPED), ("time", self.split.kind in ("time", "group_time")), ("split", self.split.kind == "predefined")]
         for role, needed in needs:
-            if needed and not self.data.named(role):  # type: ignore[arg-type]
+            if needed and not self.data.named(role):
                 raise ValueError(f"split.kind {self.split.kind!r} needs a column with role {role} in data.columns")
         return self
 
