@@ -237,10 +237,11 @@ class Declaration(Section):
         for role in ("time", "weight", "split"):
             if len(self.data.named(role)) > 1:
                 raise ValueError(f"data.columns declares several columns with role {role}: {list(self.data.named(role))}; keep one")
-        needs = [("group", self.split.kind in GROUPED), ("time", self.split.kind in ("time", "group_time")), ("split", self.split.kind == "predefined")]
-        for role, needed in needs:
-            if needed and not self.data.named(role):
-                raise ValueError(f"split.kind {self.split.kind!r} needs a column with role {role} in data.columns")
+        kind = self.split.kind
+        needs: list[tuple[Role, bool]] = [("group", kind in GROUPED), ("time", kind in ("time", "group_time")), ("split", kind == "predefined")]
+        for needed, applies in needs:
+            if applies and not self.data.named(needed):
+                raise ValueError(f"split.kind {kind!r} needs a column with role {needed} in data.columns")
         return self
 
     @model_validator(mode="after")
