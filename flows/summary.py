@@ -1,0 +1,54 @@
+"""What a run leaves, in a few lines for a person and as one record for a script."""
+
+from __future__ import annotations
+
+from schemas.records import Interval, Record, Registered
+
+
+class RunSummary(Record):
+    """The outcome of a pipeline run.
+
+    `cached`: the prepared data were reused. `metrics`: of the test rows, with confidence intervals.
+    """
+
+    name: str
+    run_id: str
+    run_dir: str
+    task: str
+    metric: str
+    metrics: dict[str, Interval]
+    verdict: str
+    cached: bool
+    registered: Registered
+    report: str
+    tracking_uri: str
+    mlflow_run_id: str
+    flow_run_id: str | None
+    promise: str
+
+
+def interval_text(interval: Interval) -> str:
+    """`0.671 [0.660, 0.682]`, or a dash where the metric is not defined."""
+    if interval.value is None:
+        return "–"
+    bounds = f" [{interval.low:.4f}, {interval.high:.4f}]" if interval.low is not None and interval.high is not None else ""
+    return f"{interval.value:.4f}{bounds}"
+
+
+def print_summary(summary: RunSummary) -> None:
+    """Print the outcome: the test metric, the model, the report, and how to look further."""
+    others = [f"{name} {interval_text(value)}" for name, value in summary.metrics.items() if name != summary.metric]
+    registered = summary.registered
+    lines = {
+        "test": f"{summary.metric} {interval_text(summary.metrics[summary.metric])}   (95 % bounds from resampling; {', '.join(others[:2])})",
+        "verdict": summary.verdict,
+        "model": f"{registered.uri}  (alias {registered.alias})" if registered.registered else f"not registered: {registered.verdict}",
+        "report": summary.report,
+        "promise": summary.promise,
+        "look further": "bulkhead up   → Prefect http://127.0.0.1:4200, MLflow http://127.0.0.1:5000",
+    }
+    if registered.registered:
+        lines["use it"] = f"mlflow.pyfunc.load_model('models:/{registered.name}@champion') with MLFLOW_TRACKING_URI={summary.tracking_uri}"
+    print()
+    for name, text in lines.items():
+        print(f"  {name:<13} {text}")

@@ -1,0 +1,32 @@
+"""Score the best weights on rows that chose nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from schemas.config import SplitName
+from schemas.records import EvaluationReport, RunSpec, TrainReport
+from tasks.say import say
+from training.evaluate import evaluate
+
+
+@task(
+    name="evaluate",
+    description="Every row exactly once, metrics with bootstrap intervals (by group), baselines on the same rows.",
+    tags=["evaluate"],
+    cache_policy=NO_CACHE,
+)
+def evaluate_model(spec: RunSpec, trained: TrainReport, run_dir: str, side: SplitName) -> EvaluationReport:
+    """Metrics of one side, their uncertainty, and what the baselines reach."""
+    report = evaluate(spec, trained.best_checkpoint, side, Path(run_dir) / "evaluation" / side)
+    found = report.metrics[trained.metric]
+    bounds = f" [{found.low:.4f}, {found.high:.4f}]" if found.low is not None and found.high is not None else ""
+    value = "undefined" if found.value is None else f"{found.value:.4f}{bounds}"
+    others = "".join(f"; {name} {m[trained.metric]:.4f}" for name, m in report.baselines.items() if m.get(trained.metric) is not None)
+    say("evaluate", f"{side} {trained.metric} {value} over {report.rows:,} rows{others}")
+    if report.verdict:
+        say("", report.verdict, "info" if report.has_skill else "warn")
+    return report

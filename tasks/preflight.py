@@ -1,0 +1,31 @@
+"""What will fail, fails here: model, loss and data on one batch, before any long run."""
+
+from __future__ import annotations
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from schemas.records import PreflightReport, RunSpec
+from tasks.say import say
+from training.preflight import preflight, require_passed
+
+
+@task(
+    name="preflight",
+    description="Gradient reaches every parameter, initial loss near theory, no mixing in a batch, one batch overfitted.",
+    tags=["check", "train"],
+    cache_policy=NO_CACHE,
+)
+def check_model(spec: RunSpec) -> PreflightReport:
+    """The preflight report, all checks passed; a failed one raises `PreflightError`."""
+    report = preflight(spec)
+    verdicts = [r.verdict for r in report.checks.results]
+    start = f"{report.num_parameters:,} parameters; initial loss {report.initial_loss:.4g}"
+    expected = f" (theory {report.expected_loss:.4g})" if report.expected_loss is not None else ""
+    overfit = f"; one batch {report.overfit_losses[0]:.3g} → {report.overfit_losses[-1]:.2g} in {report.overfit_steps} steps" if report.overfit_losses else ""
+    say("preflight", start + expected + overfit, "fail" if report.checks.failed else "warn" if "warn" in verdicts else "done")
+    for result in report.checks.results:
+        if result.verdict == "warn":
+            say("", f"{result.name}: {result.summary}", "warn")
+    require_passed(report)
+    return report

@@ -1,0 +1,39 @@
+"""What every test stands on: no network home-calls, a home of its own, and the real data sets where they are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SETTINGS = {
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "DO_NOT_TRACK": "true",
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
+    "MLFLOW_SKIP_PIP_REQUIREMENTS_CHECK": "true",
+    "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+for _name, _value in SETTINGS.items():
+    os.environ.setdefault(_name, _value)
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of public data sets; tests that need it are skipped where it is absent."""
+    folder = Path(os.environ.get("BULKHEAD_DATA", ROOT.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"real data sets are absent: no folder {folder} (set BULKHEAD_DATA)")
+    return folder
+
+
+@pytest.fixture()
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Bulkhead home that nothing else writes to."""
+    folder = tmp_path / "home"
+    monkeypatch.setenv("BULKHEAD_HOME", str(folder))
+    return folder
