@@ -1,4 +1,5 @@
-"""The command line: `bulkhead run FILE [path=value …]` and its sisters.
+"""
+The command line: `bulkhead run FILE [path=value …]` and its sisters.
 
 Exit codes: 0 done, 1 the run refused or failed for a stated reason, 2 usage (the declaration included).
 Nothing heavy is imported before a command needs it, so that `--help` answers at once.
@@ -12,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -36,7 +37,10 @@ def _declared_paths(incomplete: str) -> list[str]:
 
 
 File = Annotated[Path, typer.Argument(help="The declaration, a YAML file.", metavar="FILE")]
-Overrides = Annotated[list[str] | None, typer.Argument(help="Values that replace the file's, e.g. train.epochs=5 model.kind=mlp.", metavar="[path=value]…", autocompletion=_declared_paths)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="Values that replace the file's, e.g. train.epochs=5 model.kind=mlp.", metavar="[path=value]…", autocompletion=_declared_paths),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks and Prefect's own log.")]
 
@@ -131,13 +135,11 @@ def train(file: File, overrides: Overrides = None, as_json: AsJson = False, debu
 @app.command()
 def evaluate(
     run_dir: Annotated[Path, typer.Argument(help="Run directory of a finished training.", metavar="RUN_DIR")],
-    side: Annotated[str, typer.Option(help="Which rows: test or val.")] = "test",
+    side: Annotated[Literal["test", "val"], typer.Option(help="Which rows.")] = "test",
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Score a finished run's best weights, with confidence intervals and baselines."""
-    if side not in ("test", "val"):
-        raise typer.BadParameter(f"expected test or val, got {side!r}", param_hint="--side")
     with _stated_errors(debug):
         _environment(debug)
         from flows.evaluate import evaluate as flow
@@ -226,3 +228,7 @@ def up(
 def main() -> None:
     """Entry point of the `bulkhead` command."""
     app()
+
+
+if __name__ == "__main__":
+    main()

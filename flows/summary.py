@@ -6,7 +6,8 @@ from schemas.records import Interval, Record, Registered
 
 
 class RunSummary(Record):
-    """The outcome of a pipeline run.
+    """
+    The outcome of a pipeline run.
 
     `cached`: the prepared data were reused. `metrics`: of the test rows, with confidence intervals.
     """

@@ -14,6 +14,7 @@ The exception tree. Every error that a user can cause derives from `BulkheadErro
     ├── TrainingError(RuntimeError)     the training program failed
     │   ├── NonFiniteError              loss or gradient is not finite
     │   └── LaunchError                 torchrun could not start or ended without a result
+    ├── TrackingError(RuntimeError)     the tracking server cannot be reached or did not take all of a run
     └── RegistryError(RuntimeError)     the registry refuses or holds something unexpected
 
 Message form: what was expected; what was found; where; how many and the first few keys; what to do.
@@ -74,6 +75,10 @@ class NonFiniteError(TrainingError):
 
 class LaunchError(TrainingError):
     """`torchrun` could not start, or ended without leaving a result."""
+
+
+class TrackingError(BulkheadError, RuntimeError):
+    """The tracking server cannot be reached at the start, or did not take all of a run by its end."""
 
 
 class RegistryError(BulkheadError, RuntimeError):

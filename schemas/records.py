@@ -318,14 +318,18 @@ class PreflightReport(Record):
 
 
 class TrainReport(Record):
-    """`result.json` in the run directory, written by rank 0 at the end of training."""
+    """`result.json` in the run directory, written by rank 0 at the end of training.
+
+    `best_metric` is null, `best_step` 0 and `best_checkpoint` the newest weights only where a run was interrupted
+    before its first evaluation.
+    """
 
     run_id: str
     status: Literal["finished", "stopped_early", "interrupted"]
     epochs: int
     steps: int
     best_step: int
-    best_metric: float
+    best_metric: float | None
     metric: str
     seconds: float
     world_size: int

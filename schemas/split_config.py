@@ -9,8 +9,8 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from schemas.section import Section
 
-SPLITS = ("train", "val", "test")
 SplitName = Literal["train", "val", "test"]
+SPLITS: tuple[SplitName, ...] = ("train", "val", "test")
 DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*(s|min|h|d|w)$")
 SECONDS_PER_UNIT = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 604800}
 

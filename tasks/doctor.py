@@ -36,7 +36,9 @@ def examine() -> list[Finding]:
 
 def _python() -> Iterator[Finding]:
     ok = sys.version_info >= (3, 11)
-    yield Finding(what="python", ok=ok, found=f"{platform.python_version()} on {platform.platform(terse=True)}", remedy="" if ok else "install Python 3.11 or newer")
+    yield Finding(
+        what="python", ok=ok, found=f"{platform.python_version()} on {platform.platform(terse=True)}", remedy="" if ok else "install Python 3.11 or newer"
+    )
 
 
 def _packages() -> Iterator[Finding]:
@@ -61,7 +63,12 @@ def _torch() -> Iterator[Finding]:
 
     devices = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())) or "CPU only"
     ok = dist.is_available() and dist.is_gloo_available()
-    yield Finding(what="torch", ok=ok, found=f"{torch.__version__}, {devices}, gloo {'yes' if ok else 'no'}", remedy="" if ok else "install a torch build with distributed support")
+    yield Finding(
+        what="torch",
+        ok=ok,
+        found=f"{torch.__version__}, {devices}, gloo {'yes' if ok else 'no'}",
+        remedy="" if ok else "install a torch build with distributed support",
+    )
 
 
 def _machine() -> Iterator[Finding]:
@@ -77,9 +84,18 @@ def _folder() -> Iterator[Finding]:
 
 
 def _git() -> Iterator[Finding]:
-    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=Path(__file__).parent) if shutil.which("git") else None
+    done = (
+        subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
+        if shutil.which("git")
+        else None
+    )
     ok = done is not None and done.returncode == 0
-    yield Finding(what="git", ok=ok, found=f"commit {done.stdout.strip()}" if ok and done else "no repository", remedy="" if ok else "run from a git checkout, so that runs record their commit")
+    yield Finding(
+        what="git",
+        ok=ok,
+        found=f"commit {done.stdout.strip()}" if ok and done else "no repository",
+        remedy="" if ok else "run from a git checkout, so that runs record their commit",
+    )
 
 
 def _tracking() -> Iterator[Finding]:
@@ -87,7 +103,12 @@ def _tracking() -> Iterator[Finding]:
 
     uri = default_tracking_uri(None)
     problem = probe(uri)
-    yield Finding(what="tracking", ok=not problem, found=redact(uri) + (f": {problem}" if problem else ""), remedy="start the MLflow server, or unset MLFLOW_TRACKING_URI" if problem else "")
+    yield Finding(
+        what="tracking",
+        ok=not problem,
+        found=redact(uri) + (f": {problem}" if problem else ""),
+        remedy="start the MLflow server, or unset MLFLOW_TRACKING_URI" if problem else "",
+    )
 
 
 def _prefect() -> Iterator[Finding]:

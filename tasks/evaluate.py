@@ -6,11 +6,11 @@ from pathlib import Path
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
+from training.evaluate import evaluate
 
 from schemas.config import SplitName
 from schemas.records import EvaluationReport, RunSpec, TrainReport
 from tasks.say import say
-from training.evaluate import evaluate
 
 
 @task(
@@ -19,9 +19,9 @@ from training.evaluate import evaluate
     tags=["evaluate"],
     cache_policy=NO_CACHE,
 )
-def evaluate_model(spec: RunSpec, trained: TrainReport, run_dir: str, side: SplitName) -> EvaluationReport:
+def evaluate_model(spec: RunSpec, trained: TrainReport, run_dir: Path, side: SplitName) -> EvaluationReport:
     """Metrics of one side, their uncertainty, and what the baselines reach."""
-    report = evaluate(spec, trained.best_checkpoint, side, Path(run_dir) / "evaluation" / side)
+    report = evaluate(spec, trained.best_checkpoint, side, run_dir / "evaluation" / side)
     found = report.metrics[trained.metric]
     bounds = f" [{found.low:.4f}, {found.high:.4f}]" if found.low is not None and found.high is not None else ""
     value = "undefined" if found.value is None else f"{found.value:.4f}{bounds}"

@@ -1,4 +1,5 @@
-"""Start the training program with torchrun, watch it, and end it whole.
+"""
+Start the training program with torchrun, watch it, and end it whole.
 
 The program runs in its own session and writes to `train.log`; this process tails `metrics.jsonl` for the
 progress bar and for MLflow, so that the program itself needs neither Prefect nor a tracking server.
@@ -26,7 +27,7 @@ from schemas.config import Declaration
 from schemas.errors import BulkheadError, LaunchError, TrainingError
 from schemas.records import RunSpec, TrainReport
 from tasks.say import bar, say
-from training.tracking import Run, forward_metrics
+from training.tracking import Tracker
 
 POLL_SECONDS = 0.25
 FORWARD_SECONDS = 3.0
@@ -45,16 +46,19 @@ def command(ranks: int, resolved: Path, run_dir: Path) -> list[str]:
     tags=["train"],
     cache_policy=NO_CACHE,
 )
-def train_model(spec: RunSpec, run_dir: str, run: Run) -> TrainReport:
-    """The outcome of the training program, after it ended well.
+def train_model(spec: RunSpec, run_dir: Path, tracker: Tracker) -> TrainReport:
+    """
+    The outcome of the training program, after it ended well.
 
     Raises:
         TrainingError: the program failed; the message holds the failing rank's cause.
         LaunchError: torchrun could not start, or left no result.
     """
     declaration = Declaration.model_validate(spec.declaration)
-    folder = Path(run_dir)
-    report = launch(spec, folder, declaration, lambda offset: forward_metrics(run, folder / "metrics.jsonl", offset))
+    report = launch(run_dir, declaration, tracker)
+    tracker.log_artifact(run_dir / "train.log")
+    tracker.log_artifact(run_dir / "metrics.jsonl")
+    tracker.log_record("train.json", report)
     say("train", f"{report.status} after {report.epochs} epochs, {report.steps:,} steps, {report.seconds:.1f} s, {report.rows_per_second:,.0f} rows/s")
     say("best", f"val {report.metric} {report.best_metric:.4g} at step {report.best_step:,}; model sha256 {report.model_sha256[:12]}")
     for note in report.instabilities:
@@ -62,48 +66,62 @@ def train_model(spec: RunSpec, run_dir: str, run: Run) -> TrainReport:
     return report
 
 
-def launch(spec: RunSpec, run_dir: Path, declaration: Declaration, forward: Callable[[int], int]) -> TrainReport:
-    """Run the training program to its end and read its result.
+def launch(run_dir: Path, declaration: Declaration, tracker: Tracker) -> TrainReport:
+    """
+    Run the training program on `resolved.json` to its end and read its result.
 
     Args:
-        spec: what to train.
-        run_dir: the run directory; `resolved.json` is written here.
+        run_dir: the run directory.
         declaration: for ranks, threads and the length of the progress bar.
-        forward: takes an offset into `metrics.jsonl`, sends what follows, returns the new offset.
+        tracker: gets the metrics while they are written.
     """
-    resolved = run_dir / "resolved.json"
     error_file = run_dir / "error.json"
     error_file.unlink(missing_ok=True)
-    ranks = declaration.train.ranks
-    threads = declaration.train.threads or max(1, (os.cpu_count() or 1) // ranks)
-    environment = os.environ | {"TORCHELASTIC_ERROR_FILE": str(error_file), "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-    root = str(Path(__file__).resolve().parent.parent)
-    environment["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [environment.get("PYTHONPATH")])])
-    offset = (run_dir / "metrics.jsonl").stat().st_size if (run_dir / "metrics.jsonl").exists() else 0
     with (run_dir / "train.log").open("ab") as log:
-        process = subprocess.Popen(command(ranks, resolved, run_dir), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
+        process = subprocess.Popen(
+            command(declaration.train.ranks, run_dir / "resolved.json", run_dir),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment(declaration, error_file),
+            start_new_session=True,
+        )
     try:
-        _watch(process, run_dir, declaration, forward, offset)
+        _watch(process, run_dir / "metrics.jsonl", declaration, tracker)
     except BaseException:
         stop(process)
         raise
-    finally:
-        forward(-1)
     if process.returncode != 0:
         raise failure(run_dir, process.returncode)
     return _result(run_dir)
 
 
-def _watch(process: subprocess.Popen[bytes], run_dir: Path, declaration: Declaration, forward: Callable[[int], int], offset: int) -> None:
-    sent, forwarded = offset, time.monotonic()
-    position = offset
+def environment(declaration: Declaration, error_file: Path) -> dict[str, str]:
+    """The parent's environment with threads per rank, the place for a cause, and this project on the path."""
+    threads = declaration.train.threads or max(1, (os.cpu_count() or 1) // declaration.train.ranks)
+    ours = str(Path(__file__).resolve().parent.parent)
+    path = os.pathsep.join([ours, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return os.environ | {
+        "TORCHELASTIC_ERROR_FILE": str(error_file),
+        "OMP_NUM_THREADS": str(threads),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": path,
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    }
+
+
+def _watch(process: subprocess.Popen[bytes], metrics: Path, declaration: Declaration, tracker: Tracker) -> None:
+    """Until the program ends: progress for a person, metrics to MLflow every few seconds."""
+    shown, sent, last = (metrics.stat().st_size if metrics.exists() else 0), 0, time.monotonic()
     with bar("train") as progress:
         while process.poll() is None:
             time.sleep(POLL_SECONDS)
-            position = _progress(run_dir / "metrics.jsonl", position, declaration, progress)
-            if time.monotonic() - forwarded > FORWARD_SECONDS:
-                sent, forwarded = forward(sent), time.monotonic()
-    forward(sent)
+            shown = _progress(metrics, shown, declaration, progress)
+            if metrics.exists() and time.monotonic() - last > FORWARD_SECONDS:
+                sent, last = tracker.forward_metrics(metrics, sent), time.monotonic()
+        _progress(metrics, shown, declaration, progress)
+    if metrics.exists():
+        tracker.forward_metrics(metrics, sent)
 
 
 def _progress(path: Path, position: int, declaration: Declaration, progress: Callable[[float, str], None]) -> int:

@@ -67,7 +67,13 @@ def bar(step: str) -> Iterator[Bar]:
 
         yield line
         return
-    columns = (TextColumn(f"  [bold]{step:<14}"), BarColumn(24), TextColumn("{task.percentage:3.0f}%  {task.description}"), TimeElapsedColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn(f"  [bold]{step:<14}"),
+        BarColumn(24),
+        TextColumn("{task.percentage:3.0f}%  {task.description}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=out, transient=True) as progress:
         row = progress.add_task("", total=1.0)
         yield lambda done, text: progress.update(row, completed=done, description=text)

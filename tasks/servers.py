@@ -12,13 +12,14 @@ from pathlib import Path
 
 from schemas.errors import LaunchError
 from schemas.home import home
-from training.tracking import default_tracking_uri
+from training.tracking import tracking_uri
 
 START_SECONDS = 120.0
 
 
 def serve_uis(prefect_port: int, mlflow_port: int) -> None:
-    """Start both servers, say where they are, and stop them when interrupted.
+    """
+    Start both servers, say where they are, and stop them when interrupted.
 
     Raises:
         LaunchError: a server ended or did not answer in time.
@@ -30,8 +31,19 @@ def serve_uis(prefect_port: int, mlflow_port: int) -> None:
     running: dict[str, subprocess.Popen[bytes]] = {}
     try:
         running["Prefect"] = _start(["prefect", "server", "start", "--host", "127.0.0.1"], logs / "prefect.log", {"PREFECT_SERVER_API_PORT": str(prefect_port)})
-        store = default_tracking_uri(None)
-        mlflow = ["mlflow", "server", "--host", "127.0.0.1", "--port", str(mlflow_port), "--backend-store-uri", store, "--artifacts-destination", str(home() / "mlartifacts")]
+        store = tracking_uri()
+        mlflow = [
+            "mlflow",
+            "server",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(mlflow_port),
+            "--backend-store-uri",
+            store,
+            "--artifacts-destination",
+            str(home() / "mlartifacts"),
+        ]
         running["MLflow"] = _start(mlflow, logs / "mlflow.log", {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"})
         for name, path in (("Prefect", "/api/health"), ("MLflow", "/health")):
             _wait(name, running[name], addresses[name] + path, logs)
@@ -50,7 +62,9 @@ def serve_uis(prefect_port: int, mlflow_port: int) -> None:
 def _start(command: list[str], log: Path, settings: dict[str, str]) -> subprocess.Popen[bytes]:
     program = str(Path(sys.executable).parent / command[0])
     with log.open("ab") as output:
-        return subprocess.Popen([program, *command[1:]], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=os.environ | settings, start_new_session=True)
+        return subprocess.Popen(
+            [program, *command[1:]], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=os.environ | settings, start_new_session=True
+        )
 
 
 def _wait(name: str, process: subprocess.Popen[bytes], url: str, logs: Path) -> None:

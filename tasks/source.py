@@ -7,14 +7,14 @@ from typing import Any
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
-from training.data.source import fingerprint
-from training.data.validate import validate
 
 from schemas.config import Declaration
 from schemas.errors import BulkheadError
 from schemas.records import SourceRef, ValidatedTable
 from tasks.say import say
 from tasks.store import stored, stored_task
+from training.data.source import fingerprint
+from training.data.validate import validate
 
 
 def transient(_task: Any, _run: Any, state: Any) -> bool:

@@ -46,7 +46,12 @@ def split_rows(validated: ValidatedTable, declaration: Declaration) -> Any:
     return stored("split", inputs, SplitTables, make)
 
 
-@task(name="assert disjoint", description="Read the three files again: no id, group or time window on two sides, every row on one.", tags=["check"], cache_policy=NO_CACHE)
+@task(
+    name="assert disjoint",
+    description="Read the three files again: no id, group or time window on two sides, every row on one.",
+    tags=["check"],
+    cache_policy=NO_CACHE,
+)
 def assert_disjoint(split: SplitTables, validated: ValidatedTable, declaration: Declaration) -> CheckReport:
     """The overlap checks, all passed; a failed one raises `LeakageError`."""
     return _judge("disjoint", check_overlap(split, validated, declaration))

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from training.data.normalize import fit
-from training.data.shards import materialise
-
-from schemas.config import Declaration
+from schemas.config import SPLITS, Declaration
 from schemas.digest import write_atomic
 from schemas.records import ArraysRef, SplitTables, Statistics, TrainTable, ValidatedTable, digest_of
 from tasks.say import say
 from tasks.store import stored, stored_task
+from training.data.normalize import fit
+from training.data.shards import materialise
 
 
 @stored_task(name="fit statistics", description="Means, quantiles, fills, vocabularies and class weights, from train alone.", tags=["data", "fit"])
@@ -34,7 +33,7 @@ def fit_statistics(train: TrainTable, validated: ValidatedTable, declaration: De
 @stored_task(name="materialise arrays", description="Write each side as memory-mapped arrays with the train statistics applied.", tags=["data"])
 def materialise_arrays(split: SplitTables, validated: ValidatedTable, statistics: Statistics, declaration: Declaration) -> Any:
     """Arrays that training gathers from."""
-    inputs = {s: split.side(s).file.sha256 for s in ("train", "val", "test")}  # type: ignore[arg-type]
+    inputs: dict[str, str] = {s: split.side(s).file.sha256 for s in SPLITS}
     inputs |= {"statistics": digest_of(statistics), "spec": digest_of(validated.spec)}
 
     def make(folder: Path) -> ArraysRef:

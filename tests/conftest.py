@@ -17,6 +17,7 @@ SETTINGS = {
     "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "GIT_PYTHON_REFRESH": "quiet",
+    "OMP_WAIT_POLICY": "PASSIVE",  # as in training/__init__.py, also where torch is loaded first
 }
 for _name, _value in SETTINGS.items():
     os.environ.setdefault(_name, _value)

@@ -1,0 +1,25 @@
+"""Evaluate: score a finished run again. Run it with `bulkhead evaluate RUN_DIR`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from prefect import flow
+
+from schemas.records import EvaluationReport
+from tasks.evaluate import evaluate_model
+from tasks.prepared import read_run
+
+
+@flow(name="evaluate", description="Score the best weights of a finished run, with confidence intervals and baselines.", persist_result=False)
+def evaluate(run_dir: str, side: Literal["test", "val"] = "test") -> EvaluationReport:
+    """
+    Score a finished run.
+
+    Args:
+        run_dir: Run directory of a finished training.
+        side: Which rows to score.
+    """
+    spec, trained = read_run(Path(run_dir))
+    return evaluate_model(spec, trained, Path(run_dir), side)

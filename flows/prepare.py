@@ -1,0 +1,42 @@
+"""Prepare: from a URI to arrays that training gathers from. Run it with `bulkhead prepare FILE`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from prefect import flow
+
+from schemas.config import Declaration
+from schemas.load import load_declaration
+from schemas.records import Prepared
+from tasks.prepared import bind
+from tasks.source import fingerprint_source, validate_table
+from tasks.split import assert_disjoint, leakage_checks, split_rows
+from tasks.statistics import fit_statistics, materialise_arrays
+
+
+@flow(
+    name="prepare", description="Validate, split, assert disjoint, check leaks, fit on train, write arrays. Unchanged steps are reused.", persist_result=False
+)
+def prepare(config_path: str, overrides: list[str] | None = None) -> Prepared:
+    """
+    Prepare the data of a declaration.
+
+    Args:
+        config_path: Path of the YAML declaration.
+        overrides: Values that replace the file's, each as path=value, e.g. split.seed=1.
+    """
+    return prepare_data(load_declaration(config_path, overrides or ()))
+
+
+def prepare_data(declaration: Declaration) -> Prepared:
+    """The chain of preparation, in the order in which a row goes through it."""
+    started = datetime.now(UTC)
+    source = fingerprint_source(declaration)
+    validated = validate_table(source, declaration)
+    split = split_rows(validated, declaration)
+    disjoint = assert_disjoint(split, validated, declaration)
+    leakage = leakage_checks(split, validated, declaration)
+    statistics = fit_statistics(split.train, validated, declaration)
+    arrays = materialise_arrays(split, validated, statistics, declaration)
+    return bind(source, validated, split, (disjoint, leakage), statistics, arrays, started)

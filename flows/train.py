@@ -1,0 +1,37 @@
+"""Train: prepare, check the model, run torchrun. Run it with `bulkhead train FILE`."""
+
+from __future__ import annotations
+
+from prefect import flow
+
+from flows.prepare import prepare_data
+from schemas.load import load_declaration
+from schemas.records import PreflightReport, Prepared, RunSpec, TrainReport
+from tasks.launch import train_model
+from tasks.preflight import check_model
+from tasks.track import RunContext, log_checks, log_prepared, tracked
+
+
+@flow(name="train", description="Prepare and train; test rows and registry stay untouched.", persist_result=False)
+def train(config_path: str, overrides: list[str] | None = None) -> TrainReport:
+    """
+    Train the model of a declaration.
+
+    Args:
+        config_path: Path of the YAML declaration.
+        overrides: Values that replace the file's, each as path=value, e.g. train.epochs=5.
+    """
+    declaration = load_declaration(config_path, overrides or ())
+    with tracked(declaration, "train") as run:
+        prepared = prepare_data(declaration)
+        return train_on(prepared, run)[2]
+
+
+def train_on(prepared: Prepared, run: RunContext) -> tuple[RunSpec, PreflightReport, TrainReport]:
+    """Check the model on one batch, then train it on the prepared arrays."""
+    log_prepared(run, prepared)
+    spec = run.spec(prepared)
+    preflight = check_model(spec)
+    log_checks(run, "preflight", preflight.checks)
+    trained = train_model(spec, run.run_dir, run.tracker)
+    return spec, preflight, trained

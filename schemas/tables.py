@@ -1,0 +1,122 @@
+"""
+Table schemas: the columns and types of the validated table and its sides, and pandera's checks of their values.
+
+The Arrow types are fixed by the `TableSpec`; limits (nulls, min, max, allowed) come from the declaration. pandera runs
+on Arrow batches, so that memory stays bounded; it says which rule a column breaks, and the caller finds the rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import pandera.pyarrow as pandera
+import pyarrow as pa
+import pyarrow.compute as pc
+from pandera.errors import SchemaErrors
+
+from schemas.config import ColumnConfig
+from schemas.records import TableSpec
+
+LARGEST = 1.7976931348623157e308
+LABEL_TYPES = {"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "text": pa.string()}
+RULES = {"SERIES_CONTAINS_NULLS": "nulls", "WRONG_DATATYPE": "type", "COLUMN_NOT_IN_DATAFRAME": "missing", "COLUMN_NOT_IN_SCHEMA": "unknown"}
+
+
+def arrow_schema(spec: TableSpec) -> pa.Schema:
+    """
+    Names and types of the validated table, which its three sides share.
+
+    `__id` and `__key` text without nulls; `__group` text or null; `__time` float64 or null; label by `label_type`;
+    weight float64; split text; numeric float64; categorical text; tensors fixed-size lists of uint8 or float32.
+    """
+    fields = [pa.field("__id", pa.string()), pa.field("__key", pa.string()), pa.field("__group", pa.string()), pa.field("__time", pa.float64())]
+    fields.append(pa.field(spec.label, LABEL_TYPES[spec.label_type]))
+    fields += [pa.field(spec.weight, pa.float64())] if spec.weight else []
+    fields += [pa.field(spec.split, pa.string())] if spec.split else []
+    fields += [pa.field(n, pa.float64()) for n in spec.numeric]
+    fields += [pa.field(n, pa.string()) for n in spec.categorical]
+    for name, shape in spec.tensor.items():
+        element = pa.uint8() if spec.tensor_dtype[name] == "uint8" else pa.float32()
+        fields.append(pa.field(name, pa.list_(element, math.prod(shape))))
+    return pa.schema(fields)
+
+
+def pandera_schema(spec: TableSpec, configs: Mapping[str, ColumnConfig], types: Mapping[str, pa.DataType]) -> pandera.DataFrameSchema:
+    """
+    Pandera's form of the declared limits, for batches of these columns (tensors excepted, which pandera does not know).
+
+    Args:
+        spec: what the columns are.
+        configs: declared limits by column.
+        types: the columns of the batches and their Arrow types.
+    """
+    required = {"__id", "__key", spec.label, spec.weight, spec.split, "__group" if spec.group else None, "__time" if spec.time else None}
+    columns = {}
+    for name, kind in types.items():
+        config = configs.get(name, ColumnConfig())
+        nullable = name not in required and config.nullable is not False
+        columns[name] = pandera.Column(kind, _checks(config, kind, name == spec.weight), nullable=nullable)
+    return pandera.DataFrameSchema(columns, strict=True)
+
+
+def broken_rules(schema: pandera.DataFrameSchema, batch: pa.RecordBatch) -> set[tuple[str, str]]:
+    """Pairs (column, rule) that some row of the batch breaks: nulls, type, finite, min, max or allowed."""
+    try:
+        schema.validate(pa.Table.from_batches([batch]), lazy=True)
+    except SchemaErrors as errors:
+        return {
+            (str(e.column_name or e.schema.name), RULES.get(e.reason_code.name, getattr(e.check, "name", None) or str(e.check))) for e in errors.schema_errors
+        }
+    return set()
+
+
+def has_bad_elements(column: pa.FixedSizeListArray) -> bool:
+    """Whether a tensor column holds a null, an infinite or a NaN element."""
+    elements = column.flatten()
+    if column.null_count or elements.null_count:
+        return True
+    return pa.types.is_floating(elements.type) and not pc.all(pc.is_finite(elements), min_count=0).as_py()
+
+
+def _checks(config: ColumnConfig, kind: pa.DataType, is_weight: bool) -> list[pandera.Check]:
+    least = 0.0 if is_weight and config.min is None else config.min
+    checks = []
+    if pa.types.is_floating(kind):
+        checks.append(pandera.Check.in_range(-LARGEST, LARGEST, name="finite"))
+    if least is not None:
+        checks.append(pandera.Check.ge(least, name="min"))
+    if config.max is not None:
+        checks.append(pandera.Check.le(config.max, name="max"))
+    if config.allowed is not None:
+        checks.append(pandera.Check.isin(allowed_values(config.allowed, kind), name="allowed"))
+    return checks
+
+
+def allowed_values(values: tuple[str | int | float | bool, ...], kind: pa.DataType) -> list[str | int | float | bool]:
+    """
+    Declared values in the form they have in a typed column.
+
+    >>> allowed_values((1.0, True, "a"), pa.string()), allowed_values((1, 2), pa.float64())
+    (['1', 'true', 'a'], [1.0, 2.0])
+    """
+    if pa.types.is_string(kind):
+        return [category_text(v) for v in values]
+    if pa.types.is_boolean(kind):
+        return [bool(v) for v in values]
+    numbers = [float(v) for v in values]
+    return list(numbers) if pa.types.is_floating(kind) else [int(v) for v in numbers if v.is_integer()]
+
+
+def category_text(value: str | int | float | bool) -> str:
+    """
+    How a value reads in a categorical column; whole numbers have no decimal point, whatever their type.
+
+    >>> category_text(1.0), category_text(True), category_text(0.5), category_text("a")
+    ('1', 'true', '0.5', 'a')
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return str(int(value))
+    return str(value)

@@ -1,0 +1,12 @@
+"""Score a file with a registered model, for `bulkhead predict`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from training import score_file
+
+
+def predict_file(model_uri: str, source: Path, target: Path, tracking_uri: str | None) -> int:
+    """Write the rows of a file with their predictions; returns their number."""
+    return score_file.predict_file(model_uri, source, target, tracking_uri)

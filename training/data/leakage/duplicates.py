@@ -1,0 +1,72 @@
+"""Rows whose features equal those of a row on another side: the model has seen them, whatever their id says."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import duckdb
+
+from schemas.config import SPLITS, Declaration
+from schemas.records import CheckResult, SplitTables, ValidatedTable
+from training.data.engine import parquet, row, row_md5_sql, rows
+from training.data.leakage.verdict import judged
+
+EVIDENCE_PAIRS = 5
+
+
+class Duplicates(NamedTuple):
+    """Rows of a held-out side that equal a train row in every feature."""
+
+    side: str
+    rows: int
+    total: int
+    label_conflicts: int
+    pairs: list[dict[str, Any]]
+
+
+def hash_features(connection: duckdb.DuckDBPyConnection, split: SplitTables, validated: ValidatedTable) -> None:
+    """Make the temporary table `content`: side, id, label and 128-bit hash of the feature columns of every row."""
+    label = f'cast("{validated.spec.label.replace(chr(34), chr(34) * 2)}" as varchar)'
+    parts = " union all ".join(
+        f"select '{s}' as side, __id, {label} as label, {row_md5_sql(validated.spec.features)} as content from {parquet(split.side(s))}" for s in SPLITS
+    )
+    connection.execute(f"create or replace temp table content as {parts}")
+
+
+def find_duplicates(connection: duckdb.DuckDBPyConnection, side: str) -> Duplicates:
+    """Rows of `side` whose content stands in train; the hash covers type, length and null of each value, 128 bits wide."""
+    train = "(select content, min(__id) as train_id, min(label) as low, max(label) as high from content where side = 'train' group by content)"
+    matched = f"(select c.__id, t.train_id, c.label, c.label is distinct from t.low or c.label is distinct from t.high as conflict from content c join {train} t using (content) where c.side = '{side}')"
+    count, conflicts = row(connection, f"select count(*), count(*) filter (where conflict) from {matched}")
+    total = row(connection, f"select count(*) from content where side = '{side}'")[0]
+    pairs = rows(connection, f"select __id, train_id, label from {matched} order by md5(__id) limit {EVIDENCE_PAIRS}")
+    return Duplicates(side, int(count), int(total), int(conflicts), [{f"{side}_id": i, "train_id": t, "label": v} for i, t, v in pairs])
+
+
+def judge_duplicates(found: list[Duplicates], within_train: int, declaration: Declaration) -> CheckResult:
+    """Fail when the share of a held-out side's rows that stand in train is above `checks.max_duplicate_share`."""
+    limit = declaration.checks.max_duplicate_share
+    above = [d for d in found if d.rows > limit * d.total]
+    some = [d for d in found if d.rows]
+    texts = [
+        f"{d.rows} of {d.total} {d.side} rows ({d.rows / max(d.total, 1):.2%}) equal a train row in every feature, {d.label_conflicts} of them with another label"
+        for d in some
+    ]
+    figures: dict[str, float | int | str | None] = {f"{d.side}_rows": d.rows for d in found} | {f"{d.side}_share": d.rows / max(d.total, 1) for d in found}
+    remedy = "drop the copies, declare the entity they share as a group, leave the id out so that equal rows stay together, or set checks.max_duplicate_share or checks.allow with a reason"
+    return CheckResult(
+        name="duplicates",
+        verdict="fail" if above else "warn" if some else "pass",
+        summary="; ".join(texts) or "no val or test row equals a train row in every feature",
+        figures={**figures, "within_train": within_train, "threshold": limit},
+        evidence=tuple(p for d in found for p in d.pairs),
+        remedy=remedy if above else "",
+    )
+
+
+def duplicate_results(connection: duckdb.DuckDBPyConnection, split: SplitTables, validated: ValidatedTable, declaration: Declaration) -> list[CheckResult]:
+    """The duplicate check on the written files."""
+    hash_features(connection, split, validated)
+    within = row(connection, "select coalesce(sum(n - 1), 0) from (select count(*) as n from content where side = 'train' group by content)")[0]
+    found = [find_duplicates(connection, side) for side in ("val", "test")]
+    return [judged(judge_duplicates(found, int(within), declaration), declaration)]
