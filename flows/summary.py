@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from schemas.records import Interval, Record, Registered
+from pathlib import Path
+
+from schemas.records import EvaluationReport, Interval, Prepared, Record, Registered, TrainReport
+from tasks.context import RunContext
 
 
 class RunSummary(Record):
@@ -22,10 +25,32 @@ class RunSummary(Record):
     cached: bool
     registered: Registered
     report: str
+    confidence: float
     tracking_uri: str
     mlflow_run_id: str
     flow_run_id: str | None
     promise: str
+
+
+def summarise(run: RunContext, prepared: Prepared, trained: TrainReport, evaluated: EvaluationReport, registered: Registered, report: Path) -> RunSummary:
+    """The record of a finished run."""
+    return RunSummary(
+        name=run.declaration.name,
+        run_id=run.run_id,
+        run_dir=str(run.run_dir),
+        task=run.declaration.task.kind,
+        metric=run.declaration.metric,
+        metrics=evaluated.metrics,
+        verdict=evaluated.verdict,
+        cached=prepared.cached,
+        registered=registered,
+        report=str(report),
+        confidence=run.declaration.evaluate.confidence,
+        tracking_uri=run.tracking_uri,
+        mlflow_run_id=run.tracker.run_id,
+        flow_run_id=run.flow_run_id,
+        promise=trained.promise,
+    )
 
 
 def interval_text(interval: Interval) -> str:
@@ -41,7 +66,7 @@ def print_summary(summary: RunSummary) -> None:
     others = [f"{name} {interval_text(value)}" for name, value in summary.metrics.items() if name != summary.metric]
     registered = summary.registered
     lines = {
-        "test": f"{summary.metric} {interval_text(summary.metrics[summary.metric])}   (95 % bounds from resampling; {', '.join(others[:2])})",
+        "test": f"{summary.metric} {interval_text(summary.metrics[summary.metric])}   ({summary.confidence:.0%} interval; {', '.join(others[:2])})",
         "verdict": summary.verdict,
         "model": f"{registered.uri}  (alias {registered.alias})" if registered.registered else f"not registered: {registered.verdict}",
         "report": summary.report,

@@ -7,9 +7,10 @@ from prefect import flow
 from flows.prepare import prepare_data
 from schemas.load import load_declaration
 from schemas.records import PreflightReport, Prepared, RunSpec, TrainReport
+from tasks.context import RunContext, tracked
 from tasks.launch import train_model
 from tasks.preflight import check_model
-from tasks.track import RunContext, log_checks, log_prepared, tracked
+from tasks.track import log_checks, log_prepared
 
 
 @flow(name="train", description="Prepare and train; test rows and registry stay untouched.", persist_result=False)

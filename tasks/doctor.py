@@ -99,14 +99,15 @@ def _git() -> Iterator[Finding]:
 
 
 def _tracking() -> Iterator[Finding]:
-    from training.tracking import default_tracking_uri, probe, redact
+    from training.provenance import masked
+    from training.tracking import default_tracking_uri, probe
 
     uri = default_tracking_uri(None)
     problem = probe(uri)
     yield Finding(
         what="tracking",
         ok=not problem,
-        found=redact(uri) + (f": {problem}" if problem else ""),
+        found=masked(uri) + (f": {problem}" if problem else ""),
         remedy="start the MLflow server, or unset MLFLOW_TRACKING_URI" if problem else "",
     )
 

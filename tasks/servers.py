@@ -12,7 +12,7 @@ from pathlib import Path
 
 from schemas.errors import LaunchError
 from schemas.home import home
-from training.tracking import tracking_uri
+from training.tracking import default_tracking_uri
 
 START_SECONDS = 120.0
 
@@ -31,7 +31,7 @@ def serve_uis(prefect_port: int, mlflow_port: int) -> None:
     running: dict[str, subprocess.Popen[bytes]] = {}
     try:
         running["Prefect"] = _start(["prefect", "server", "start", "--host", "127.0.0.1"], logs / "prefect.log", {"PREFECT_SERVER_API_PORT": str(prefect_port)})
-        store = tracking_uri()
+        store = default_tracking_uri(None)
         mlflow = [
             "mlflow",
             "server",

@@ -1,0 +1,36 @@
+"""The whole chain for one declaration. Run it with `bulkhead run FILE`."""
+
+from __future__ import annotations
+
+from prefect import flow
+
+from flows.prepare import prepare_data
+from flows.summary import RunSummary, summarise
+from flows.train import train_on
+from schemas.load import load_declaration
+from tasks.context import tracked
+from tasks.evaluate import evaluate_model
+from tasks.register import collect_evidence, export, judge_challenger, register_model
+from tasks.report import report_run
+
+
+@flow(name="pipeline", description="From a table and a declaration to a registered model with its evidence and report.", persist_result=False)
+def pipeline(config_path: str, overrides: list[str] | None = None) -> RunSummary:
+    """
+    Run a declaration end to end.
+
+    Args:
+        config_path: Path of the YAML declaration.
+        overrides: Values that replace the file's, each as path=value, e.g. train.epochs=5.
+    """
+    declaration = load_declaration(config_path, overrides or ())
+    with tracked(declaration, "pipeline") as run:
+        prepared = prepare_data(declaration)
+        spec, preflight, trained = train_on(prepared, run)
+        evaluated = evaluate_model(spec, trained, run.run_dir, "test")
+        exported = export(spec, trained, prepared, run)
+        gate = judge_challenger(spec, prepared, preflight, evaluated, exported, run)
+        evidence = collect_evidence(run, prepared, preflight, trained, exported, evaluated, gate)
+        registered = register_model(spec, prepared, exported, evidence, gate, run)
+        report = report_run(run, prepared, preflight, trained, evaluated, gate, registered)
+        return summarise(run, prepared, trained, evaluated, registered, report)

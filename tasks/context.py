@@ -1,0 +1,142 @@
+"""
+A run from its first line to its last: its directory, its MLflow run, its links, and how it ended.
+
+The parent owns the status: FINISHED, FAILED with the cause as a tag, or KILLED when the run was cancelled.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from prefect import get_run_logger
+from prefect.artifacts import create_link_artifact
+from prefect.exceptions import MissingContextError
+from prefect.runtime import flow_run
+from prefect.settings import PREFECT_UI_URL
+
+from schemas.config import Declaration
+from schemas.digest import write_atomic
+from schemas.errors import BulkheadError, TrackingError
+from schemas.home import home
+from schemas.records import Prepared, RunSpec, digest_of
+from tasks.say import say
+from training.provenance import dirty_diff, masked, provenance
+from training.tracking import Tracker, config_text, start_run
+
+MLFLOW_UI = "http://127.0.0.1:5000"
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class RunContext:
+    """One run: its id and directory, its MLflow run, its Prefect flow run and where its code came from."""
+
+    def __init__(self, declaration: Declaration, run_id: str, run_dir: Path, tracker: Tracker, flow_run_id: str | None) -> None:
+        self.declaration, self.run_id, self.run_dir, self.tracker, self.flow_run_id = declaration, run_id, run_dir, tracker, flow_run_id
+        self.started = datetime.now(UTC)
+        self.experiment_id: str = tracker.client.get_run(tracker.run_id).info.experiment_id
+        self.provenance: dict[str, Any] = provenance(ROOT)
+
+    @property
+    def tracking_uri(self) -> str:
+        """Address of the tracking server, credentials masked."""
+        return masked(self.tracker.uri)
+
+    @property
+    def mlflow_url(self) -> str:
+        """Where the run stands in MLflow's UI: the tracking server's, or the one that `bulkhead up` opens."""
+        base = self.tracker.uri if self.tracker.uri.startswith("http") else MLFLOW_UI
+        return f"{masked(base).rstrip('/')}/#/experiments/{self.experiment_id}/runs/{self.tracker.run_id}"
+
+    @property
+    def prefect_url(self) -> str | None:
+        """Where the flow run stands in Prefect's UI."""
+        base = PREFECT_UI_URL.value() or "http://127.0.0.1:4200"
+        return f"{str(base).rstrip('/')}/runs/flow-run/{self.flow_run_id}" if self.flow_run_id else None
+
+    @property
+    def links(self) -> dict[str, str]:
+        """Names to addresses, for the report."""
+        found = {"MLflow run": self.mlflow_url, "Prefect flow run": self.prefect_url, "Run directory": str(self.run_dir)}
+        return {name: address for name, address in found.items() if address}
+
+    def spec(self, prepared: Prepared) -> RunSpec:
+        """Everything that the training program reads; written as `resolved.json`."""
+        spec = RunSpec(
+            run_id=self.run_id,
+            name=self.declaration.name,
+            declaration=self.declaration.model_dump(mode="json", by_alias=True),
+            spec=prepared.validated.spec,
+            statistics=prepared.statistics,
+            arrays=prepared.arrays,
+        )
+        write_atomic(self.run_dir / "resolved.json", spec.model_dump_json(indent=1))
+        write_atomic(self.run_dir / "prepared.json", prepared.model_dump_json(indent=1))
+        return spec
+
+
+@contextmanager
+def tracked(declaration: Declaration, kind: str) -> Iterator[RunContext]:
+    """
+    Open a run; whatever happens inside, MLflow hears how it ended.
+
+    Args:
+        declaration: of the run.
+        kind: name of the flow, kept as a tag.
+
+    Raises:
+        TrackingError: the tracking server could not be reached at the start or did not take all of a run that ended well.
+    """
+    run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    run_dir = home() / "runs" / declaration.name / run_id
+    flow_run_id = str(flow_run.id) if flow_run.id else None
+    tags = {"bulkhead.flow": kind, "bulkhead.run_dir": str(run_dir), "bulkhead.config_sha256": digest_of(declaration)}
+    tracker = start_run(declaration, flow_run_id=flow_run_id, tags=tags, name=run_id)
+    run_dir.mkdir(parents=True)
+    run = RunContext(declaration, run_id, run_dir, tracker, flow_run_id)
+    write_atomic(run_dir / "config.yaml", config_text(declaration))
+    tracker.log_provenance(run.provenance, dirty_diff(ROOT))
+    _link(run)
+    try:
+        yield run
+    except BaseException as error:
+        _failed(run, error)
+        raise
+    tracker.finish("FINISHED")
+
+
+def _failed(run: RunContext, error: BaseException) -> None:
+    """Keep the cause and what the run left, then end it; never hides the error that brought us here."""
+    cause = f"{type(error).__name__}: {error}"
+    killed = not isinstance(error, Exception)
+    write_atomic(run.run_dir / "error.txt", cause)
+    run.tracker.set_tags({"bulkhead.error": cause})
+    for name in ("error.txt", "train.log", "metrics.jsonl"):
+        if (run.run_dir / name).is_file():
+            run.tracker.log_artifact(run.run_dir / name)
+    if (run.run_dir / "dumps").is_dir():
+        run.tracker.log_folder(run.run_dir / "dumps", "dumps")
+    try:
+        run.tracker.finish("KILLED" if killed else "FAILED")
+    except TrackingError as away:
+        say("tracking", str(away), "warn")
+    if isinstance(error, BulkheadError):
+        say("failed", cause.splitlines()[0], "fail")
+
+
+def _link(run: RunContext) -> None:
+    """Prefect and MLflow name each other."""
+    if run.prefect_url is None:
+        return
+    run.tracker.set_tags({"bulkhead.prefect_url": run.prefect_url})
+    try:
+        get_run_logger().info("MLflow run %s at %s", run.tracker.run_id, run.mlflow_url)
+        create_link_artifact(
+            key="mlflow-run", link=run.mlflow_url, link_text=f"MLflow run {run.tracker.run_id}", description="Configuration, metrics, checks, report, model."
+        )
+    except MissingContextError:
+        return

@@ -1,0 +1,96 @@
+"""Export the best weights, hold them against the champion, and register what passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from schemas.digest import write_atomic
+from schemas.records import (
+    EvaluationReport,
+    Evidence,
+    ExportedModel,
+    GateReport,
+    PreflightReport,
+    Prepared,
+    Registered,
+    RunSpec,
+    TrainReport,
+)
+from tasks.context import RunContext
+from tasks.say import say
+from training.challenge import challenge
+from training.data.unseen import trained_keys
+from training.evidence import build_evidence, split_manifest
+from training.export import export_model
+from training.gate import UNCHANGED, judge
+from training.registry import load_champion, register
+
+
+@task(
+    name="export model",
+    description="A self-contained program with normalization inside, proved equal to the network.",
+    tags=["register"],
+    cache_policy=NO_CACHE,
+)
+def export(spec: RunSpec, trained: TrainReport, prepared: Prepared, run: RunContext) -> ExportedModel:
+    """`program.pt2` and `spec.json` in the run directory."""
+    exported = export_model(spec, trained.best_checkpoint.file, run.run_dir / "model", prepared.split.val)
+    say("export", f"{exported.program.num_bytes / 1e6:.1f} MB, equal to the network to {exported.parity:.1g}, sha256 {exported.program.sha256[:12]}")
+    return exported
+
+
+@task(
+    name="judge challenger",
+    description="Thresholds, checks, skill, and the champion on the same rows that neither has learned from.",
+    tags=["register", "check"],
+    cache_policy=NO_CACHE,
+    retries=2,
+    retry_delay_seconds=5,
+    retry_condition_fn=lambda _task, _run, state: isinstance(state.result(raise_on_failure=False), OSError),
+)
+def judge_challenger(
+    spec: RunSpec, prepared: Prepared, preflight: PreflightReport, evaluated: EvaluationReport, exported: ExportedModel, run: RunContext
+) -> GateReport:
+    """The gate's verdict with one row for each condition."""
+    champion = load_champion(spec.name, run.tracker.uri)
+    comparison = challenge(run.declaration, spec, prepared.split.test, evaluated, exported.program.sha256, champion) if champion else None
+    gate = judge(run.declaration, evaluated, (*prepared.checks.results, *preflight.checks.results), comparison)
+    say("gate", gate.verdict, "done" if gate.passed else "cached" if gate.verdict.startswith(UNCHANGED) else "warn")
+    return gate
+
+
+@task(name="collect evidence", description="Digests, verdicts, figures and versions in one file.", tags=["track"], cache_policy=NO_CACHE)
+def collect_evidence(
+    run: RunContext,
+    prepared: Prepared,
+    preflight: PreflightReport,
+    trained: TrainReport,
+    exported: ExportedModel,
+    evaluated: EvaluationReport,
+    gate: GateReport,
+) -> Evidence:
+    """`evidence.json`, in the run directory and in MLflow."""
+    evidence = build_evidence(run.run_id, run.declaration, prepared, preflight, trained, exported, evaluated, gate, run.provenance)
+    path = run.run_dir / "evidence.json"
+    write_atomic(path, evidence.model_dump_json(indent=1))
+    run.tracker.log_artifact(path)
+    run.tracker.log_record("evaluation/test.json", evaluated)
+    run.tracker.log_metrics({f"test/{name}": interval.value for name, interval in evaluated.metrics.items()})
+    run.tracker.log_metrics({f"baseline/{kind}/{name}": value for kind, found in evaluated.baselines.items() for name, value in found.items()})
+    return evidence
+
+
+@task(name="register model", description="A new version when the gate passed; the alias champion moves to it last.", tags=["register"], cache_policy=NO_CACHE)
+def register_model(spec: RunSpec, prepared: Prepared, exported: ExportedModel, evidence: Evidence, gate: GateReport, run: RunContext) -> Registered:
+    """What the registry holds after the run."""
+    if not run.declaration.register_.enabled or not gate.passed:
+        why = gate.verdict if run.declaration.register_.enabled else "register.enabled is false"
+        return Registered(registered=False, name=spec.name, version=None, uri=None, alias=None, verdict=why)
+    keys = trained_keys([prepared.split.train, prepared.split.val])
+    manifest: dict[str, Any] = split_manifest(prepared)
+    registered = register(exported, spec, evidence, run.tracker, trained_on=keys, split_manifest=manifest)
+    say("register", f"models:/{registered.name}/{registered.version} → {registered.alias}")
+    return registered

@@ -1,0 +1,62 @@
+"""The report of a run: a file, an artifact in MLflow, and a summary in Prefect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prefect import task
+from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+
+from schemas.load import given_paths
+from schemas.records import EvaluationReport, GateReport, Interval, PreflightReport, Prepared, Registered, TrainReport
+from tasks.context import RunContext
+from tasks.say import say
+from training.report import ReportInputs, write_report
+
+
+@task(name="write report", description="One HTML file with pictures; also in MLflow, with a summary in Prefect.", tags=["report"], cache_policy=NO_CACHE)
+def report_run(
+    run: RunContext,
+    prepared: Prepared,
+    preflight: PreflightReport,
+    trained: TrainReport,
+    evaluated: EvaluationReport,
+    gate: GateReport,
+    registered: Registered,
+) -> Path:
+    """Path of `report.html` in the run directory."""
+    inputs = ReportInputs(
+        run_id=run.run_id,
+        declaration=run.declaration,
+        given=given_paths(run.declaration),
+        prepared=prepared,
+        preflight=preflight,
+        train=trained,
+        metrics_path=run.run_dir / "metrics.jsonl",
+        test=evaluated,
+        gate=gate,
+        registered=registered,
+        provenance=run.provenance,
+        links=run.links,
+    )
+    path = run.run_dir / "report.html"
+    write_report(inputs, path)
+    run.tracker.log_artifact(path)
+    create_markdown_artifact(key="summary", markdown=summary_markdown(run, evaluated, registered, path), description=f"{run.declaration.name}: outcome")
+    say("report", str(path))
+    return path
+
+
+def summary_markdown(run: RunContext, evaluated: EvaluationReport, registered: Registered, path: Path) -> str:
+    """The outcome as Prefect shows it."""
+    rows = "\n".join(f"| {name} | {_cell(value)} | {_cell(value, bounds=True)} |" for name, value in evaluated.metrics.items())
+    model = f"registered as `{registered.uri}` (version {registered.version})" if registered.registered else f"not registered: {registered.verdict}"
+    links = "\n".join(f"* {name}: {address}" for name, address in (run.links | {"Report": str(path)}).items())
+    return f"# {run.declaration.name}\n\n{evaluated.verdict}\n\nModel {model}\n\n| test metric | value | interval |\n|---|---|---|\n{rows}\n\n{links}\n"
+
+
+def _cell(interval: Interval, bounds: bool = False) -> str:
+    if not bounds:
+        return "–" if interval.value is None else f"{interval.value:.4f}"
+    return "–" if interval.low is None or interval.high is None else f"{interval.low:.4f} to {interval.high:.4f}"
