@@ -78,6 +78,7 @@ def _environment(debug: bool) -> None:
         "MLFLOW_SKIP_PIP_REQUIREMENTS_CHECK": "true",
         "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
         "GIT_PYTHON_REFRESH": "quiet",
+        "MLFLOW_LOGGING_LEVEL": "WARNING",
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)

@@ -58,4 +58,4 @@ def validate_table(source: SourceRef, declaration: Declaration) -> Any:
         say("validate", f"{made.table.rows:,} rows, {kinds}{left_out}")
         return made
 
-    return stored("validated", inputs, ValidatedTable, make)
+    return stored("validate", inputs, ValidatedTable, make)

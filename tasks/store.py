@@ -28,6 +28,7 @@ from schemas.digest import fsync_folder, verify, write_atomic
 from schemas.errors import IntegrityError
 from schemas.home import home
 from schemas.records import FileRef, Record, digest_of
+from tasks.say import say
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -122,6 +123,7 @@ def stored(step: str, inputs: dict[str, Any], record: type[StoredRecord], make: 
     key = step_key(step, inputs)
     found = load(step, key, record)
     if found is not None:
+        say(step, f"reused ({key[:12]}): same data, same declaration, same code", "cached")
         return Completed(name="Cached", message="reused: same data, same declaration, same code", data=found)
     return save(step, key, make)
 
