@@ -318,7 +318,8 @@ class PreflightReport(Record):
 
 
 class TrainReport(Record):
-    """`result.json` in the run directory, written by rank 0 at the end of training.
+    """
+    `result.json` in the run directory, written by rank 0 at the end of training.
 
     `best_metric` is null, `best_step` 0 and `best_checkpoint` the newest weights only where a run was interrupted
     before its first evaluation.
@@ -353,7 +354,8 @@ class EvaluationReport(Record):
     """
     Metrics of one side with confidence intervals, beside baselines on the same rows.
 
-    `baselines`: name → metric → value. `verdict`: one plain sentence on skill over them.
+    `baselines`: name → metric → value. `differences`: name → model minus baseline in the declared metric, on the same
+    resamples. `verdict`: one plain sentence on skill over them.
     `predictions`: Parquet with `__id`, `__group`, `label`, `prediction` and, for classes, `probability_<class>`.
     """
 
@@ -361,6 +363,7 @@ class EvaluationReport(Record):
     rows: int
     metrics: dict[str, Interval]
     baselines: dict[str, dict[str, float | None]] = {}
+    differences: dict[str, Interval] = {}
     base_rate: dict[str, float] = {}
     resampled_by: Literal["row", "group"] = "row"
     verdict: str = ""

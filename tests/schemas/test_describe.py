@@ -7,7 +7,9 @@ from schemas.describe import json_schema, value_paths
 
 def test_the_schema_names_every_section_and_the_short_column_form() -> None:
     schema = json_schema()
-    assert {"data", "task", "split", "checks", "normalize", "model", "loss", "optimizer", "schedule", "train", "evaluate", "register", "tracking"} <= set(schema["properties"])
+    assert {"data", "task", "split", "checks", "normalize", "model", "loss", "optimizer", "schedule", "train", "evaluate", "register", "tracking"} <= set(
+        schema["properties"]
+    )
     assert schema["additionalProperties"] is False
     short = schema["$defs"]["ColumnConfig"]["anyOf"][0]["enum"]
     assert {"id", "group", "time", "label", "numeric", "categorical"} <= set(short)

@@ -39,9 +39,9 @@ def images(values: np.ndarray) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(pa.array(flat.ravel()), flat.shape[1])
 
 
-def split_of(folder: Path, train: dict[str, Any], val: dict[str, Any], test: dict[str, Any]) -> SplitTables:
+def split_of(folder: Path, train: dict[str, Any], val: dict[str, Any], test: dict[str, Any], row_group: int = 1000) -> SplitTables:
     """Three sides written and referenced."""
-    refs = {side: write_side(folder / f"{side}.parquet", columns, side) for side, columns in (("train", train), ("val", val), ("test", test))}
+    refs = {side: write_side(folder / f"{side}.parquet", columns, side, row_group) for side, columns in (("train", train), ("val", val), ("test", test))}
     return SplitTables(strategy="random", **refs)
 
 

@@ -211,7 +211,7 @@ def watch():
     while not done.wait(0.002):
         peaks.append(anonymous_mb())
 
-split, spec, declaration = split_of(folder, side(rows), side(100), side(100)), spec_of(numeric=tuple(names)), declaration_of()
+split, spec, declaration = split_of(folder, side(rows), side(100), side(100), row_group=50_000), spec_of(numeric=tuple(names)), declaration_of()
 statistics = fit(split.train, spec, declaration)
 start, peaks, done = anonymous_mb(), [0.0], threading.Event()
 thread = threading.Thread(target=watch)

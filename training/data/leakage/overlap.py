@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import duckdb
 
-from schemas.config import SPLITS, Declaration, GroupTimeSplit, TimeSplit
+from schemas.config import SPLITS, Declaration, GroupTimeSplit, PredefinedSplit, TimeSplit
 from schemas.errors import first_few
 from schemas.records import CheckResult, SplitTables, ValidatedTable
 from training.data.engine import ident, parquet, row, rows
@@ -84,11 +84,11 @@ def find_time_ranges(connection: duckdb.DuckDBPyConnection, split: SplitTables) 
     return {str(side): (float(low), float(high)) for side, low, high in found}
 
 
-def judge_times(ranges: dict[str, tuple[float, float]], embargo: float, validated: ValidatedTable) -> CheckResult:
-    """Fail unless each side ends, with the embargo added, no later than the next begins; a timestamp is on one side."""
+def judge_times(ranges: dict[str, tuple[float, float]], pairs: tuple[tuple[str, str], ...], embargo: float, validated: ValidatedTable) -> CheckResult:
+    """Fail unless the first side of each pair ends, with the embargo added, no later than the second begins; a timestamp is on one side."""
     shown = {side: (moment(low, validated), moment(high, validated)) for side, (low, high) in ranges.items()}
     wrong = []
-    for earlier, later in (("train", "val"), ("val", "test"), ("train", "test")):
+    for earlier, later in pairs:
         end, begin = ranges[earlier][1], ranges[later][0]
         if end + embargo > begin or end >= begin:
             gap = f" less than the embargo of {embargo:g} s before" if end < begin else " not before"
@@ -96,12 +96,20 @@ def judge_times(ranges: dict[str, tuple[float, float]], embargo: float, validate
     return CheckResult(
         name="time_overlap",
         verdict="fail" if wrong else "pass",
-        summary=f"{validated.spec.time}: " + "; ".join(wrong) if wrong else f"train ends before val begins before test begins, {embargo:g} between them",
+        summary=f"{validated.spec.time}: " + "; ".join(wrong)
+        if wrong
+        else ", ".join(f"{a} ends before {b} begins" for a, b in pairs) + (f", with {embargo:g} between them" if embargo else ""),
         figures={"embargo": embargo, "violations": len(wrong)},
         evidence=tuple({"side": s, "first": low, "last": high} for s, (low, high) in shown.items()),
         columns=(validated.spec.time,) if validated.spec.time else (),
         remedy="correct the split column, or use split.kind: time" if wrong else "",
     )
+
+
+def ordered_pairs(declaration: Declaration) -> tuple[tuple[str, str], ...]:
+    """Which side must end before which begins; validation carved out of a predefined train shares its time."""
+    carved = isinstance(declaration.split, PredefinedSplit) and declaration.split.carve_val > 0
+    return (("train", "test"), ("val", "test")) if carved else (("train", "val"), ("val", "test"), ("train", "test"))
 
 
 def moment(value: float, validated: ValidatedTable) -> str:
@@ -146,7 +154,7 @@ def overlap_results(connection: duckdb.DuckDBPyConnection, split: SplitTables, v
         results.append(judge_groups(find_straddling(connection, split, "__group"), validated, declaration))
     if spec.time is not None and _ordered_in_time(declaration, validated):
         embargo = declaration.split.embargo if isinstance(declaration.split, TimeSplit | GroupTimeSplit) else 0.0
-        results.append(judge_times(find_time_ranges(connection, split), embargo, validated))
+        results.append(judge_times(find_time_ranges(connection, split), ordered_pairs(declaration), embargo, validated))
     return [judged(r, declaration) for r in results]
 
 

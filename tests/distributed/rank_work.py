@@ -1,0 +1,211 @@
+"""What the ranks of a test do; each function is called in every rank and returns something that JSON can hold."""
+
+from __future__ import annotations
+
+import copy
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn import metrics as sk
+from torch import nn
+
+from schemas.config import TrainConfig
+from schemas.errors import BulkheadError
+from schemas.load import declare
+from schemas.records import RunSpec
+from training import metrics
+from training.batches import WindowReader
+from training.guard import StopSignal
+from training.loop import Trainer, train
+from training.losses import BinaryCrossEntropy
+from training.parallel import Parallel
+from training.sampling import Sampler
+from training.scoring import score
+from training.state import model_digest
+from training.step import Step
+from tests.training.networks import FirstColumn, InPlace, Plain
+from tests.training.runs import WIDTH, declaration_tree, statistics, synthetic, write_side
+
+CASES = [  # train rows, rows of a window, rows of a micro-batch, weighted
+    (37, 16, None, True),
+    (37, 16, 3, True),
+    (37, 16, 1, False),
+    (16, 16, 4, False),
+    (5, 4, 2, True),  # the last window has one row: other ranks have none
+]
+
+
+def everything(parallel: Parallel, folder: str) -> dict[str, Any]:
+    """All of one world size in one start of processes."""
+    t=time.time()
+    results: dict[str, Any] = {"gradients": gradients(parallel)}
+    print("grad",time.time()-t); t=time.time()
+    results["scoring"]= scoring(parallel, Path(folder) / "scoring")
+    print("scor",time.time()-t); t=time.time()
+    results["trained"] = trained(parallel, Path(folder))
+    print("train",time.time()-t); print({k:v.get("seconds") for k,v in results["trained"].items() if isinstance(v,dict)})
+    results["on_main"] = on_main(parallel)
+    results["gathered"] = [part.decode() for part in parallel.gather_bytes(f"{parallel.rank}".encode() * parallel.rank)]
+    return results
+
+
+# ----------------------------------------------------------------------------------------- gradients
+
+
+def reference_gradient(model: nn.Module, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Gradient of `sum(w l) / sum(w)` over the whole window in one piece, in plain torch."""
+    twin = copy.deepcopy(model)
+    twin.zero_grad()
+    losses = nn.functional.binary_cross_entropy_with_logits(twin(batch)[:, 0], batch["label"].double(), reduction="none")
+    ((batch["weight"] * losses).sum() / batch["weight"].sum()).backward()
+    return {name: p.grad for name, p in twin.named_parameters()}
+
+
+def gradients(parallel: Parallel) -> list[float]:
+    """Largest error of the window gradient, relative to the largest entry, over all windows; by case."""
+    return [worst_gradient_error(parallel, *case) for case in CASES]
+
+
+def worst_gradient_error(parallel: Parallel, rows: int, batch_size: int, micro_batch_size: int | None, weighted: bool) -> float:
+    torch.manual_seed(3)
+    model = Plain(WIDTH, 1, torch.float64)
+    tensors = {name: torch.from_numpy(array.astype(np.int64 if name == "label" else np.float64)) for name, array in synthetic(rows, 1).items()}
+    weights = tensors["weight"] if weighted else torch.ones(rows, dtype=torch.float64)
+    if not weighted:
+        del tensors["weight"]
+    sampler, loss = Sampler(rows, batch_size, seed=5), BinaryCrossEntropy()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    config = TrainConfig(batch_size=batch_size, micro_batch_size=micro_batch_size, clip="none")
+    step = Step(model, parallel.wrap(model), loss, optimizer, parallel=parallel, train=config)
+    reader = WindowReader(tensors, sampler, loss, parallel)
+    step.rehearse(reader.read(0))
+    worst = 0.0
+    for number in range(2 * sampler.steps_per_epoch):
+        window = reader.read(number)
+        step.gradients(window)
+        gate = step.gate(window, step.clip(), stop=False)
+        picked = {name: tensor[window.rows] for name, tensor in {**tensors, "weight": weights}.items()}
+        expected = reference_gradient(model, picked)
+        scale = max(float(g.abs().max()) for g in expected.values())
+        worst = max(worst, *(float((p.grad - expected[name]).abs().max()) / scale for name, p in model.named_parameters()))
+        assert abs(gate.weight_sum - float(picked["weight"].sum())) < 1e-12 * gate.weight_sum
+    return worst
+
+
+# ------------------------------------------------------------------------------------------- scoring
+
+
+def scoring(parallel: Parallel, folder: Path) -> dict[str, Any]:
+    """For 1 to 64 rows: do scores name each row once and in order, and are metrics scikit-learn's on the whole."""
+    torch.manual_seed(0)
+    network, declaration, stats = Plain(WIDTH, 1), declare(declaration_tree()), statistics()
+    misplaced, metric_error, score_error, calls = [], 0.0, 0.0, []
+    for rows in range(1, 65):
+        arrays = synthetic(rows, rows)
+        arrays["numeric"][:, 0] = np.arange(rows)
+        if parallel.is_main:
+            write_side(folder / str(rows), arrays)
+        parallel.barrier()
+        side = write_side(folder / f"{rows}-{parallel.rank}", arrays)
+        if not np.array_equal(score(FirstColumn(), side, 5, parallel)[:, 0], np.arange(rows)):
+            misplaced.append(rows)
+        counter = Counting(network)
+        scores = score(counter, side, 5, parallel)
+        calls.append(counter.rows)
+        with torch.inference_mode():
+            whole = network({"numeric": torch.from_numpy(arrays["numeric"])}).numpy()
+        score_error = max(score_error, float(np.abs(scores - whole).max()))
+        found = metrics.compute(declaration, stats, scores, arrays["label"], arrays["weight"])
+        metric_error = max(metric_error, difference(found, scores, arrays))
+    in_place = score(InPlace(), side, 7, parallel)
+    return {
+        "misplaced": misplaced,
+        "metric_error": metric_error,
+        "score_error": score_error,
+        "rows_here": calls,
+        "in_place": bool(np.allclose(in_place[:, 0], arrays["numeric"].sum(axis=1) * 2, atol=1e-5)),
+    }
+
+
+class Counting(nn.Module):
+    """Counts the rows that pass on this rank."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.rows = inner, 0
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        self.rows += len(batch["numeric"])
+        return self.inner(batch)
+
+
+def difference(found: dict[str, float | None], scores: np.ndarray, arrays: dict[str, np.ndarray]) -> float:
+    """Largest difference of some metrics from scikit-learn's on the gathered whole."""
+    label, weight, probability = arrays["label"], arrays["weight"].astype(np.float64), 1 / (1 + np.exp(-scores[:, 0].astype(np.float64)))
+    expected = {
+        "log_loss": sk.log_loss(label, probability, sample_weight=weight, labels=[0, 1]),
+        "accuracy": sk.accuracy_score(label, probability > 0.5, sample_weight=weight),
+    }
+    if len(set(label.tolist())) == 2:
+        expected["auroc"] = sk.roc_auc_score(label, probability, sample_weight=weight)
+        expected["pr_auc"] = sk.average_precision_score(label, probability, sample_weight=weight)
+    return max(abs(found[name] - value) for name, value in expected.items())
+
+
+# ------------------------------------------------------------------------------------------ training
+
+
+def trained(parallel: Parallel, folder: Path) -> dict[str, Any]:
+    """Runs that the test prepared below the folder, by name: what came of each."""
+    outcomes: dict[str, Any] = {}
+    for config in sorted(folder.glob("*/resolved.json")):
+        spec, name = RunSpec.model_validate_json(config.read_text()), config.parent.name
+        began = time.monotonic()
+        try:
+            report = train(spec, config.parent / f"run-{parallel.world_size}", parallel, StopSignal())
+            outcomes[name] = {"report": report.model_dump(mode="json")}
+        except BulkheadError as error:
+            outcomes[name] = {"error": type(error).__name__, "message": str(error)}
+        outcomes[name]["seconds"] = time.monotonic() - began
+    if (folder / "steady" / "resolved.json").exists():
+        outcomes["resumed_in_process"] = resumed(parallel, folder / "steady")
+    return outcomes
+
+
+def resumed(parallel: Parallel, folder: Path) -> list[str]:
+    """Digests of the final weights of a run without a stop, and of one stopped and resumed after 7 steps."""
+    spec = RunSpec.model_validate_json((folder / "resolved.json").read_text())
+    digests = []
+    for name, stops in (("whole", ()), ("parts", (7, 9))):
+        for steps in (*stops, None):
+            stop = StopSignal()
+            trainer = Trainer(spec, folder / f"{name}-{parallel.world_size}", parallel, stop)
+            one_step = trainer._train_one_step
+
+            def step_then_stop(one_step: Any = one_step, trainer: Trainer = trainer, stop: StopSignal = stop, steps: int | None = steps) -> bool:
+                stop.requested = trainer.state.step + 1 == steps and parallel.rank == parallel.world_size - 1
+                return bool(one_step())
+
+            trainer._train_one_step = step_then_stop  # type: ignore[method-assign]
+            trainer.run()
+        trainer.model.load_state_dict(trainer.checkpoints.load(trainer.state.step)["model.pt"])
+        digests.append(model_digest(trainer.model.state_dict()))
+    return digests
+
+
+def on_main(parallel: Parallel) -> list[Any]:
+    """A result and an error of rank 0 as every rank sees them."""
+    from schemas.errors import CheckpointError
+
+    def fail() -> None:
+        raise CheckpointError("planted")
+
+    value = parallel.on_main(lambda: {"rank": parallel.rank})
+    try:
+        parallel.on_main(fail)
+    except BulkheadError as error:
+        return [value, type(error).__name__, str(error)]
+    return [value]

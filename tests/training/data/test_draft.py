@@ -1,0 +1,189 @@
+"""The drafted declaration loads as it is, finds what was planted, and says why beside each line."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from schemas.config import Declaration
+from schemas.errors import ConfigError, SourceError
+from schemas.load import load_declaration
+from training.data.draft import draft
+from training.data.source import fingerprint
+from training.data.validate import validate
+
+FEW = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def load(folder: Path, text: str) -> Declaration:
+    (folder / "draft.yaml").write_text(text, encoding="utf-8")
+    return load_declaration(folder / "draft.yaml")
+
+
+def roles(declaration: Declaration) -> dict[str, str]:
+    return {n: c.kind if c.role == "feature" else c.role for n, c in declaration.data.columns.items()}
+
+
+def reason(text: str, column: str) -> str:
+    return next(line.split("  # ")[1] for line in text.splitlines() if line.startswith(f"    {column}: "))
+
+
+def planted(rows: int = 600) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    outcome = rng.integers(0, 2, rows)
+    return {
+        "visit_id": np.arange(rows) * 7,
+        "patient_id": [f"p{i}" for i in rng.integers(0, 90, rows)],
+        "seen_on": [datetime.date(2020, 1, 1) + datetime.timedelta(days=int(d)) for d in rng.integers(0, 900, rows)],
+        "age": rng.normal(50, 10, rows).round(1),
+        "ward_type": rng.integers(0, 6, rows),
+        "sex": rng.choice(["f", "m"], rows),
+        "flat": np.ones(rows),
+        "rarely": [float(i) if i % 50 == 0 else None for i in range(rows)],
+        "verdict": np.where(outcome == 1, "back", "away"),
+        "note": [f"free text {i} {i * 3}" for i in rng.integers(0, 10**9, rows)],
+        "weekly": rng.integers(0, 900, rows),
+        "outcome": outcome,
+    }
+
+
+def test_roles_are_guessed_and_explained(tmp_path):
+    pq.write_table(pa.table(planted(2000)), tmp_path / "Clinic Visits.parquet")
+    text = draft(str(tmp_path / "Clinic Visits.parquet"))
+    declaration = load(tmp_path, text)
+    assert roles(declaration) == {
+        "visit_id": "id",
+        "patient_id": "group",
+        "seen_on": "time",
+        "age": "numeric",
+        "ward_type": "categorical",
+        "sex": "categorical",
+        "flat": "ignore",
+        "rarely": "ignore",
+        "verdict": "ignore",
+        "note": "ignore",
+        "weekly": "numeric",
+        "outcome": "label",
+    }
+    assert (declaration.name, declaration.task.kind, declaration.split.kind) == ("clinic-visits", "binary", "group_time")
+    assert reason(text, "verdict") == "suspicious: each of its values has one value of the label: the label under another name"
+    assert reason(text, "flat") == "constant" and reason(text, "rarely") == "98% null"
+    assert "90 values for 2000 rows" in reason(text, "patient_id")
+    assert all("  # " in line for line in text.splitlines()[3:] if not line.endswith(":"))
+    validate(fingerprint(declaration.data), declaration, tmp_path / "out")
+
+
+def test_csv_with_its_own_delimiter_nulls_and_dates(tmp_path):
+    rng = np.random.default_rng(1)
+    parts = rng.integers(0, 50, (300, 2))
+    lines = [
+        f"{m}/{d}/21;{'?' if m == 3 else m * 1.5};{a};{b};{a + b}"
+        for m, d, a, b in zip(rng.integers(1, 13, 300), rng.integers(1, 29, 300), *parts.T, strict=True)
+    ]
+    (tmp_path / "sales.csv").write_text("day;load;walk_in;booked;total\n" + "\n".join(lines) + "\n")
+    text = draft(str(tmp_path / "sales.csv"), label="total", name="sales")
+    declaration = load(tmp_path, text)
+    assert declaration.data.csv.delimiter == ";" and declaration.data.csv.null_values == ("", "?")
+    assert roles(declaration) == {"day": "ignore", "load": "numeric", "walk_in": "ignore", "booked": "ignore", "total": "label", "row_time": "time"}
+    assert reason(text, "walk_in") == "suspicious: walk_in + booked is the label in every row"
+    assert (declaration.task.kind, declaration.split.kind) == ("regression", "time")
+    validate(fingerprint(declaration.data), declaration, tmp_path / "out")
+
+
+def test_quote_marks_inside_texts_turn_quoting_off(tmp_path):
+    (tmp_path / "screens.csv").write_text("size,price,y\n" + "".join(f'"so called" size {i % 7},{i * 2.5},{i % 2}\n' for i in range(40)))
+    declaration = load(tmp_path, draft(str(tmp_path / "screens.csv")))
+    assert declaration.data.csv.quote == ""
+    validate(fingerprint(declaration.data), declaration, tmp_path / "out")
+
+
+def test_pictures_and_predefined_sides(tmp_path):
+    rng = np.random.default_rng(2)
+    pictures = pa.FixedSizeListArray.from_arrays(pa.array(rng.integers(0, 255, 90 * 64).astype("uint8")), 64)
+    sides = ["train"] * 60 + ["test"] * 30
+    pq.write_table(
+        pa.table({"picture": pictures, "digit": rng.integers(0, 9, 90), "side": sides, "device": [f"d{i % 15}" for i in range(90)]}), tmp_path / "p.parquet"
+    )
+    declaration = load(tmp_path, draft(str(tmp_path / "p.parquet"), label="digit"))
+    assert declaration.data.columns["picture"].shape == (8, 8) and declaration.model.kind == "cnn"
+    assert declaration.split.kind == "predefined" and declaration.split.carve_val == 0.2
+    assert declaration.data.columns["device"].role == "group"
+
+
+@FEW
+@given(
+    names=st.lists(
+        st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\x00"), min_size=1, max_size=12), min_size=2, max_size=6, unique_by=str.lower
+    )
+)
+def test_any_column_names_give_a_draft_that_loads(tmp_path, names):
+    rng = np.random.default_rng(3)
+    table = {name: rng.normal(size=50) for name in names} | {"the label": rng.integers(0, 2, 50)}
+    if len({n.lower() for n in table}) < len(table) or any(n in ("__id", "__key", "__group", "__time") for n in table):
+        return
+    pq.write_table(pa.table(table), tmp_path / "t.parquet")
+    declaration = load(tmp_path, draft(str(tmp_path / "t.parquet"), label="the label"))
+    assert set(declaration.data.columns) == set(table)
+
+
+@pytest.mark.parametrize("name", ["no", "Yes", "null", "a: b", "#x", "- y", 'say "hi"', "line\nbreak", "*", "{a}", "ü"])
+def test_names_that_yaml_would_misread(tmp_path, name):
+    pq.write_table(pa.table({name: np.arange(50) % 7 * 1.5, "other": np.arange(50) % 5 * 0.5, "label": np.arange(50) % 2}), tmp_path / "t.parquet")
+    assert set(load(tmp_path, draft(str(tmp_path / "t.parquet"))).data.columns) == {name, "other", "label"}
+
+
+def test_wide_tables_list_only_what_needs_a_word(tmp_path):
+    columns = {f"gene{i}": np.random.default_rng(i).normal(size=60) for i in range(120)}
+    pq.write_table(pa.table({**columns, "flat": np.zeros(60), "label": np.arange(60) % 3}), tmp_path / "wide.parquet")
+    declaration = load(tmp_path, draft(str(tmp_path / "wide.parquet")))
+    assert roles(declaration) == {"flat": "ignore", "label": "label", "*": "auto"}
+
+
+def test_what_cannot_be_drafted_is_said(tmp_path):
+    pq.write_table(pa.table(planted()), tmp_path / "t.parquet")
+    with pytest.raises(ConfigError, match="label 'outcme': no such column; did you mean one of outcome"):
+        draft(str(tmp_path / "t.parquet"), label="outcme")
+    pq.write_table(pa.table({"a": [1.0, 2.0], "y": [1, 1]}), tmp_path / "one.parquet")
+    with pytest.raises(ConfigError, match="label 'y': expected at least two values"):
+        draft(str(tmp_path / "one.parquet"))
+    pq.write_table(pa.table({"a": pa.array([], pa.float64()), "y": pa.array([], pa.int64())}), tmp_path / "none.parquet")
+    with pytest.raises(ConfigError, match="expected rows and at least two columns"):
+        draft(str(tmp_path / "none.parquet"))
+    with pytest.raises(SourceError, match="no such file"):
+        draft(str(tmp_path / "gone.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("file", "label", "expected"),
+    [
+        ("titanic.csv", None, {"survived": "label", "alive": "ignore", "deck": "categorical"}),
+        ("bike_hour.csv", "cnt", {"instant": "id", "casual": "ignore", "registered": "ignore", "row_time": "time", "cnt": "label"}),
+        ("wisdm_v11.csv.gz", None, {"user": "group", "class": "label", "XAVG": "ignore", "UNIQUE_ID": "ignore"}),
+        ("cmapss_fd001.parquet", "rul", {"unit": "group", "split": "split", "setting_3": "ignore", "cycle": "numeric"}),
+    ],
+)
+def test_real_tables_validate_as_drafted(tmp_path, real_data, file, label, expected):
+    if not (real_data / file).exists():
+        pytest.skip(f"{real_data / file} is not there")
+    declaration = load(tmp_path, draft(str(real_data / file), label=label))
+    found = roles(declaration)
+    assert {n: found[n] for n in expected} == expected
+    assert validate(fingerprint(declaration.data), declaration, tmp_path / "out").table.rows > 800
+
+
+def test_diabetes_is_drafted(tmp_path, real_data):
+    text = draft(str(real_data / "diabetes130.csv.gz"))
+    declaration = load(tmp_path, text)
+    found = roles(declaration)
+    assert (found["encounter_id"], found["patient_nbr"], found["readmitted"], found["examide"], found["weight"]) == ("id", "group", "label", "ignore", "ignore")
+    assert declaration.data.csv.null_values == ("", "?") and declaration.split.kind == "group"
+    assert found["admission_type_id"] == "categorical"

@@ -1,0 +1,41 @@
+"""A tracking database of its own for each test, copied from one that was set up once."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from schemas.load import declare
+from training.tracking import SQLITE, default_tracking_uri, probe
+
+
+@pytest.fixture(scope="session")
+def blank_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An MLflow database as it is after its first use, which takes seconds."""
+    path = tmp_path_factory.mktemp("blank") / "mlflow.db"
+    assert probe(f"{SQLITE}{path}") == ""
+    return path
+
+
+@pytest.fixture
+def uri(blank_database: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Address of a fresh database in a Bulkhead home of its own."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    own_home.mkdir()
+    shutil.copy(blank_database, own_home / "mlflow.db")
+    found = default_tracking_uri(None)
+    assert found == f"{SQLITE}{own_home}/mlflow.db"
+    return found
+
+
+def declaration(**sections: object) -> object:
+    """The shortest declaration that tracking can log."""
+    tree = {
+        "name": "clinic",
+        "data": {"uri": "rows.parquet", "columns": {"y": "label", "x*": "feature"}},
+        "task": {"kind": "binary"},
+        "split": {"kind": "random"},
+    }
+    return declare(tree | sections)

@@ -1,0 +1,235 @@
+"""What simple models reach on the same rows: constant, linear, boosted trees; and whether the network beats them.
+
+Baselines see the materialised arrays that the network sees, are fitted on the train side alone (boosting stops
+early on val, as the network does), and are scored by the same metrics on the same rows.
+N rows, D columns, C classes.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import OneHotEncoder
+
+from schemas.config import Declaration, SplitName
+from schemas.records import ArraysRef, Interval, Statistics
+from training.data.shards import load_arrays
+from training.metrics import Metrics, compute_predictions, targets
+from training.models.shape import FIRST_VALUE
+from training.report_format import METRIC_NAMES, number
+
+Arrays = dict[str, np.ndarray]
+Predict = Callable[[Arrays], np.ndarray]
+
+MAX_LINEAR_VALUES = 50_000_000  # rows x dense columns that the linear model is fitted on
+LINEAR_STEPS = 200
+BOOSTING_ROUNDS = 500
+BOOSTING_PATIENCE = 20
+MAX_TREE_CATEGORIES = 255  # scikit-learn's bound; columns with more codes enter as ordered numbers
+WIDE = 256  # columns above which boosting gets fewer rounds
+WIDE_ROUNDS = 40
+MAX_TREE_VALUES = 100_000_000  # rows x columns that boosting is fitted on
+MAX_CHUNK_VALUES = 20_000_000  # rows x columns predicted at a time
+ALL = slice(None)
+NAMES = {"constant": "the constant prediction", "linear": "the linear model", "boosting": "gradient boosting"}
+
+
+def baseline_metrics(declaration: Declaration, statistics: Statistics, arrays: ArraysRef, side: SplitName = "test") -> dict[str, Metrics]:
+    """Every metric of the task for each declared baseline on one side: name → metric → value.
+
+    `constant` is always among them, because skill is measured against it.
+    """
+    data = load_arrays(arrays.side(side))
+    target, weight = targets(declaration, statistics, data["label"]), data.get("weight")
+    found = baseline_predictions(declaration, statistics, arrays, side)
+    return {name: compute_predictions(declaration.task.kind, p, target, weight) for name, p in found.items()}
+
+
+def baseline_predictions(declaration: Declaration, statistics: Statistics, arrays: ArraysRef, side: SplitName = "test") -> dict[str, np.ndarray]:
+    """Predictions of each declared baseline, and of `constant`, for the rows of one side, in their order.
+
+    Returns:
+        Name → float64 probabilities [N, C] or values [N] in the user's units, as `metrics.predict` gives them.
+    """
+    train, val, rows = (load_arrays(arrays.side(name)) for name in ("train", "val", side))
+    wanted = dict.fromkeys(("constant", *declaration.evaluate.baselines))
+    return {name: _FITTERS[name](declaration, statistics, train, val)(rows) for name in wanted}
+
+
+# ------------------------------------------------------------------------------------------- inputs
+
+
+def _dense(statistics: Statistics, arrays: Arrays, rows: slice) -> np.ndarray:
+    """Numeric columns and flattened, scaled tensors, float32 [N, D]."""
+    count = len(arrays["label"][rows])
+    parts = [arrays["numeric"][rows]] if "numeric" in arrays else []
+    for stats in statistics.tensor:
+        # mean and sd by channel, or one of each, against [N, *shape]
+        mean, std = (np.reshape(np.asarray(v, dtype=np.float32), (-1, *[1] * (len(stats.shape) - 1))) for v in (stats.mean, [s or 1.0 for s in stats.std]))
+        parts.append(((arrays[f"tensor_{stats.name}"][rows] - mean) / std).reshape(count, -1))
+    return np.concatenate(parts, axis=1, dtype=np.float32) if parts else np.zeros((count, 0), np.float32)
+
+
+def _matrix(statistics: Statistics, arrays: Arrays, rows: slice = ALL) -> np.ndarray:
+    """All inputs side by side, float32 [N, D]: dense columns, then category codes."""
+    dense = _dense(statistics, arrays, rows)
+    return np.concatenate([dense, arrays["categorical"][rows]], axis=1, dtype=np.float32) if statistics.categorical else dense
+
+
+def _category_columns(statistics: Statistics) -> list[int]:
+    """Columns of `_matrix` that hold category codes."""
+    first = statistics.num_numeric + sum(math.prod(t.shape) for t in statistics.tensor)
+    return list(range(first, first + len(statistics.categorical)))
+
+
+def _first_rows(statistics: Statistics, values: int) -> slice:
+    """So many rows that their inputs stay within a number of values. Rows lie in the order of a hash: the first are a random sample."""
+    width = statistics.num_numeric + sum(math.prod(t.shape) for t in statistics.tensor) + len(statistics.categorical)
+    return slice(0, max(1000, values // max(1, width)))
+
+
+def _weight(arrays: Arrays, rows: slice) -> np.ndarray | None:
+    return arrays["weight"][rows] if "weight" in arrays else None
+
+
+# -------------------------------------------------------------------------------------------- fits
+
+
+def _constant(declaration: Declaration, statistics: Statistics, train: Arrays, val: Arrays) -> Predict:
+    """Weighted class shares, or weighted mean, of the train rows."""
+    target, weight = targets(declaration, statistics, train["label"]), train.get("weight")
+    if declaration.task.kind == "regression":
+        mean = float(np.average(target, weights=weight))
+        return lambda rows: np.full(len(rows["label"]), mean)
+    counts = np.bincount(target, weights=weight, minlength=len(statistics.classes)).astype(np.float64)
+    return lambda rows: np.tile(counts / counts.sum(), (len(rows["label"]), 1))
+
+
+def _linear(declaration: Declaration, statistics: Statistics, train: Arrays, val: Arrays) -> Predict:
+    """Logistic or ridge regression on scaled numbers and one-hot categories (sparse)."""
+    some = _first_rows(statistics, MAX_LINEAR_VALUES)
+    one_hot = ("categories", OneHotEncoder(handle_unknown="ignore"), _category_columns(statistics))
+    encode = ColumnTransformer([one_hot], remainder="passthrough", sparse_threshold=1.0)
+    model = Pipeline([("encode", encode), ("fit", Ridge() if declaration.task.kind == "regression" else LogisticRegression(max_iter=LINEAR_STEPS))])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # capped steps: near enough for a baseline
+        model.fit(_matrix(statistics, train, some), train["label"][some], fit__sample_weight=_weight(train, some))
+    return _predictor(declaration, statistics, model)
+
+
+def _boosting(declaration: Declaration, statistics: Statistics, train: Arrays, val: Arrays) -> Predict:
+    """Histogram gradient boosting with native categories, stopped early on the val rows."""
+    some = _first_rows(statistics, MAX_TREE_VALUES)
+    inputs, columns = _matrix(statistics, train, some), _category_columns(statistics)
+    native = [i for i, c in zip(columns, statistics.categorical, strict=True) if len(c.values) + FIRST_VALUE <= MAX_TREE_CATEGORIES]
+    make = HistGradientBoostingRegressor if declaration.task.kind == "regression" else HistGradientBoostingClassifier
+    model = make(
+        categorical_features=native or None,
+        max_iter=WIDE_ROUNDS if inputs.shape[1] > WIDE else BOOSTING_ROUNDS,
+        early_stopping=True,
+        n_iter_no_change=BOOSTING_PATIENCE,
+        random_state=declaration.train.seed,
+    )
+    label = val["label"][some]
+    known = np.isin(label, train["label"][some]) | (declaration.task.kind == "regression")
+    held_out = {"X_val": _matrix(statistics, val, some)[known], "y_val": label[known]}
+    if "weight" in train:
+        held_out["sample_weight_val"] = val["weight"][some][known]
+    model.fit(inputs, train["label"][some], sample_weight=_weight(train, some), **held_out)
+    return _predictor(declaration, statistics, model)
+
+
+_FITTERS: dict[str, Callable[[Declaration, Statistics, Arrays, Arrays], Predict]] = {"constant": _constant, "linear": _linear, "boosting": _boosting}
+
+
+def _predictor(declaration: Declaration, statistics: Statistics, model: Any) -> Predict:
+    """Predictions in the form of `metrics.predict`, in chunks; a class that the fitted rows lacked has probability 0."""
+
+    def chunk(rows: Arrays, some: slice) -> np.ndarray:
+        inputs = _matrix(statistics, rows, some)
+        if declaration.task.kind == "regression":
+            return np.asarray(model.predict(inputs), dtype=np.float64) * statistics.target_scale + statistics.target_center
+        probabilities = np.zeros((len(inputs), len(statistics.classes)))
+        probabilities[:, model.classes_] = model.predict_proba(inputs)
+        return probabilities
+
+    def predict(rows: Arrays) -> np.ndarray:
+        step = _first_rows(statistics, MAX_CHUNK_VALUES).stop
+        return np.concatenate([chunk(rows, slice(start, start + step)) for start in range(0, len(rows["label"]), step)])
+
+    return predict
+
+
+# ----------------------------------------------------------------------------------------- verdict
+
+
+def verdict(
+    declaration: Declaration, metrics: dict[str, Interval], baselines: dict[str, Metrics], differences: dict[str, Interval] | None = None
+) -> tuple[bool, str]:
+    """Whether the network is better than the constant prediction beyond uncertainty, and a plain sentence on all baselines.
+
+    Args:
+        declaration: Gives the metric and its direction.
+        metrics: The network's metrics with intervals.
+        baselines: Name → metric → value, on the same rows; `constant` among them.
+        differences: Name → interval of network minus baseline in the metric, on the same resamples; the sharper
+            comparison. Without it the baseline's value is held against the network's own interval.
+
+    Returns:
+        (has_skill, sentence). No skill where the metric is not defined.
+    """
+    metric = declaration.metric
+    found = metrics[metric]
+    if found.value is None:
+        return False, f"{METRIC_NAMES[metric]} is not defined on these rows, so nothing shows skill; take a test side with more rows or both classes."
+    standing = {b: _standing(declaration, found, values.get(metric), (differences or {}).get(b)) for b, values in baselines.items()}
+    return standing.get("constant") == "ahead", _sentence(declaration, found, {b: baselines[b].get(metric) for b in baselines}, standing)
+
+
+def _standing(declaration: Declaration, found: Interval, baseline: float | None, difference: Interval | None) -> str:
+    """ahead, behind, or level: within the uncertainty; unknown where the baseline has no value."""
+    if baseline is None or found.value is None:
+        return "unknown"
+    if difference is None or difference.low is None or difference.high is None:
+        low, high = (found.value if bound is None else bound for bound in (found.low, found.high))
+        low, high = low - baseline, high - baseline
+    else:
+        low, high = difference.low, difference.high
+    if not declaration.greater_is_better:
+        low, high = -high, -low
+    return "ahead" if low > 0 else "behind" if high < 0 else "level"
+
+
+def _sentence(declaration: Declaration, found: Interval, values: dict[str, float | None], standing: dict[str, str]) -> str:
+    bounds = "" if found.low is None else f" [{number(found.low)}, {number(found.high)}]"
+    shown = {b: f"{NAMES.get(b, b)} ({number(values[b])})" for b in standing}
+    parts = [
+        f"{words} {' and '.join(shown[b] for b, s in standing.items() if s == wanted)}"
+        for wanted, words in (("ahead", "better than"), ("level", "not told apart from"), ("behind", "behind"))
+        if wanted in standing.values()
+    ]
+    compared = ", ".join(parts) or "not compared with any baseline"
+    name = METRIC_NAMES[declaration.metric]
+    return f"The network's {name} {number(found.value)}{bounds} is {compared}{_advice(declaration, values, standing)}."
+
+
+def _advice(declaration: Declaration, values: dict[str, float | None], standing: dict[str, str]) -> str:
+    """What to do about the best baseline that the network does not beat."""
+    if standing.get("constant") != "ahead":
+        return ": no skill; look at the features, the label and the learning curves before anything else"
+    sign = 1 if declaration.greater_is_better else -1
+    ranked = sorted((b for b, v in values.items() if v is not None), key=lambda b: -sign * (values[b] or 0.0))
+    behind = [b for b in ranked if standing[b] == "behind"]
+    level = [b for b in ranked if standing[b] == "level"]
+    if behind:
+        return f": use {NAMES.get(behind[0], behind[0])}, or improve the features or the network"
+    return f": {NAMES.get(level[0], level[0])} does as well and is simpler" if level else ""

@@ -1,0 +1,109 @@
+"""
+Put the champion before the test rows of a run, as far as neither model learned from them.
+
+N rows, C classes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+
+from schemas.config import GROUPED, Declaration
+from schemas.digest import verify
+from schemas.errors import IntegrityError
+from schemas.records import EvaluationReport, RunSpec, TestTable
+from training.data.batches import arrow_batches
+from training.data.shards import load_arrays
+from training.data.unseen import unseen_rows
+from training.export import probability_columns
+from training.gate import Comparison, compare
+from training.metrics import targets
+from training.registry import LoadedModel
+
+BATCH_ROWS = 16_384
+
+
+def challenge(declaration: Declaration, run: RunSpec, test: TestTable, evaluation: EvaluationReport, program_sha256: str, champion: LoadedModel) -> Comparison:
+    """
+    The champion beside the challenger on the test rows that it has not learned from, nor their groups.
+
+    Nothing about the champion stops the run: what cannot be compared comes back as the comparison's `problem`.
+
+    Args:
+        declaration: of the challenger.
+        run: what was trained.
+        test: the split's test table.
+        evaluation: of the challenger on the same rows.
+        program_sha256: of the exported challenger.
+        champion: fetched from the registry.
+
+    Raises:
+        IntegrityError: a file of this run changed, or predictions and test rows do not belong together.
+    """
+    version = champion.version or "unregistered"
+    if champion.program_sha256 == program_sha256:
+        return Comparison(version=version, identical=True)
+    problem = _unlike(declaration, run, champion)
+    if problem or champion.trained_on is None:
+        return Comparison(version=version, problem=problem or "it does not say which rows it learned from")
+    ids, group, challenger = _challenger(run, evaluation)
+    unseen = unseen_rows(test, champion.trained_on, by_group=_keeps_groups(declaration, run))
+    try:
+        theirs = _champion(champion, test, ids, run.statistics.classes)
+    except (KeyError, ValueError) as error:
+        if isinstance(error, IntegrityError):
+            raise
+        return Comparison(version=version, rows=int(unseen.sum()), excluded_rows=int((~unseen).sum()), problem=f"it cannot score these rows: {error}")
+    arrays = load_arrays(run.arrays.test)
+    target = targets(declaration, run.statistics, arrays["label"])
+    return compare(declaration, version, challenger, theirs, target, unseen, group=group, weight=arrays.get("weight"))
+
+
+def _unlike(declaration: Declaration, run: RunSpec, champion: LoadedModel) -> str:
+    """Why the two do not answer the same question; empty where they do."""
+    if champion.spec["task"] != declaration.task.kind:
+        return f"it predicts {champion.spec['task']}, not {declaration.task.kind}"
+    if champion.spec["label"] != run.spec.label:
+        return f"it predicts {champion.spec['label']!r}, not {run.spec.label!r}"
+    ours, theirs = list(run.statistics.classes), champion.spec["classes"]
+    return "" if set(map(repr, ours)) == set(map(repr, theirs)) else f"its classes are {theirs}, those of this run {ours}"
+
+
+def _keeps_groups(declaration: Declaration, run: RunSpec) -> bool:
+    """Whether the split keeps a group on one side, so that a known group would give the champion an advantage."""
+    return bool(run.spec.group) and declaration.split.kind in (*GROUPED, "predefined")
+
+
+def _challenger(run: RunSpec, evaluation: EvaluationReport) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+    """Ids, groups and predictions of the test rows in the order of the arrays."""
+    found = pq.read_table(verify(evaluation.predictions)).to_pandas()
+    ids = pq.read_table(verify(run.arrays.test.ids), columns=["__id"]).column(0).to_pandas()
+    if set(found["__id"]) != set(ids) or len(found) != len(ids):
+        raise IntegrityError(f"{evaluation.predictions.path}: expected predictions of the {len(ids)} test rows, got {len(found)} of others; evaluate again")
+    found = found.set_index("__id").loc[ids]
+    group = found["__group"].to_numpy(dtype=object) if run.spec.group else None
+    return ids.to_numpy(), group, _values(found, run.statistics.classes)
+
+
+def _champion(champion: LoadedModel, test: TestTable, ids: np.ndarray, classes: tuple[Any, ...]) -> np.ndarray:
+    """The champion's predictions of the test table's rows; their order is checked against the ids."""
+    columns = [c["name"] for kind in ("numeric", "categorical", "tensor") for c in champion.spec[kind]]
+    parts, seen = [], []
+    present = set(pq.read_schema(verify(test.file)).names)
+    for batch in arrow_batches(test.file.file, BATCH_ROWS, ["__id", *(c for c in columns if c in present)]):
+        frame = batch.to_pandas()
+        seen.append(frame.pop("__id").to_numpy())
+        parts.append(champion.predict(frame))
+    if not np.array_equal(np.concatenate(seen), ids):
+        raise IntegrityError(f"{test.file.path}: its rows are not in the order of the arrays; prepare the data again")
+    return _values(pd.concat(parts), classes)
+
+
+def _values(frame: pd.DataFrame, classes: tuple[Any, ...]) -> np.ndarray:
+    """Probabilities [N, C] in the order of this run's classes, or values [N] where there are none."""
+    columns = probability_columns(classes)
+    return np.asarray(frame[columns] if columns else frame["prediction"], dtype=np.float64)

@@ -1,0 +1,123 @@
+"""
+Pure appliers of the fitted statistics: table columns in, model arrays out; nothing is fitted here.
+
+The arithmetic is subtract, divide, clip and piecewise-linear interpolation in float64, so that the exported
+program repeats it to 1e-12. N rows, D numeric columns, C categorical columns.
+"""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from schemas.errors import DataError, first_few
+from schemas.records import CategoryStats, NumericStats, Statistics
+
+UNKNOWN, NULL, FIRST = 0, 1, 2  # category codes: unknown or rare, null, then the vocabulary
+
+
+def transform_numeric(values: np.ndarray, statistics: Statistics) -> np.ndarray:
+    """
+    The numeric block of the model input, row by row independent of all other rows.
+
+    Fills nulls, scales, clips, casts to float32, then appends the null indicators. A null of a column
+    without `fill` stays NaN: callers refuse it where they can name the row.
+
+    Args:
+        values: float64 [N, D] in the order of `statistics.numeric`; NaN is null.
+        statistics: fitted on train.
+
+    Returns:
+        float32 [N, num_numeric].
+    """
+    stats = statistics.numeric
+    if values.ndim != 2 or values.shape[1] != len(stats):
+        raise DataError(f"expected numeric values of shape [N, {len(stats)}], got {list(values.shape)}")
+    nulls = np.isnan(values)
+    fill = np.array([np.nan if s.fill is None else s.fill for s in stats], dtype=np.float64)
+    scaled = (np.where(nulls, fill, values) - np.array([s.center for s in stats])) / np.array([s.scale for s in stats])
+    for index, column in enumerate(stats):
+        if column.method == "quantile":
+            knots, scores = quantile_points(column)
+            scaled[:, index] = np.interp(scaled[:, index], knots, scores)
+    bound = clip_bounds(statistics)
+    indicators = nulls[:, [s.indicator for s in stats]]
+    with np.errstate(over="ignore"):  # an overflow becomes inf, which materialising refuses by name
+        return np.concatenate([np.clip(scaled, -bound, bound).astype(np.float32), indicators.astype(np.float32)], axis=1)
+
+
+def clip_bounds(statistics: Statistics) -> np.ndarray:
+    """Bound of each scaled column, float64 [D]; infinite without `clip` and for columns that are not scaled."""
+    clip = np.inf if statistics.clip is None else statistics.clip
+    return np.array([np.inf if s.method == "none" else clip for s in statistics.numeric], dtype=np.float64)
+
+
+def quantile_points(column: NumericStats) -> tuple[np.ndarray, np.ndarray]:
+    """
+    Strictly increasing knots and their normal scores, both float64 [K]: the map is linear between, flat outside.
+
+    The outer levels are moved in by half a step, where the normal score is finite; knots that coincide
+    (a value that many rows share) become one knot with the mean of their scores.
+
+    Source: normal scores, van der Waerden (1952).
+    """
+    knots = np.asarray(column.knots, dtype=np.float64)
+    step = 1 / (len(knots) - 1)
+    normal = NormalDist()
+    scores = np.array([normal.inv_cdf(min(max(i * step, step / 2), 1 - step / 2)) for i in range(len(knots))])
+    unique, inverse, counts = np.unique(knots, return_inverse=True, return_counts=True)
+    return unique, np.bincount(inverse, weights=scores) / counts
+
+
+def encode_categories(table: pa.Table | pa.RecordBatch, statistics: Statistics) -> np.ndarray:
+    """
+    Category codes int64 [N, C]: 0 unknown or rare, 1 null, then the position in the fitted vocabulary.
+
+    Args:
+        table: holds the columns of `statistics.categorical` as text, null where missing.
+        statistics: fitted on train.
+    """
+    codes = np.empty((table.num_rows, len(statistics.categorical)), dtype=np.int64)
+    for index, column in enumerate(statistics.categorical):
+        codes[:, index] = _codes(table.column(column.name), column)
+    return codes
+
+
+def _codes(values: pa.Array | pa.ChunkedArray, column: CategoryStats) -> np.ndarray:
+    text = values.cast(pa.large_string())
+    found = pc.index_in(text, value_set=pa.array(column.values, type=pa.large_string()))
+    codes = pc.if_else(pc.is_null(text), NULL, pc.fill_null(pc.add(found, FIRST), UNKNOWN))
+    return np.asarray(codes.to_numpy() if isinstance(codes, pa.ChunkedArray) else codes.to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def encode_label(values: pa.Array | pa.ChunkedArray, statistics: Statistics) -> np.ndarray:
+    """
+    The label as the loss wants it: class index int64 [N], or the scaled value float32 [N] for a regression.
+
+    Args:
+        values: the label column, without nulls.
+        statistics: fitted on train; without classes the task is a regression.
+
+    Raises:
+        DataError: a null, or a class that train does not have.
+    """
+    if values.null_count:
+        raise DataError(f"expected a label in every row, got {values.null_count} nulls; set data.null_labels: drop")
+    if not statistics.classes:
+        number = np.asarray(values.cast(pa.float64()).to_numpy(), dtype=np.float64)
+        return ((number - statistics.target_center) / statistics.target_scale).astype(np.float32)
+    classes = pa.array(statistics.classes)
+    if pa.types.is_string(classes.type):
+        classes = classes.cast(pa.large_string())
+    known = values.cast(classes.type)
+    found = pc.index_in(known, value_set=classes)
+    if found.null_count:
+        unseen = pc.unique(known.filter(pc.is_null(found))).to_pylist()
+        raise DataError(
+            f"{found.null_count} rows have a class that train lacks: {first_few(map(repr, unseen))}; train has {first_few(map(repr, statistics.classes), limit=20)}; "
+            "split with kind stratified or stratified_group, or filter the rare classes"
+        )
+    return np.asarray(found.to_numpy(), dtype=np.int64)

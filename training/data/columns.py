@@ -1,0 +1,220 @@
+"""What each source column is: roles and kinds resolved from the declaration and the source's types."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from schemas.config import ColumnConfig, DataConfig, Declaration
+from schemas.errors import SchemaError, first_few
+from schemas.records import TableSpec
+
+Family = Literal["int", "float", "bool", "text", "date", "instant", "list", "other"]
+RESERVED = ("__id", "__key", "__group", "__time")
+INTEGERS = {"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"}
+WORDS = {
+    "int": "whole numbers",
+    "float": "numbers",
+    "bool": "true/false",
+    "text": "text",
+    "date": "dates",
+    "instant": "timestamps",
+    "list": "lists",
+    "other": "values",
+}
+PATTERN = frozenset("*?[")
+
+
+class Resolved(NamedTuple):
+    """The table's meaning, and for each column that is used its declaration and its type in the source."""
+
+    spec: TableSpec
+    configs: dict[str, ColumnConfig]
+    types: dict[str, str]
+
+
+def family(kind: str) -> Family:
+    """
+    What values of an SQL type are like.
+
+    >>> family("DECIMAL(10,2)"), family("UTINYINT[784]"), family("TIMESTAMP WITH TIME ZONE")
+    ('float', 'list', 'instant')
+    """
+    if kind.endswith("]"):
+        return "list"
+    if kind in INTEGERS:
+        return "int"
+    if kind in ("FLOAT", "DOUBLE") or kind.startswith("DECIMAL"):
+        return "float"
+    if kind in ("VARCHAR", "UUID", '"NULL"') or kind.startswith("ENUM"):
+        return "text"
+    if kind.startswith("TIMESTAMP"):
+        return "instant"
+    return "bool" if kind == "BOOLEAN" else "date" if kind == "DATE" else "other"
+
+
+def nesting(kind: str) -> int:
+    """
+    How many lists deep an SQL type is.
+
+    >>> nesting("UTINYINT[]"), nesting("FLOAT[28][28]"), nesting("DOUBLE")
+    (1, 2, 0)
+    """
+    return kind.count("[")
+
+
+def resolve(types: Mapping[str, str], declaration: Declaration) -> Resolved:
+    """
+    Each column of the source has one role, and each role has the columns it needs.
+
+    Args:
+        types: column name to SQL type, in the order of the source, derived columns included.
+        declaration: sections `data`, `task` and `split` count.
+
+    Raises:
+        SchemaError: a column is undeclared or missing, a role is taken twice, or a type does not fit its role or kind.
+    """
+    data = declaration.data
+    configs = _matched(types, data)
+    used = {n: c for n, c in configs.items() if c.role != "ignore"}
+    for name in used:
+        if name.lower() in RESERVED:
+            raise SchemaError(f"column {name!r}: the names {', '.join(RESERVED)} are reserved; rename it, or set data.columns.{name}: ignore")
+    roles = {role: tuple(n for n, c in used.items() if c.role == role) for role in ("id", "group", "time", "label", "weight", "split", "feature")}
+    _one_of_each(roles)
+    for name, config in used.items():
+        _role_fits(name, config, family(types[name]), declaration.task.kind)
+        if config.kind == "tensor":
+            _tensor_fits(name, config.shape or (), types[name])
+    spec = _spec(roles, used, {n: family(types[n]) for n in used}, types)
+    ignored = tuple(n for n, c in configs.items() if c.role == "ignore")
+    return Resolved(spec.model_copy(update={"ignored": ignored}), used, {n: types[n] for n in used})
+
+
+def _matched(types: Mapping[str, str], data: DataConfig) -> dict[str, ColumnConfig]:
+    """The declaration of each source column, in the order of the declaration (within a pattern, of the source)."""
+    found = {name: data.column(name) for name in types}
+    undeclared = [n for n, c in found.items() if c is None]
+    if undeclared:
+        shown = first_few(map(repr, undeclared), len(undeclared), limit=10)
+        raise SchemaError(
+            f"{len(undeclared)} source columns match nothing in data.columns: {shown}; add `'*': feature` for the rest, or `name: ignore` for each"
+        )
+    configs: dict[str, ColumnConfig] = {}
+    for key, config in data.columns.items():
+        matched = [key] if key in types else [n for n in types if n not in configs and n not in data.columns and found[n] is config]
+        if not matched and not any(fnmatch.fnmatchcase(n, key) for n in types) and key != "*":
+            close = difflib.get_close_matches(key, list(types), n=3)
+            advice = f"did you mean {' or '.join(map(repr, close))}?" if close else f"the source has {first_few(types, limit=10)}"
+            raise SchemaError(f"data.columns.{key}: the source has no such column{'s' if PATTERN & set(key) else ''}; {advice}")
+        configs |= dict.fromkeys(matched, config)
+    return configs
+
+
+def _one_of_each(roles: Mapping[str, tuple[str, ...]]) -> None:
+    for role in ("label", "time", "weight", "split"):
+        if len(roles[role]) > 1:
+            raise SchemaError(f"expected one column with role {role}, got {len(roles[role])}: {first_few(roles[role])}; name the one, and ignore the others")
+    if not roles["label"]:
+        raise SchemaError("expected a column with role label, got none; declare it as `name: label`")
+    if not roles["feature"]:
+        raise SchemaError("expected at least one feature, got none; declare the rest of the columns with `'*': feature`")
+
+
+def _role_fits(name: str, config: ColumnConfig, found: Family, task: str) -> None:
+    """Refuse a type that a role or kind cannot be made of, with what to do instead."""
+    where, words = f"column {name!r} (role {config.role})", WORDS[found]
+    if config.role in ("id", "group") and found not in ("int", "text", "bool", "date", "instant"):
+        raise SchemaError(f"{where}: expected text or whole numbers, got {words}, which do not compare reliably; derive a key, e.g. cast({name} as bigint)")
+    if config.role == "time" and found not in ("int", "float", "date", "instant"):
+        raise SchemaError(
+            f"{where}: expected dates, timestamps or numbers, got {words}; derive one, e.g. data.derive: {{at: \"strptime({name}, '%Y-%m-%d')\"}}"
+        )
+    if config.role == "weight" and found not in ("int", "float"):
+        raise SchemaError(f"{where}: expected numbers, got {words}; derive a number from it")
+    if config.role == "split" and found not in ("int", "text", "bool"):
+        raise SchemaError(f"{where}: expected text such as train and test, got {words}; derive one")
+    if config.role in ("id", "group", "time", "weight") and config.nullable:
+        raise SchemaError(f"{where}: nulls cannot be allowed for this role; remove nullable, and leave such rows out with data.filter")
+    if config.role == "label":
+        _label_fits(where, config, found, task)
+    if config.role == "feature":
+        _feature_fits(f"column {name!r}", name, config, found)
+    if (config.min is not None or config.max is not None) and _kind(config, found) != "numeric":
+        raise SchemaError(f"{where}: min and max are for numbers, got {words}; remove them, or declare kind: numeric")
+    if config.allowed is not None and _kind(config, found) == "numeric" and not all(isinstance(v, int | float) for v in config.allowed):
+        raise SchemaError(
+            f"{where}: allowed must hold numbers, got {first_few(map(repr, config.allowed), len(config.allowed))}; mend it, or declare kind: categorical"
+        )
+    if config.kind == "tensor" and (config.allowed is not None or config.unique):
+        raise SchemaError(f"{where}: allowed and unique do not apply to a tensor; remove them")
+
+
+def _label_fits(where: str, config: ColumnConfig, found: Family, task: str) -> None:
+    if found not in ("int", "float", "bool", "text"):
+        raise SchemaError(f"{where}: expected numbers, text or true/false, got {WORDS[found]}; derive a label from it")
+    numeric = found in ("int", "float") or (found == "text" and config.kind == "numeric")
+    if task == "regression" and (not numeric or config.kind == "categorical"):
+        advice = "declare its null texts in data.csv.null_values, set kind: numeric, or set task.kind: multiclass"
+        raise SchemaError(f"{where}: a regression label must be numeric, got {WORDS[found]}; {advice}")
+
+
+def _feature_fits(where: str, name: str, config: ColumnConfig, found: Family) -> None:
+    if config.kind == "tensor":
+        if found != "list":
+            raise SchemaError(f"{where}: a tensor feature needs lists of numbers, got {WORDS[found]}; remove kind: tensor")
+    elif found in ("date", "instant"):
+        raise SchemaError(f"{where}: {WORDS[found]} are no feature as such; derive parts, e.g. data.derive: {{month: 'month({name})'}}, and set {name}: ignore")
+    elif found == "list":
+        raise SchemaError(f"{where}: got lists; declare {{kind: tensor, shape: [..]}}, or ignore it")
+    elif found == "other":
+        raise SchemaError(f"{where}: expected numbers, text, true/false or lists, got another type; derive one, or ignore it")
+
+
+def _tensor_fits(name: str, shape: tuple[int, ...], kind: str) -> None:
+    if nesting(kind) not in (1, len(shape)) or family(kind.split("[", maxsplit=1)[0]) not in ("int", "float"):
+        raise SchemaError(
+            f"column {name!r}: shape {list(shape)} needs lists of numbers, flat or {len(shape)} deep, got {kind}; mend the shape, or derive another column"
+        )
+
+
+def _kind(config: ColumnConfig, found: Family) -> str:
+    """`auto`: numbers are numeric, the rest is categorical."""
+    if config.kind != "auto":
+        return config.kind
+    return "numeric" if found in ("int", "float") else "categorical"
+
+
+def _spec(roles: Mapping[str, tuple[str, ...]], configs: Mapping[str, ColumnConfig], families: Mapping[str, Family], types: Mapping[str, str]) -> TableSpec:
+    features = roles["feature"]
+    kinds = {n: _kind(configs[n], families[n]) for n in features}
+    label, time = roles["label"][0], next(iter(roles["time"]), None)
+    tensors = {n: configs[n].shape or () for n in features if kinds[n] == "tensor"}
+    return TableSpec(
+        id=roles["id"],
+        group=roles["group"],
+        time=time,
+        time_is_timestamp=time is not None and families[time] in ("date", "instant"),
+        label=label,
+        label_type=_label_type(configs[label], families[label], types[label]),
+        weight=next(iter(roles["weight"]), None),
+        split=next(iter(roles["split"]), None),
+        numeric=tuple(n for n in features if kinds[n] == "numeric"),
+        categorical=tuple(n for n in features if kinds[n] == "categorical"),
+        tensor=tensors,
+        tensor_dtype={n: "uint8" if types[n].startswith("UTINYINT[") else "float32" for n in tensors},
+        integer=tuple(n for n in features if families[n] == "int"),
+        boolean=tuple(n for n in features if families[n] == "bool"),
+    )
+
+
+def _label_type(config: ColumnConfig, found: Family, kind: str) -> Literal["bool", "int", "float", "text"]:
+    if config.kind == "categorical":
+        return "text"
+    if found == "int":
+        return "float" if kind in ("HUGEINT", "UHUGEINT", "UBIGINT") else "int"
+    if found == "text":
+        return "float" if config.kind == "numeric" else "text"
+    return "bool" if found == "bool" else "float"

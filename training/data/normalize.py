@@ -1,0 +1,270 @@
+"""
+The only fit in the repository: statistics of the train side, and of nothing else.
+
+`fit` takes a `TrainTable`, a type that the split alone makes, and reads nothing but that file. Sums are exact
+(see moments.py), so the result is the same for any row order and thread count.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import duckdb
+import pyarrow.parquet as pq
+
+from schemas.config import Declaration
+from schemas.digest import verify
+from schemas.errors import DataError, LeakageError, first_few
+from schemas.records import CategoryStats, NumericStats, Statistics, TableSpec, TensorStats, TrainTable
+from training.data.engine import connect, ident, parquet
+from training.data.moments import Moments, column_moments, column_quantiles
+from training.data.tensors import channel_moments
+
+log = logging.getLogger(__name__)
+
+LEVELS = tuple(i / 256 for i in range(257))  # knots of a quantile map; exact in binary
+QUARTILES = (0.25, 0.5, 0.75)
+MEDIAN = (0.5,)
+
+
+class _Train(NamedTuple):
+    """What every part of the fit reads: the train file, what its columns are, and what is asked for."""
+
+    connection: duckdb.DuckDBPyConnection
+    path: Path
+    table: str
+    rows: int
+    spec: TableSpec
+    declaration: Declaration
+
+    def query(self, sql: str) -> list[tuple]:
+        """All rows of a query."""
+        return list(self.connection.execute(sql).fetchall())
+
+
+def fit(train: TrainTable, spec: TableSpec, declaration: Declaration, connection: duckdb.DuckDBPyConnection | None = None) -> Statistics:
+    """
+    Statistics of the train side: they cannot depend on a validation or test row, nor on row order or threads.
+
+    Args:
+        train: the reference that the split made; its Parquet metadata must say `bulkhead.side: train`.
+        spec: what the columns are.
+        declaration: sections `normalize`, `checks.constant_features`, `loss.class_weights` and `task` count.
+        connection: an open engine to use; by default one is opened and closed.
+
+    Raises:
+        LeakageError: anything but a train table.
+        IntegrityError: the file changed after the split wrote it.
+        DataError: no rows, one class only, constant or all-null features, non-finite values.
+    """
+    path = _train_path(train)
+    if connection is not None:
+        return _fit(_Train(connection, path, parquet(train), train.rows, spec, declaration), train.file.sha256)
+    with closing(connect()) as own:
+        return _fit(_Train(own, path, parquet(train), train.rows, spec, declaration), train.file.sha256)
+
+
+def _train_path(train: TrainTable) -> Path:
+    """The file of a train table, after type, digest and side were checked."""
+    if not isinstance(train, TrainTable):
+        raise LeakageError(f"normalization is fitted on train only: expected a TrainTable made by the split, got {type(train).__name__}; pass split.train")
+    path = verify(train.file)
+    side = (pq.read_schema(path).metadata or {}).get(b"bulkhead.side", b"no side").decode()
+    if side != "train":
+        raise LeakageError(f"normalization is fitted on train only: {path} says it holds {side!r}; pass the train file that the split wrote")
+    return path
+
+
+def _fit(train: _Train, sha256: str) -> Statistics:
+    if train.rows < 1:
+        raise DataError(f"{train.path}: expected train rows, got none; change split.fractions or data.filter")
+    numeric, dropped = _fit_numeric(train)
+    categorical = [_fit_category(train, c) for c in train.spec.categorical]
+    dropped |= {c.name: reason for c in categorical if (reason := _constant_category(c))}
+    tensor = [_fit_tensor(train, name, dropped) for name in train.spec.tensor]
+    _judge_constants(train, dropped)
+    return Statistics(
+        train_sha256=sha256,
+        rows=train.rows,
+        numeric=tuple(s for s in numeric if s.name not in dropped),
+        categorical=tuple(s for s in categorical if s.name not in dropped),
+        tensor=tuple(s for s in tensor if s.name not in dropped),
+        dropped=dropped,
+        clip=train.declaration.normalize.clip,
+        **_fit_label(train)._asdict(),
+    )
+
+
+def _judge_constants(train: _Train, dropped: dict[str, str]) -> None:
+    shown = first_few((f"{name} ({reason})" for name, reason in dropped.items()), limit=50)
+    if dropped and train.declaration.checks.constant_features == "fail":
+        raise DataError(
+            f"{len(dropped)} features say nothing, they are constant or all null in the {train.rows} train rows: {shown}; "
+            "declare role ignore for them, or set checks.constant_features: drop"
+        )
+    if len(dropped) == len(train.spec.features):
+        raise DataError(f"no feature is left: all {len(dropped)} are constant or all null in the {train.rows} train rows: {shown}; declare other features")
+
+
+# ------------------------------------------------------------------------------------------ numeric
+
+
+def _fit_numeric(train: _Train) -> tuple[list[NumericStats], dict[str, str]]:
+    """Statistics of each numeric column, and those columns that say nothing with the reason."""
+    moments = column_moments(train.connection, train.table, train.spec.numeric)
+    levels = {c: found for c, m in moments.items() if m.present and (found := _levels(c, m, train.declaration))}
+    quantiles = column_quantiles(train.connection, train.table, levels, train.rows)
+    fitted, dropped = [], {}
+    for name, column in moments.items():
+        if not column.present:
+            dropped[name] = "all null"
+            continue
+        stats = _numeric_stats(name, column, dict(zip(levels.get(name, ()), quantiles.get(name, ()), strict=True)), train.declaration)
+        if column.low == column.high and not stats.indicator and stats.fill in (None, column.low):
+            dropped[name] = f"always {column.low:g}"
+        fitted.append(stats)
+    return fitted, dropped
+
+
+def _settings(column: str, declaration: Declaration) -> tuple[str, str]:
+    """Scaling and imputation of a column, its own exception first."""
+    own = declaration.normalize.columns.get(column)
+    return (own and own.scale) or declaration.normalize.scale, (own and own.impute) or declaration.normalize.impute
+
+
+def _filled(column: str, found: Moments, declaration: Declaration) -> bool:
+    """Nulls are filled where train has some, or where the column is declared nullable; elsewhere they are refused."""
+    declared = declaration.data.column(column)
+    nullable = declared.nullable if declared else None
+    return nullable is True or (nullable is None and found.nulls > 0)
+
+
+def _levels(column: str, found: Moments, declaration: Declaration) -> tuple[float, ...]:
+    """The quantile levels that a column's scaling and imputation need; most need none."""
+    scale, impute = _settings(column, declaration)
+    if scale == "quantile":
+        return LEVELS
+    if scale == "robust":
+        return QUARTILES
+    return MEDIAN if impute == "median" and _filled(column, found, declaration) else ()
+
+
+def _numeric_stats(name: str, found: Moments, quantile: dict[float, float], declaration: Declaration) -> NumericStats:
+    scale, impute = _settings(name, declaration)
+    mean, std = found.mean or 0.0, found.std or 0.0
+    filled = _filled(name, found, declaration)
+    if scale == "robust" and not quantile[0.75] - quantile[0.25]:
+        log.warning("%s: half of the train values are equal (IQR 0), so robust scaling is impossible; standard scaling is used and recorded", name)
+        scale = "standard"
+    center, spread = {"standard": (mean, std), "robust": (quantile.get(0.5, 0.0), quantile.get(0.75, 0.0) - quantile.get(0.25, 0.0))}.get(scale, (0.0, 1.0))
+    return NumericStats(
+        name=name,
+        method=scale,
+        center=center,
+        scale=spread or 1.0,
+        knots=tuple(quantile.values()) if scale == "quantile" else (),
+        fill={"mean": mean, "median": quantile.get(0.5, 0.0), "zero": 0.0}[impute] if filled else None,
+        indicator=filled and found.nulls > 0 and declaration.normalize.indicators,
+        nulls=found.nulls,
+        mean=mean,
+        std=std,
+        min=found.low,
+        max=found.high,
+    )
+
+
+# -------------------------------------------------------------------------------- categories, tensors
+
+
+def _fit_category(train: _Train, column: str) -> CategoryStats:
+    """The vocabulary of a column, by count and then text; what falls below `min_count` or beyond `max_categories` is rare."""
+    rule, name = train.declaration.normalize, ident(column)
+    found = train.query(
+        f"select {name} as value, count(*) as n from {train.table} where {name} is not null group by {name} "
+        f"having count(*) >= {rule.min_count} order by n desc, value limit {rule.max_categories}"
+    )
+    nulls = train.query(f"select count(*) - count({name}) from {train.table}")[0][0]
+    rare = train.rows - nulls - sum(count for _, count in found)
+    return CategoryStats(name=column, values=tuple(str(v) for v, _ in found), counts=tuple(n for _, n in found), nulls=nulls, rare_rows=rare)
+
+
+def _constant_category(column: CategoryStats) -> str | None:
+    """Why a column says nothing: all its rows would get one code."""
+    if len(column.values) + (column.rare_rows > 0) + (column.nulls > 0) > 1:
+        return None
+    if column.nulls:
+        return "all null"
+    return f"always {column.values[0]!r}" if column.values else "all values rare"
+
+
+def _fit_tensor(train: _Train, name: str, dropped: dict[str, str]) -> TensorStats:
+    shape, dtype = train.spec.tensor[name], train.spec.tensor_dtype[name]
+    means, stds, constant = channel_moments(train.path, name, shape, dtype)
+    if constant:
+        dropped[name] = f"always {means[0]:g}"
+    return TensorStats(name=name, shape=shape, dtype=dtype, mean=tuple(means), std=tuple(stds))
+
+
+# -------------------------------------------------------------------------------------------- label
+
+
+class _Label(NamedTuple):
+    """The label's part of `Statistics`, under the same names."""
+
+    classes: tuple[bool | int | float | str, ...] = ()
+    class_counts: tuple[int, ...] = ()
+    class_weights: tuple[float, ...] = ()
+    label_mean: float = 0.0
+    label_std: float = 1.0
+    target_center: float = 0.0
+    target_scale: float = 1.0
+
+
+def _fit_label(train: _Train) -> _Label:
+    spec, declaration = train.spec, train.declaration
+    if declaration.task.kind == "regression":
+        return _fit_target(train)
+    name = ident(spec.label)
+    counts = dict(sorted(train.query(f"select {name}, count(*) from {train.table} where {name} is not null group by {name}")))
+    if len(counts) < 2:
+        raise DataError(
+            f"label {spec.label!r}: expected at least two classes in train, got only {first_few(map(repr, counts))}; use more rows, another split, or split kind stratified"
+        )
+    if declaration.task.kind == "binary":
+        counts = _negative_first(counts, spec.label, declaration)
+    total, classes = sum(counts.values()), tuple(counts)
+    balanced = declaration.loss.class_weights == "balanced"
+    weights = tuple(total / (len(classes) * n) if balanced else 1.0 for n in counts.values())
+    share = counts[classes[1]] / total if declaration.task.kind == "binary" else 0.0
+    label = {"label_mean": share, "label_std": (share * (1 - share)) ** 0.5} if share else {}
+    return _Label(classes, tuple(counts.values()), weights, **label)
+
+
+def _negative_first(counts: dict, label: str, declaration: Declaration) -> dict:
+    """The two classes as (negative, positive): the declared positive, else the larger value."""
+    positive = declaration.task.positive
+    if len(counts) != 2:
+        raise DataError(
+            f"label {label!r}: a binary task expects two classes, train has {len(counts)} ({first_few(map(repr, counts))}); use task.kind: multiclass or derive a yes/no label"
+        )
+    if positive is None:
+        return counts
+    found = [c for c in counts if c == positive and isinstance(c, bool) == isinstance(positive, bool)]
+    if not found:
+        raise DataError(
+            f"label {label!r}: task.positive is {positive!r}, but the classes in train are {first_few(map(repr, counts))}; write one of them (quote text such as 'yes')"
+        )
+    return {c: counts[c] for c in sorted(counts, key=lambda c: c == found[0])}
+
+
+def _fit_target(train: _Train) -> _Label:
+    label = train.spec.label
+    found = column_moments(train.connection, train.table, [label])[label]
+    if found.mean is None or found.std is None or found.low == found.high:
+        raise DataError(f"label {label!r}: expected a spread of values in train, all are {found.low!r}; there is nothing to learn, check the label column")
+    scaled = train.declaration.normalize.target == "standard"
+    center, scale = (found.mean, found.std or 1.0) if scaled else (0.0, 1.0)
+    return _Label(label_mean=found.mean, label_std=found.std, target_center=center, target_scale=scale)

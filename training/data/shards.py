@@ -1,0 +1,251 @@
+"""
+Materialised arrays: each side as contiguous `.npy` files that ranks share through the page cache.
+
+Rows keep the order of the split's files (the hash of the id), so that the arrays do not depend on the engine.
+Everything is written into a temporary folder, checked from the written files, and only then renamed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from schemas import digest
+from schemas.config import Declaration, SplitName
+from schemas.errors import DataError, IntegrityError, first_few
+from schemas.records import ArraysRef, SplitArrays, SplitTables, Statistics, TableRef, TableSpec, ValidatedTable, digest_of
+from training.data.apply import encode_categories, encode_label, transform_numeric
+from training.data.batches import arrow_batches
+from training.data.engine import connect, ident, parquet
+from training.data.tensors import rows_per_batch, tensor_array
+
+SIDES: tuple[SplitName, ...] = ("train", "val", "test")
+BATCH_ROWS = 65_536
+Maker = Callable[[pa.RecordBatch], np.ndarray]
+Layout = dict[str, tuple[str, tuple[int, ...], Maker]]  # array name → dtype, shape of a row, how a batch becomes it
+
+
+def materialise(split: SplitTables, validated: ValidatedTable, statistics: Statistics, declaration: Declaration, out_dir: Path) -> ArraysRef:
+    """
+    The three sides as arrays, whole or not at all, with a digest over every file.
+
+    Streams each side in batches; memory does not grow with the rows. An existing `out_dir` is replaced.
+
+    Args:
+        split: the tables that the split wrote.
+        validated: holds the columns' meaning.
+        statistics: fitted on exactly `split.train`.
+        declaration: decides whether the label is a class or a value.
+        out_dir: folder of the arrays; its parent is created.
+
+    Raises:
+        IntegrityError: the statistics belong to another train table, or a written file differs from its table.
+        DataError: nulls where train has none, classes that train lacks, values that are not finite.
+    """
+    if statistics.train_sha256 != split.train.file.sha256:
+        raise IntegrityError("the statistics were fitted on another train table than the one to be materialised; fit again on split.train")
+    if bool(statistics.classes) == (declaration.task.kind == "regression"):
+        raise IntegrityError(f"the statistics do not fit task {declaration.task.kind!r}; fit again with this declaration")
+    target = Path(out_dir).absolute()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        temporary.chmod(0o755)
+        for side in SIDES:
+            _write_side(temporary / side, split.side(side), side, validated.spec, statistics)
+        digest.write_atomic(temporary / "statistics.json", statistics.model_dump_json(indent=1))
+        _publish(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    sides = {side: _side_ref(target / side, split.side(side).rows) for side in SIDES}
+    statistics_file = digest.file_ref(target / "statistics.json")
+    parts = {f"{side}/{name}": ref.sha256 for side, arrays in sides.items() for name, ref in {**arrays.arrays, "ids": arrays.ids}.items()}
+    return ArraysRef(directory=str(target), **sides, statistics=statistics_file, sha256=digest_of({**parts, "statistics": statistics_file.sha256}))
+
+
+def load_arrays(side: SplitArrays, verify: bool = False) -> dict[str, np.ndarray]:
+    """
+    The arrays of one side, memory-mapped and read-only: name → array with `side.rows` rows.
+
+    Args:
+        side: the reference.
+        verify: also compare every file's SHA-256 with the recorded one.
+
+    Raises:
+        IntegrityError: a file is gone, truncated, altered (when verified), or has other rows than recorded.
+    """
+    arrays = {}
+    for name, ref in side.arrays.items():
+        path = digest.verify(ref) if verify else ref.file
+        try:
+            arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise IntegrityError(f"{path}: cannot be read as an array ({error}); prepare the data again") from error
+        if len(arrays[name]) != side.rows:
+            raise IntegrityError(f"{path}: expected {side.rows} rows, found {len(arrays[name])}; prepare the data again")
+    return arrays
+
+
+# ---------------------------------------------------------------------------------------- one side
+
+
+def _write_side(folder: Path, table: TableRef, side: str, spec: TableSpec, statistics: Statistics) -> None:
+    """All files of one side, flushed to disk and checked."""
+    path = digest.verify(table.file)
+    if table.rows < 1:
+        raise DataError(f"the {side} side has no rows; change split.fractions or data.filter")
+    folder.mkdir()
+    _refuse_new_nulls(table, side, statistics)
+    _write_arrays(folder, table, side, spec, statistics)
+    _write_ids(folder / "ids.parquet", path, spec)
+    _check_side(folder, side, table.rows, statistics)
+    digest.fsync_folder(folder)
+
+
+def _layout(spec: TableSpec, statistics: Statistics) -> Layout:
+    """What is written: array name → dtype, shape of a row, and how a batch becomes it."""
+    layout: Layout = {}
+    if statistics.numeric:
+        names = [s.name for s in statistics.numeric]
+        layout["numeric"] = ("float32", (statistics.num_numeric,), lambda batch: transform_numeric(_matrix(batch, names), statistics))
+    if statistics.categorical:
+        layout["categorical"] = ("int64", (len(statistics.categorical),), lambda batch: encode_categories(batch, statistics))
+    for stats in statistics.tensor:
+        layout[f"tensor_{stats.name}"] = (stats.dtype, stats.shape, _tensor_maker(stats.name, stats.shape, stats.dtype))
+    layout["label"] = ("int64" if statistics.classes else "float32", (), lambda batch: encode_label(batch.column(spec.label), statistics))
+    if spec.weight is not None:
+        weight = spec.weight
+        layout["weight"] = ("float32", (), lambda batch: _matrix(batch, [weight])[:, 0].astype(np.float32))
+    return layout
+
+
+def _tensor_maker(name: str, shape: tuple[int, ...], dtype: str) -> Maker:
+    return lambda batch: tensor_array(batch.column(name), name, shape, dtype)
+
+
+def _matrix(batch: pa.RecordBatch, names: list[str]) -> np.ndarray:
+    """Numeric columns as float64 [N, D], null as NaN."""
+    return np.stack([np.asarray(batch.column(n).cast(pa.float64()).to_numpy(zero_copy_only=False)) for n in names], axis=1)
+
+
+def _write_arrays(folder: Path, table: TableRef, side: str, spec: TableSpec, statistics: Statistics) -> None:
+    """All arrays of a side in one pass over its rows, streamed into memory-mapped files and flushed."""
+    source, rows, layout = table.file.file, table.rows, _layout(spec, statistics)
+    features = [c for c in spec.features if c not in statistics.dropped]
+    columns = [*features, spec.label] + ([spec.weight] if spec.weight is not None else [])
+    # quoted, because a column may hold `/` or `..` in its name
+    paths = {name: folder / f"{quote(name, safe='')}.npy" for name in layout}
+    arrays = {
+        name: np.lib.format.open_memmap(paths[name], mode="w+", dtype=np.dtype(dtype), shape=(rows, *shape)) for name, (dtype, shape, _) in layout.items()
+    }
+    start = 0
+    for batch in arrow_batches(source, min(rows_per_batch(shape, dtype) for dtype, shape, _ in layout.values()), columns):
+        stop = start + len(batch)
+        if stop > rows:
+            break
+        for name, (_, _, make) in layout.items():
+            arrays[name][start:stop] = _made(make, batch, side)
+        start = stop
+    if start != rows:
+        raise IntegrityError(f"{source}: does not hold the {rows} rows recorded; split again")
+    for name, array in arrays.items():
+        array.flush()
+        _fsync(paths[name])
+
+
+def _made(make: Maker, batch: pa.RecordBatch, side: str) -> np.ndarray:
+    """The maker's outcome, with the side named in its errors."""
+    try:
+        return make(batch)
+    except DataError as error:
+        raise DataError(f"{side} side: {error}") from error
+
+
+def _write_ids(target: Path, source: Path, spec: TableSpec) -> None:
+    """`__id`, `__group`, `__time` and `label` (as given) of the rows in the order of the arrays."""
+    names = {"__id": "__id", "__group": "__group", "__time": "__time", "label": spec.label}
+    given = pq.read_schema(source)
+    schema = pa.schema([("__id", pa.string()), ("__group", pa.string()), ("__time", pa.float64()), ("label", given.field(spec.label).type)])
+    with pq.ParquetWriter(target, schema, compression="zstd") as writer:
+        for batch in arrow_batches(source, BATCH_ROWS, [c for c in names.values() if c in given.names]):
+            columns = {n: batch.column(c) if c in given.names else pa.nulls(len(batch)) for n, c in names.items()}
+            writer.write_batch(pa.record_batch([columns[f.name].cast(f.type) for f in schema], schema=schema))
+    _fsync(target)
+
+
+# ------------------------------------------------------------------------------------------ checks
+
+
+def _refuse_new_nulls(ref: TableRef, side: str, statistics: Statistics) -> None:
+    """Refuse nulls in a column where train has none: nothing was fitted that could fill them."""
+    names = [s.name for s in statistics.numeric if s.fill is None]
+    if not names:
+        return
+    table = parquet(ref)
+    with closing(connect()) as connection:
+        counts = connection.execute(f"select {', '.join(f'count(*) - count({ident(n)})' for n in names)} from {table}").fetchall()[0]
+        bad = {n: c for n, c in zip(names, counts, strict=True) if c}
+        for name, count in bad.items():
+            ids = [r[0] for r in connection.execute(f"select __id from {table} where {ident(name)} is null order by __id limit 5").fetchall()]
+            others = f" (also {first_few(n for n in bad if n != name)})" if len(bad) > 1 else ""
+            raise DataError(
+                f"column {name!r} has {count} nulls on the {side} side and none may occur (train has none, or nullable: false){others}; first ids: "
+                f"{first_few(ids, total=count)}; declare nullable: true for it, so that nulls are filled, or filter those rows"
+            )
+
+
+def _check_side(folder: Path, side: str, rows: int, statistics: Statistics) -> None:
+    """Read the written files back: rows, finite values, labels within range."""
+    for path in sorted(folder.glob("*.npy")):
+        array = np.load(path, mmap_mode="r")
+        if len(array) != rows:
+            raise IntegrityError(f"{path.name} of the {side} side: expected {rows} rows, found {len(array)} after writing; check the disk")
+        for start in range(0, rows, BATCH_ROWS):
+            _check_block(array[start : start + BATCH_ROWS], unquote(path.stem), side, statistics)
+    if pq.read_metadata(folder / "ids.parquet").num_rows != rows:
+        raise IntegrityError(f"ids.parquet of the {side} side: expected {rows} rows after writing; check the disk")
+
+
+def _check_block(block: np.ndarray, name: str, side: str, statistics: Statistics) -> None:
+    if block.dtype.kind == "f" and not np.isfinite(block).all():
+        bad = np.flatnonzero(~np.isfinite(block).reshape(len(block), -1).all(axis=0))
+        which = [s.name for i, s in enumerate(statistics.numeric) if i in bad] if name == "numeric" else [name]
+        raise DataError(f"{side} side: values that are not finite in {first_few(which)}; filter those rows, bound them with min/max, or set normalize.clip")
+    if name == "weight" and (block < 0).any():
+        raise DataError(f"{side} side: {int((block < 0).sum())} weights are negative; weights must be at least 0")
+    if name == "label" and statistics.classes and not ((block >= 0) & (block < len(statistics.classes))).all():
+        raise IntegrityError(f"{side} side: class indices outside 0 to {len(statistics.classes) - 1} after writing; check the disk")
+
+
+# ----------------------------------------------------------------------------------------- publish
+
+
+def _fsync(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def _publish(temporary: Path, target: Path) -> None:
+    """Put the finished folder in its place; what stood there before is removed only after the new one stands."""
+    digest.fsync_folder(temporary)
+    old = target.with_name(f".{target.name}.old-{temporary.name.rsplit('.', 1)[-1]}")
+    if target.exists():
+        target.replace(old)
+    temporary.replace(target)
+    digest.fsync_folder(target.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _side_ref(folder: Path, rows: int) -> SplitArrays:
+    return SplitArrays(
+        rows=rows, arrays={unquote(p.stem): digest.file_ref(p) for p in sorted(folder.glob("*.npy"))}, ids=digest.file_ref(folder / "ids.parquet")
+    )

@@ -1,0 +1,274 @@
+"""Open a source as one relation, and fingerprint it: every file read to its end or refused by name."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import gzip
+import hashlib
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from schemas.config import CsvConfig, DataConfig
+from schemas.digest import file_ref, sha256_file
+from schemas.errors import SourceError, first_few
+from schemas.records import FileRef, SourceRef
+from training.data.engine import ident, literal
+from training.data.text_types import typed_sql
+
+Format = Literal["parquet", "csv", "arrow"]
+FORMATS: dict[str, Format] = {
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".csv.gz": "csv",
+    ".tsv": "csv",
+    ".tsv.gz": "csv",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+}
+GLOB = frozenset("*?[")
+CHUNK = 1 << 20
+ARROW_VIEW = "bulkhead_arrow_source"
+
+
+def fingerprint(data: DataConfig) -> SourceRef:
+    """
+    The source as it is now: its files in sorted order, each checked to its end and hashed.
+
+    Raises:
+        SourceError: a file is missing, unreadable, empty or truncated; a folder or glob holds none, or several formats.
+    """
+    uris = (data.uri,) if isinstance(data.uri, str) else tuple(data.uri)
+    files = sorted({path.resolve() for uri in uris for path in _expand(uri, data)})
+    formats = {path: _format_of(path, data) for path in files}
+    if len(set(formats.values())) > 1:
+        shown = first_few(f"{p.name} ({f})" for p, f in formats.items())
+        raise SourceError(
+            f"{', '.join(uris)}: expected files of one format, got {len(set(formats.values()))}: {shown}; set data.format, or a glob such as folder/*.parquet"
+        )
+    kind = formats[files[0]]
+    refs = tuple(_checked(path, kind) for path in files)
+    digest = hashlib.sha256("\n".join(sorted(r.sha256 for r in refs)).encode()).hexdigest()
+    return SourceRef(uri=uris, format=kind, files=refs, sha256=digest)
+
+
+def verify_source(source: SourceRef) -> None:
+    """
+    Refuse a source whose files are not those that were fingerprinted.
+
+    Raises:
+        SourceError: a file is gone or its bytes differ.
+    """
+    for ref in source.files:
+        if not ref.file.is_file() or sha256_file(ref.path) != ref.sha256:
+            raise SourceError(f"{ref.path}: expected the file with SHA-256 {ref.sha256[:12]}…, but it was changed or removed since; run again")
+
+
+def relation_sql(source: SourceRef, data: DataConfig, connection: duckdb.DuckDBPyConnection) -> str:
+    """
+    All rows of all files as one SQL relation; columns are matched by name, and no row is skipped.
+
+    Args:
+        source: from `fingerprint`.
+        data: how delimited text is read.
+        connection: the engine that will run the relation; Arrow files are registered on it, text is read to find its types.
+
+    Raises:
+        SourceError: files differ in their columns, names are missing or repeated, or a file cannot be read.
+    """
+    open_files: dict[str, Callable[[SourceRef, DataConfig, duckdb.DuckDBPyConnection], str]] = {"parquet": _parquet, "csv": _csv, "arrow": _arrow}
+    try:
+        return open_files[source.format](source, data, connection)
+    except (duckdb.Error, pa.ArrowException, OSError) as error:
+        raise unreadable(source, error) from error
+
+
+def unreadable(source: SourceRef, error: Exception) -> SourceError:
+    """The error for a source that the engine failed to read: the engine's own words, without its advice."""
+    lines = [line for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith(("*", "Possible", "LINE", "^"))]
+    names = first_few((f.path for f in source.files), limit=3)
+    advice = "check data.csv (delimiter, quote, header) and the file's encoding (UTF-8)" if source.format == "csv" else "write the file again"
+    return SourceError(f"{names}: cannot be read: {' '.join(lines[:8])[:600]}; {advice}")
+
+
+# ------------------------------------------------------------------------------------------ files
+
+
+def _expand(uri: str, data: DataConfig) -> list[Path]:
+    """Files that a URI names: a file, all files of a folder, or those a glob matches."""
+    if "://" in uri:
+        raise SourceError(f"{uri}: expected a local path; fetch the file first and give its path")
+    path = Path(uri)
+    if path.is_dir():
+        found = [p for p in path.rglob("*") if p.is_file() and not p.name.startswith((".", "_")) and _is_data(p, data)]
+        if not found:
+            raise SourceError(f"{uri}: expected data files in the folder, found none with {', '.join(FORMATS)}; give another folder, or set data.format")
+        return found
+    if not path.exists() and GLOB & set(uri):
+        found = [Path(p) for p in glob.glob(uri, recursive=True) if Path(p).is_file()]
+        if not found:
+            raise SourceError(f"{uri}: expected files, but the glob matches none; check the pattern and the folder")
+        return found
+    if not path.is_file():
+        raise SourceError(f"{uri}: no such file or folder; check data.uri")
+    return [path]
+
+
+def _suffix(path: Path) -> str:
+    return "".join(path.suffixes[-2:]).lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
+
+
+def _is_data(path: Path, data: DataConfig) -> bool:
+    kind = FORMATS.get(_suffix(path))
+    return kind is not None and data.format in ("auto", kind)
+
+
+def _format_of(path: Path, data: DataConfig) -> Format:
+    if data.format != "auto":
+        return data.format
+    kind = FORMATS.get(_suffix(path))
+    if kind is None:
+        raise SourceError(f"{path}: unknown format {_suffix(path)!r}; expected one of {', '.join(FORMATS)}, or set data.format")
+    return kind
+
+
+def _checked(path: Path, kind: Format) -> FileRef:
+    """A reference to a file that could be opened and, where compressed or indexed, is whole."""
+    try:
+        if path.stat().st_size == 0:
+            raise SourceError(f"{path}: the file is empty; write it again or leave it out")
+        if kind == "parquet":
+            pq.ParquetFile(path).close()
+        elif kind == "arrow":
+            with pa.memory_map(str(path)) as file:
+                pa.ipc.open_file(file)
+        elif path.suffix.lower() == ".gz":
+            _read_through(path)
+        return file_ref(path)
+    except (OSError, EOFError, pa.ArrowException) as error:
+        raise SourceError(f"{path}: cannot be read as {kind}: {error}; the file is damaged or cut short: copy or write it again") from error
+
+
+def _read_through(path: Path) -> None:
+    """Decompress to the end, so that a cut or damaged file is found by its checksum."""
+    with gzip.open(path) as file:
+        while file.read(CHUNK):
+            pass
+
+
+# -------------------------------------------------------------------------------- one relation each
+
+
+def _parquet(source: SourceRef, data: DataConfig, connection: duckdb.DuckDBPyConnection) -> str:
+    schemas = {f.path: pq.read_schema(f.path) for f in source.files}
+    _agree({path: [(field.name, _family(field.type)) for field in schema] for path, schema in schemas.items()})
+    paths = ", ".join(literal(f.path) for f in source.files)
+    return f"read_parquet([{paths}], union_by_name = true, hive_partitioning = false)"
+
+
+def _arrow(source: SourceRef, data: DataConfig, connection: duckdb.DuckDBPyConnection) -> str:
+    table = ds.dataset([f.path for f in source.files], format="ipc")
+    schemas = {str(f.path): f.physical_schema for f in table.get_fragments()}
+    _agree({path: [(field.name, _family(field.type)) for field in schema] for path, schema in schemas.items()})
+    connection.register(ARROW_VIEW, table)
+    return ident(ARROW_VIEW)
+
+
+def _csv(source: SourceRef, data: DataConfig, connection: duckdb.DuckDBPyConnection) -> str:
+    headers = {f.path: _header(f.file, data.csv) for f in source.files}
+    _agree({path: [(name, "text") for name in header] for path, header in headers.items()})
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for path, header in headers.items():
+        groups.setdefault((*header, _delimiter(Path(path), data.csv)), []).append(path)
+    parts = [f"select * from {_read_csv(paths, key[:-1], key[-1], data.csv)}" for key, paths in groups.items()]
+    names = headers[source.files[0].path]
+    return typed_sql(connection, f"({' union all by name '.join(parts)})", names)
+
+
+def _delimiter(path: Path, options: CsvConfig) -> str:
+    """The declared delimiter; a .tsv file is split at tabs unless another than the default is declared."""
+    return "\t" if options.delimiter == "," and _suffix(path).startswith(".tsv") else options.delimiter
+
+
+def _read_csv(paths: Sequence[str], names: Sequence[str], delimiter: str, options: CsvConfig) -> str:
+    """Strict reading of text as text: a row with too few or too many values stops it."""
+    columns = ", ".join(f"{literal(n)}: 'VARCHAR'" for n in names)
+    nulls = ", ".join(literal(v) for v in options.null_values)
+    quote = literal(options.quote)
+    return (
+        f"read_csv([{', '.join(literal(p) for p in paths)}], auto_detect = false, header = {literal(options.header)}, columns = {{{columns}}}, "
+        f"delim = {literal(delimiter)}, quote = {quote}, escape = {quote}, nullstr = [{nulls}], strict_mode = true, ignore_errors = false, null_padding = false)"
+    )
+
+
+def _header(path: Path, options: CsvConfig) -> list[str]:
+    """Column names of a delimited file; `column0`, `column1` … where it has no header."""
+    delimiter, quote = _delimiter(path, options), options.quote or None
+    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+        text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+        try:
+            names = next(csv.reader(text, delimiter=delimiter, quotechar=quote, quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE, strict=True), [])
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise SourceError(
+                f"{path}: the first line cannot be read: {error}; expected UTF-8 text, delimiter {delimiter!r}, quote {options.quote!r}; see data.csv"
+            ) from error
+    if not options.header:
+        return [f"column{i}" for i in range(len(names))]
+    unnamed = [i + 1 for i, name in enumerate(names) if not name.strip()]
+    if unnamed:
+        raise SourceError(f"{path}: expected a name for each column, but number {first_few(unnamed)} has none; name it, or set data.csv.header: false")
+    return names
+
+
+# ----------------------------------------------------------------------------- agreement of columns
+
+
+def _agree(columns: dict[str, list[tuple[str, str]]]) -> None:
+    """
+    Refuse names that SQL cannot tell apart, and files that differ in their columns.
+
+    Raises:
+        SourceError: with the names, or the difference between two files.
+    """
+    first_path, first = next(iter(columns.items()))
+    for path, fields in columns.items():
+        seen: dict[str, str] = {}
+        for name, _ in fields:
+            if name.lower() in seen:
+                raise SourceError(f"{path}: columns {seen[name.lower()]!r} and {name!r} have the same name but for case; rename one")
+            seen[name.lower()] = name
+        difference = _difference(dict(first), dict(fields))
+        if difference:
+            raise SourceError(f"{path}: expected the columns of {first_path}: {difference}; give files of one table, or read them as tables of their own")
+
+
+def _difference(expected: dict[str, str], found: dict[str, str]) -> str:
+    parts = []
+    if missing := [n for n in expected if n not in found]:
+        parts.append(f"it lacks {first_few(missing, limit=10)}")
+    if extra := [n for n in found if n not in expected]:
+        parts.append(f"it adds {first_few(extra, limit=10)}")
+    unlike = [n for n in expected if n in found and found[n] != expected[n] and "null" not in (found[n], expected[n])]
+    if unlike:
+        parts.append(f"types differ: {first_few((f'{n} is {found[n]}, not {expected[n]}' for n in unlike), len(unlike), limit=10)}")
+    return "; ".join(parts)
+
+
+def _family(kind: pa.DataType) -> str:
+    """Types that may differ between files of one table count as one: whole numbers with nulls are often written as floats."""
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return "number"
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
+        return "text"
+    if pa.types.is_timestamp(kind):
+        return "timestamp with time zone" if kind.tz else "timestamp"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return f"list of {_family(kind.value_type)}"
+    return str(kind)

@@ -1,0 +1,252 @@
+"""
+The only place that decides the side of a row.
+
+By hash: `substr(md5('<seed>:<key>'), 1, 8)`, eight hexadecimal digits, compared as text with the cut points; the key is the
+group where the strategy keeps groups whole, else the row's key. It depends on the row alone, so rows that are added
+change no other's side. What cannot depend on the row alone (shares of labels, cuts at a share of time) is decided at
+first sight and frozen in the ledger (see ledger.py and docs/decisions/0002-split-hash-and-ledger.md).
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import duckdb
+
+from schemas.config import GROUPED, SPLITS, Declaration, Fractions, GroupSplit, GroupTimeSplit, PredefinedSplit, StratifiedSplit, TimeSplit
+from schemas.digest import verify
+from schemas.errors import SplitError, first_few
+from schemas.records import SplitTables, TableRef, TableSpec, TestTable, TrainTable, ValidatedTable, ValTable, digest_of
+from training.data.engine import connect, ident, literal, parquet, rows, write_parquet
+from training.data.ledger import Ledger, opened
+from training.data.side_summary import refuse_unusable, summarize
+from training.data.strata import allot, bin_edges, count_units, stratum_sql
+from training.data.time_cuts import declared_cuts, share_cuts, time_side_sql, time_text
+from training.data.typed import stored_columns
+
+ROWS, SIDES = "validated_rows", "decided_sides"
+
+
+class Decision(NamedTuple):
+    """
+    SQL for the side of a row of `ROWS` (or the reason it has none), and what stands behind it.
+
+    `plan` is for people; `frozen` and `decided` (a relation of key_hash, side) go to the ledger when they are new.
+    """
+
+    side_sql: str
+    plan: dict[str, Any]
+    frozen: Mapping[str, Any] = MappingProxyType({})
+    decided: str | None = None
+
+
+def split(validated: ValidatedTable, declaration: Declaration, out_dir: Path, ledger: Path) -> SplitTables:
+    """
+    Three files, train.parquet, val.parquet and test.parquet, with each row of the table in one of them or left out for a stated reason.
+
+    Args:
+        validated: the table to split; its file must have the recorded bytes.
+        declaration: sections `split`, `task` and `data` count.
+        out_dir: where the files are written (and `ledger.jsonl`, the entries that the split stood on).
+        ledger: the file that freezes decisions over runs; used by stratified splits and by time cuts at a share.
+
+    Returns:
+        The sides, ordered by the hash of `__id`, with plan and summary; excluded rows are counted by reason.
+
+    Raises:
+        SplitError: a side is empty or has one class, a class is missing in train, or split values or cuts make no sense.
+        IntegrityError: the table or the ledger is not what was written.
+    """
+    verify(validated.table.file)
+    with ExitStack() as stack:
+        connection = stack.enter_context(closing(connect()))
+        connection.execute(f"create view {ROWS} as select * from {parquet(validated.table)}")
+        way = way_of(declaration, validated.spec)
+        book = stack.enter_context(opened(ledger, digest_of(way))) if needs_ledger(declaration) else None
+        decision = decide(connection, validated.spec, declaration, book)
+        connection.execute(f"create temp table {SIDES} as select __id, {decision.side_sql} as side from {ROWS}")
+        refuse_unusable(connection, ROWS, SIDES, validated.spec, declaration)
+        if book is not None:
+            book.append(connection, way, validated.table.file.sha256, dict(decision.frozen), decision.decided)
+        return _write(connection, validated, declaration, Path(out_dir), decision, book)
+
+
+def decide(connection: duckdb.DuckDBPyConnection, spec: TableSpec, declaration: Declaration, book: Ledger | None) -> Decision:
+    """The declared strategy as SQL over one row, with whatever the ledger holds."""
+    way = declaration.split
+    if isinstance(way, StratifiedSplit):
+        return _stratified(connection, spec, declaration, way, book)
+    if isinstance(way, TimeSplit):
+        return _by_time(connection, spec, way, book)
+    if isinstance(way, PredefinedSplit):
+        return _predefined(connection, spec, way)
+    pins = _pins(connection, way.pin) if isinstance(way, GroupSplit) else {}
+    plan = {"key": _key_name(_key(way), spec), "seed": way.seed, "fractions": way.fractions.model_dump(), **({"pin": pins} if pins else {})}
+    return Decision(pinned_sql(pins, hash_side_sql(_key(way), way.seed, way.fractions)), plan)
+
+
+def hash_side_sql(key: str, seed: int, fractions: Fractions) -> str:
+    """SQL for the side of a key by its hash: the rule that decides."""
+    train, val = cut_point(fractions.train), cut_point(fractions.train + fractions.val)
+    digits = hash_sql(key, seed)
+    return f"case when {digits} < {literal(train)} then 'train' when {digits} < {literal(val)} then 'val' else 'test' end"
+
+
+def hash_sql(key: str, seed: int) -> str:
+    """SQL for the eight hexadecimal digits of a key; every engine computes them alike."""
+    return f"substr(md5(concat({literal(f'{seed}:')}, {key})), 1, 8)"
+
+
+def cut_point(share: float) -> str:
+    """
+    The eight hexadecimal digits below which a share of all hashes lies.
+
+    >>> cut_point(0.8), cut_point(0.9)
+    ('cccccccc', 'e6666666')
+    """
+    return f"{min(int(round(share, 12) * 2**32), 2**32 - 1):08x}"
+
+
+def pinned_sql(pins: Mapping[str, str], otherwise: str) -> str:
+    """SQL for the side of a group that may be fixed by hand."""
+    whens = "".join(f" when {literal(group)} then {literal(side)}" for group, side in pins.items())
+    return f"case __group{whens} else {otherwise} end" if pins else otherwise
+
+
+def needs_ledger(declaration: Declaration) -> bool:
+    """Whether sides depend on more than the row, so that they are frozen."""
+    way = declaration.split
+    return isinstance(way, StratifiedSplit) or (isinstance(way, TimeSplit) and way.cuts is None)
+
+
+def way_of(declaration: Declaration, spec: TableSpec) -> dict[str, Any]:
+    """
+    What must stay the same for frozen decisions to hold: strategy, seed, shares and the columns they rest on.
+
+    Embargo and pins do not count: they apply on top of what is frozen.
+    """
+    roles = {"id": list(spec.id), "group": list(spec.group), "time": spec.time, "label": spec.label}
+    used = {n for names in roles.values() for n in (names if isinstance(names, list) else [names])}
+    derived = {n: text for n, text in sorted(declaration.data.derive.items()) if n in used}
+    way = declaration.split.model_dump(mode="json", exclude={"embargo", "pin", "cuts"})
+    return {"split": way, "roles": roles, "derive": derived, "task": declaration.task.kind}
+
+
+def _key(way: Any) -> str:
+    return "__group" if way.kind in GROUPED else "__key"
+
+
+def _key_name(key: str, spec: TableSpec) -> str:
+    return "group" if key == "__group" else "id" if spec.id else "features"
+
+
+def _pins(connection: duckdb.DuckDBPyConnection, pins: Mapping[str, str]) -> dict[str, str]:
+    """Groups fixed by hand, in the form that keys have; a name that no row has is refused."""
+    found = {unicodedata.normalize("NFC", group): side for group, side in pins.items()}
+    known = {r[0] for r in rows(connection, f"select distinct __group from {ROWS} where __group in ({', '.join(map(literal, found)) or 'null'})")}
+    unknown = [repr(p) for p in found if p not in known]
+    if unknown:
+        groups = [repr(r[0]) for r in rows(connection, f"select distinct __group from {ROWS} order by 1 limit 6")]
+        raise SplitError(f"split.pin: expected names of groups, got {first_few(unknown, len(unknown))}, which no row has; groups are {first_few(groups)}")
+    return found
+
+
+# ------------------------------------------------------------------------------ time, group and time
+
+
+def _by_time(connection: duckdb.DuckDBPyConnection, spec: TableSpec, way: TimeSplit, book: Ledger | None) -> Decision:
+    known = book.frozen if book is not None else {}
+    cuts = declared_cuts(way.cuts, spec) if way.cuts is not None else known or share_cuts(connection, ROWS, way.fractions)
+    shown = {side: time_text(cut, spec) for side, cut in cuts.items()}
+    source = "declaration" if way.cuts is not None else "shares of rows at first sight, frozen in the ledger"
+    plan: dict[str, Any] = {"cuts": cuts, "cuts_text": shown, "cuts_from": source, "embargo": way.embargo}
+    frozen = cuts if book is not None and not known else {}
+    by_time = time_side_sql(cuts, way.embargo)
+    if not isinstance(way, GroupTimeSplit):
+        return Decision(by_time, plan, frozen)
+    pins = _pins(connection, way.pin)
+    by_group = pinned_sql(pins, hash_side_sql("__group", way.seed, way.group_fractions))
+    plan |= {"key": "group", "seed": way.seed, "group_fractions": way.group_fractions.model_dump(), "pin": pins}
+    return Decision(f"case when {by_time} in ('embargo', {by_group}) then {by_time} else 'group_time' end", plan, frozen)
+
+
+# ----------------------------------------------------------------------------------------- predefined
+
+
+def _predefined(connection: duckdb.DuckDBPyConnection, spec: TableSpec, way: PredefinedSplit) -> Decision:
+    column = ident(str(spec.split))
+    values: dict[str, tuple[str, ...]] = {"train": way.train, "val": way.val, "test": way.test}
+    _refuse_unknown_values(connection, str(spec.split), values)
+    key = "__group" if spec.group else "__key"
+    carved = f"case when {hash_sql(key, way.seed)} < {literal(cut_point(way.carve_val))} then 'val' else 'train' end"
+    sides = {"train": carved if way.carve_val else "'train'", "val": "'val'", "test": "'test'"}
+    whens = " ".join(f"when {column} in ({', '.join(map(literal, values[side]))}) then {sql}" for side, sql in sides.items() if values[side])
+    plan = {
+        "column": spec.split,
+        "values": {s: list(v) for s, v in values.items()},
+        "carve_val": way.carve_val,
+        "seed": way.seed,
+        "key": "group" if spec.group else "id",
+    }
+    return Decision(f"case {whens} end", plan)
+
+
+def _refuse_unknown_values(connection: duckdb.DuckDBPyConnection, column: str, values: Mapping[str, tuple[str, ...]]) -> None:
+    known = {v for names in values.values() for v in names}
+    doubled = [v for v in known if sum(v in names for names in values.values()) > 1]
+    if doubled:
+        raise SplitError(f"split: expected each value of {column!r} to mean one side, got {first_few(sorted(doubled))} under several; name it once")
+    found = rows(connection, f"select {ident(column)}, count(*) from {ROWS} group by 1 order by 1")
+    unknown = [f"{v!r} ({n} rows)" for v, n in found if v not in known]
+    if unknown:
+        raise SplitError(
+            f"column {column!r} (role split): expected {first_few(map(repr, sorted(known)), limit=10)}, got also {first_few(unknown, len(unknown))}; "
+            "list them under split.train, split.val or split.test, or leave such rows out with data.filter"
+        )
+
+
+# ------------------------------------------------------------------------------------------ stratified
+
+
+def _stratified(connection: duckdb.DuckDBPyConnection, spec: TableSpec, declaration: Declaration, way: StratifiedSplit, book: Ledger | None) -> Decision:
+    """Sides of units as frozen in the ledger, and of new units such that the label's shares stay."""
+    if book is None:
+        raise RuntimeError("a stratified split needs its ledger")
+    regression = declaration.task.kind == "regression"
+    edges = (book.frozen.get("bin_edges") or bin_edges(connection, ROWS, spec.label, way.bins)) if regression else None
+    key = _key(way)
+    count_units(connection, ROWS, key, stratum_sql(spec.label, edges), book.assigned)
+    allot(connection, way.fractions, hash_sql("unit", way.seed))
+    plan = {"key": _key_name(_key(way), spec), "seed": way.seed, "fractions": way.fractions.model_dump(), **({"bin_edges": edges} if edges else {})}
+    frozen = {"bin_edges": edges} if edges and not book.frozen else {}
+    return Decision(f"(select side from unit_sides where key_hash = md5({key}))", plan, frozen, "(select key_hash, side from unit_sides where is_new)")
+
+
+# --------------------------------------------------------------------------------------------- files
+
+
+def _write(
+    connection: duckdb.DuckDBPyConnection, validated: ValidatedTable, declaration: Declaration, out_dir: Path, decision: Decision, book: Ledger | None
+) -> SplitTables:
+    """The three files and their references: nowhere else is a `TrainTable` made."""
+    tables: dict[str, TableRef] = {}
+    for side in SPLITS:
+        chosen = f"select {stored_columns(validated.spec)} from {ROWS} where __id in (select __id from {SIDES} where side = {literal(side)})"
+        metadata = {"bulkhead.side": side, "bulkhead.validated": validated.table.file.sha256}
+        tables[side] = write_parquet(connection, f"{chosen} order by md5(__id), __id", out_dir / f"{side}.parquet", metadata)
+    excluded = rows(connection, f"select side, count(*) from {SIDES} where side not in ('train', 'val', 'test') group by 1 order by 1")
+    return SplitTables(
+        train=TrainTable(file=tables["train"].file, rows=tables["train"].rows),
+        val=ValTable(file=tables["val"].file, rows=tables["val"].rows),
+        test=TestTable(file=tables["test"].file, rows=tables["test"].rows),
+        strategy=declaration.split.kind,
+        excluded=dict(excluded),
+        plan=decision.plan,
+        summary=summarize(connection, ROWS, SIDES, validated.spec, declaration),
+        ledger=book.copy_to(out_dir / "ledger.jsonl") if book is not None else None,
+    )

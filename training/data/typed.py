@@ -1,0 +1,152 @@
+"""
+The typed table as SQL: each column cast to its one form, and the keys that identify and split rows.
+
+Forms: numbers float64 (NaN is null, no -0.0); categories text (1.0 is '1', so that whole numbers read alike from
+any file format); tensors fixed-size arrays; keys unicode NFC text; time float64, UTC epoch seconds of a timestamp.
+"""
+
+from __future__ import annotations
+
+import math
+
+from schemas.config import ColumnConfig
+from schemas.records import TableSpec
+from training.data.columns import Resolved, family, nesting
+from training.data.engine import ident, row_md5_sql
+
+KEPT = ("__id", "__key", "__group", "__time")
+WHOLE = 2**53  # beyond it doubles skip whole numbers
+LABEL_SQL = {"bool": "boolean", "int": "bigint", "float": "double", "text": "varchar"}
+
+
+def typed_sql(resolved: Resolved, relation: str) -> str:
+    """
+    A relation with the columns of the validated table, and those role columns that have limits of their own.
+
+    Without a declared id, `__key` is the hash of the features and `__id` the hash of the whole row with its occurrence,
+    so that rows keep both when the source is reordered, and rows of equal features share a key.
+    """
+    spec = resolved.spec
+    parts = {n: _feature(n, resolved) for n in spec.features} | {n: _role_value(n, resolved) for n in value_columns(resolved)}
+    parts["__group"] = key_sql(spec.group) if spec.group else "cast(null as varchar)"
+    parts["__time"] = _time(spec, resolved.types) if spec.time else "cast(null as double)"
+    if spec.id:
+        parts |= {"__id": key_sql(spec.id), "__key": key_sql(spec.id)}
+        return f"(select {_listed(parts)} from {relation})"
+    typed = f"(select {_listed(parts)} from {relation})"
+    content = (*spec.features, *_given(spec), "__group", "__time")
+    hashed = f"(select *, {row_md5_sql(spec.features)} as __key, {row_md5_sql(content)} as __content from {typed})"
+    numbered = "concat(__content, '-', row_number() over (partition by __content))"
+    return f"(select * exclude (__content), {numbered} as __id from {hashed})"
+
+
+def validated_columns(spec: TableSpec) -> tuple[str, ...]:
+    """Columns of the validated table in their order."""
+    return (*KEPT, *_given(spec), *spec.features)
+
+
+def stored_columns(spec: TableSpec) -> str:
+    """SQL list of the validated table's columns as read from its file: the engine reads fixed-size arrays as lists."""
+    elements = {"uint8": "utinyint", "float32": "float"}
+    casts = {n: f"cast({ident(n)} as {elements[spec.tensor_dtype[n]]}[{math.prod(shape)}]) as {ident(n)}" for n, shape in spec.tensor.items()}
+    return ", ".join(casts.get(n, ident(n)) for n in validated_columns(spec))
+
+
+def value_columns(resolved: Resolved) -> tuple[str, ...]:
+    """Role columns that stand in the typed table under their own names: label, weight, split, and any with limits."""
+    limited = tuple(n for n in (*resolved.spec.id, *resolved.spec.group, resolved.spec.time) if n is not None and has_limits(resolved.configs[n]))
+    return (*_given(resolved.spec), *limited)
+
+
+def label_sql(resolved: Resolved) -> str:
+    """SQL of the label as its type; null where there is none."""
+    return _role_value(resolved.spec.label, resolved)
+
+
+def has_limits(config: ColumnConfig) -> bool:
+    """Whether the declaration restricts the column's values."""
+    return config.min is not None or config.max is not None or config.allowed is not None or config.unique
+
+
+def wrong_shape_sql(name: str, shape: tuple[int, ...], kind: str) -> str:
+    """SQL condition: the list is null or has not this shape, flat or nested."""
+    column = ident(name)
+    if nesting(kind) == 1:
+        return f"({column} is null or len({column}) <> {math.prod(shape)})"
+    tests = [f"len({column}) <> {shape[0]}"]
+    for depth in range(1, len(shape)):
+        outer, inner = _flat(column, depth - 1), _flat(column, depth)
+        tests.append(f"len({inner}) <> {math.prod(shape[: depth + 1])} or len(list_filter({outer}, lambda v: v is null or len(v) <> {shape[depth]})) > 0")
+    return f"({column} is null or {' or '.join(tests)})"
+
+
+def _listed(parts: dict[str, str]) -> str:
+    return ", ".join(f"{sql} as {ident(name)}" for name, sql in parts.items())
+
+
+def _given(spec: TableSpec) -> tuple[str, ...]:
+    return tuple(n for n in (spec.label, spec.weight, spec.split) if n is not None)
+
+
+def _feature(name: str, resolved: Resolved) -> str:
+    if name in resolved.spec.tensor:
+        return _tensor(name, resolved)
+    kind = resolved.types[name]
+    return _number(name, kind) if name in resolved.spec.numeric else _category(name, kind)
+
+
+def _number(name: str, kind: str) -> str:
+    column, found = ident(name), family(kind)
+    if found == "int":
+        return f"cast({column} as double)"
+    if found == "bool":
+        return f"cast(cast({column} as integer) as double)"
+    number = f"try_cast({column} as double)" if found == "text" else f"cast({column} as double)"
+    return f"case when isnan({number}) then null else {number} + cast(0 as double) end"
+
+
+def _category(name: str, kind: str) -> str:
+    if family(kind) != "float":
+        return f"cast({ident(name)} as varchar)"
+    number = f"({_number(name, kind)})"
+    whole = f"{number} = floor({number}) and abs({number}) < {WHOLE}"
+    return f"case when {whole} then cast(cast({number} as bigint) as varchar) else cast({number} as varchar) end"
+
+
+def _tensor(name: str, resolved: Resolved) -> str:
+    kind, shape = resolved.types[name], resolved.spec.tensor[name]
+    element = "utinyint" if resolved.spec.tensor_dtype[name] == "uint8" else "float"
+    flat = _flat(ident(name), nesting(kind) - 1)
+    # the test keeps the cast from failing; rows of another shape are refused by name before
+    return f"case when {wrong_shape_sql(name, shape, kind)} then null else cast({flat} as {element}[{math.prod(shape)}]) end"
+
+
+def _flat(column: str, times: int) -> str:
+    return "flatten(" * times + column + ")" * times
+
+
+def _role_value(name: str, resolved: Resolved) -> str:
+    """A role column under its own name: the label as its type, weights and limited numbers float64, the rest text."""
+    spec, kind = resolved.spec, resolved.types[name]
+    if name == spec.label:
+        if spec.label_type == "float":
+            return _number(name, kind)
+        return f"cast({ident(name)} as {LABEL_SQL[spec.label_type]})"
+    if name == spec.weight or (name != spec.split and family(kind) in ("int", "float")):
+        return _number(name, kind)
+    return f"cast({ident(name)} as varchar)"
+
+
+def key_sql(names: tuple[str, ...]) -> str:
+    """One text for one or several columns; several are joined so that no two keys can read alike, null if any is."""
+    texts = [f"nfc_normalize(cast({ident(n)} as varchar))" for n in names]
+    if len(texts) == 1:
+        return texts[0]
+    return " || '|' || ".join(f"replace(replace({t}, '%', '%25'), '|', '%7C')" for t in texts)
+
+
+def _time(spec: TableSpec, types: dict[str, str]) -> str:
+    name = str(spec.time)
+    if not spec.time_is_timestamp:
+        return _number(name, types[name])
+    return f"cast(epoch(cast({ident(name)} as timestamp)) as double)"

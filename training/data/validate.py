@@ -1,0 +1,123 @@
+"""From a source to the validated table: one typed Parquet file in an order of its own, or an error that names the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import duckdb
+
+from schemas.config import Declaration
+from schemas.errors import DataError, SchemaError, first_few
+from schemas.records import SourceRef, TableSpec, ValidatedTable
+from training.data.columns import Resolved, resolve
+from training.data.engine import confine, connect, ident, row, rows, write_parquet
+from training.data.expressions import derived_sql, failing_expression, filtered_sql
+from training.data.source import relation_sql, unreadable, verify_source
+from training.data.typed import label_sql, typed_sql, validated_columns
+from training.data.violations import repeated_values, source_violations, value_violations
+
+STAGED, TYPED = "staged_rows", "typed_rows"
+ORDER = "md5(__id), __id"  # neither the order of the source nor the number of its files shows in the table
+
+
+def validate(source: SourceRef, declaration: Declaration, out_dir: Path) -> ValidatedTable:
+    """
+    The typed table of the source, each row of which keeps the declaration; `out_dir/validated.parquet`.
+
+    Args:
+        source: from `fingerprint`; its files must still have the bytes they had then.
+        declaration: sections `data`, `task`, `split` and `checks.constant_features` count.
+        out_dir: where the table is written; created when absent. Nothing is left there when an error is raised.
+
+    Returns:
+        The table (columns see `TableSpec`), what its columns are, and how many rows the filter and null labels left out.
+
+    Raises:
+        SourceError: a file changed or cannot be read.
+        ConfigError: an expression of `data.derive` or `data.filter` is not allowed.
+        SchemaError: columns, types, nulls, ranges, values, ids or labels are not what was declared.
+    """
+    verify_source(source)
+    with closing(connect()) as connection:
+        base = relation_sql(source, declaration.data, connection)
+        confine(connection, [f.path for f in source.files])
+        derived = derived_sql(connection, base, declaration.data.derive)
+        relation = filtered_sql(connection, derived, declaration.data.filter)
+        resolved = resolve({str(r[0]): str(r[1]) for r in rows(connection, f"describe select * from {relation}")}, declaration)
+        try:
+            if source.format == "csv":  # parsed once more, not for every question
+                connection.execute(f"create temp table {STAGED} as select * from {derived}")
+                derived, relation = STAGED, filtered_sql(connection, STAGED, declaration.data.filter)
+            return _write(connection, derived, relation, resolved, declaration, out_dir)
+        except duckdb.Error as error:
+            raise _cause(connection, source, base, declaration, error) from error
+
+
+def _write(connection: duckdb.DuckDBPyConnection, derived: str, relation: str, resolved: Resolved, declaration: Declaration, out_dir: Path) -> ValidatedTable:
+    label = label_sql(resolved)
+    total = row(connection, f"select count(*) from {derived}")[0]
+    kept, unlabelled = row(connection, f"select count(*), count(*) filter (({label}) is null) from {relation}")
+    _refuse(source_violations(connection, resolved, relation))
+    dropped = unlabelled if declaration.data.null_labels == "drop" else 0
+    _refuse(_no_rows(kept, total - kept, dropped))
+    labelled = f"(select * from {relation} where ({label}) is not null)" if dropped else relation
+    connection.execute(f"create temp table {TYPED} as select * from {typed_sql(resolved, labelled)}")
+    _refuse([*value_violations(connection, resolved, TYPED), *repeated_values(connection, resolved, TYPED)])
+    _refuse([*_label_values(connection, resolved.spec, declaration), *_empty_features(connection, resolved.spec, declaration)])
+    columns = ", ".join(map(ident, validated_columns(resolved.spec)))
+    table = write_parquet(connection, f"select {columns} from {TYPED} order by {ORDER}", Path(out_dir) / "validated.parquet")
+    return ValidatedTable(table=table, spec=resolved.spec, filtered_rows=total - kept, unlabelled_rows=dropped)
+
+
+def _cause(connection: duckdb.DuckDBPyConnection, source: SourceRef, base: str, declaration: Declaration, error: duckdb.Error) -> DataError:
+    """Whether the source could not be read, or an expression failed on a row of it."""
+    try:
+        names = [str(r[0]) for r in rows(connection, f"describe select * from {base}")]
+        rows(connection, f"select {', '.join(f'count({ident(n)})' for n in names)} from {base}")
+    except duckdb.Error as found:
+        return unreadable(source, found)
+    if declaration.data.derive or declaration.data.filter:
+        return failing_expression(connection, base, declaration.data.derive, error)
+    return SchemaError(f"the rows cannot be cast to the declared types: {error}")
+
+
+def _refuse(findings: list[str]) -> None:
+    if findings:
+        raise SchemaError("\n  ".join(findings))
+
+
+def _no_rows(kept: int, filtered: int, dropped: int) -> list[str]:
+    if kept > dropped:
+        return []
+    return [f"expected rows, got none: data.filter left out {filtered}, null labels {dropped}; check data.filter, data.null_labels and the source"]
+
+
+def _label_values(connection: duckdb.DuckDBPyConnection, spec: TableSpec, declaration: Declaration) -> Iterator[str]:
+    """Whether the label's values suit the task."""
+    task, label = declaration.task, ident(spec.label)
+    if task.kind == "regression":
+        return
+    classes = row(connection, f"select count(distinct {label}) from {TYPED}")[0]
+    found = rows(connection, f"select {label}, count(*) from {TYPED} group by 1 order by 2 desc, 1 limit 6")
+    shown = first_few((f"{v!r} ({n} rows)" for v, n in found), classes)
+    if classes < 2:
+        yield f"column {spec.label!r}: expected at least two classes, got one: {shown}; check the label, data.filter and data.derive"
+    elif task.kind == "binary" and classes > 2:
+        yield f"column {spec.label!r}: a binary label has two values, got {classes}: {shown}; set task.kind: multiclass, or derive a condition such as {spec.label} = …"
+    elif task.kind == "binary" and task.positive is not None and task.positive not in [v for v, _ in found]:
+        yield f"task.positive: expected one of the label's values {shown}, got {task.positive!r}; name one of them"
+    if task.kind == "multiclass" and spec.label_type == "float" and row(connection, f"select count(*) from {TYPED} where {label} <> floor({label})")[0]:
+        yield f"column {spec.label!r}: a multiclass label has no fractions, got {shown}; set task.kind: regression"
+
+
+def _empty_features(connection: duckdb.DuckDBPyConnection, spec: TableSpec, declaration: Declaration) -> Iterator[str]:
+    if declaration.checks.constant_features != "fail":
+        return
+    names = [*spec.numeric, *spec.categorical]
+    counts = row(connection, f"select {', '.join(f'count({ident(n)})' for n in names)} from {TYPED}") if names else ()
+    empty = [n for n, count in zip(names, counts, strict=True) if not count]
+    if empty:
+        shown = first_few(map(repr, empty), len(empty), limit=10)
+        yield f"{len(empty)} features are null in every row: {shown}; set `name: ignore` in data.columns, or checks.constant_features: drop"

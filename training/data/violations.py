@@ -1,0 +1,170 @@
+"""Rows that break the declaration: each rule as an SQL condition, each finding as one sentence with the first rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import duckdb
+
+from schemas.config import ColumnConfig
+from schemas.errors import first_few
+from schemas.tables import allowed_values, arrow_schema, broken_rules, has_bad_elements, pandera_schema
+from training.data.columns import Resolved, family
+from training.data.engine import ident, literal, row, rows
+from training.data.typed import key_sql, value_columns, wrong_shape_sql
+
+BATCH_ROWS = 65_536
+MAX_MARKERS = 3  # a column of numbers but for at most so many other texts holds markers of missing values …
+MIN_NUMBERS = 20  # … if it has more than so many different numbers; fewer are codes
+
+
+class Rule(NamedTuple):
+    """A condition that no row may meet: what was expected of the column, what is shown, what to do."""
+
+    column: str
+    expected: str
+    condition: str
+    shown: str
+    remedy: str
+
+
+def source_violations(connection: duckdb.DuckDBPyConnection, resolved: Resolved, relation: str) -> list[str]:
+    """What must hold before columns can be cast: role columns without nulls, texts that are numbers, tensors of their shape."""
+    rules = [*_null_roles(resolved), *_no_numbers(resolved), *_wrong_shapes(resolved)]
+    ids = key_sql(resolved.spec.id) if resolved.spec.id else None
+    return [*_found(connection, relation, rules, ids), *_number_like(connection, resolved, relation)]
+
+
+def value_violations(connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str) -> list[str]:
+    """
+    Rules of the declaration that pandera finds broken on the typed table, with the rows that break them.
+
+    Args:
+        connection: the engine that holds the typed table.
+        resolved: declared limits and types.
+        table: name of the typed table.
+    """
+    kinds = {str(f.name): f.type for f in arrow_schema(resolved.spec) if f.name not in resolved.spec.tensor}
+    extra = [n for n in value_columns(resolved) if n not in kinds]
+    reader = connection.sql(f"select {', '.join(map(ident, (*kinds, *extra)))} from {table}").to_arrow_reader(BATCH_ROWS)
+    kinds |= {n: reader.schema.field(n).type for n in extra}
+    schema = pandera_schema(resolved.spec, resolved.configs, kinds)
+    broken = {pair for batch in reader for pair in broken_rules(schema, batch)}
+    rules = [_rule(column, name, resolved, kinds) for column, name in sorted(broken)]
+    return [*_found(connection, table, rules, "__id"), *_bad_tensors(connection, resolved, table)]
+
+
+def repeated_values(connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str) -> list[str]:
+    """Ids that stand in several rows, and repeated values of columns declared unique."""
+    remedy = "remove the repeated rows, or declare all columns that together identify a row with role id"
+    checks = [("__id", ", ".join(resolved.spec.id), "a row id", remedy)]
+    checks += [(n, n, "unique", "remove the repeated rows, or unique: true") for n, c in resolved.configs.items() if c.unique]
+    return [line for check in checks for line in _repeated(connection, table, *check)]
+
+
+def _repeated(connection: duckdb.DuckDBPyConnection, table: str, column: str, name: str, what: str, remedy: str) -> Iterator[str]:
+    groups = f"select {ident(column)} as value, count(*) as n from {table} where {ident(column)} is not null group by 1 having count(*) > 1"
+    values, total = row(connection, f"select count(*), coalesce(sum(n), 0) from ({groups})")
+    if values:
+        first = [r[0] for r in rows(connection, f"select value from ({groups}) order by value limit 5")]
+        yield f"column {name!r}: expected each value once ({what}), got {values} repeated ones in {total} rows, first: {first_few(first, values)}; {remedy}"
+
+
+def _found(connection: duckdb.DuckDBPyConnection, table: str, rules: list[Rule], ids: str | None) -> list[str]:
+    """One sentence for each rule that rows break."""
+    if not rules:
+        return []
+    counts = row(connection, f"select {', '.join(f'count(*) filter ({r.condition})' for r in rules)} from {table}")
+    return [_sentence(connection, table, rule, ids, count) for rule, count in zip(rules, counts, strict=True) if count]
+
+
+def _sentence(connection: duckdb.DuckDBPyConnection, table: str, rule: Rule, ids: str | None, count: int) -> str:
+    values = [r[0] for r in rows(connection, f"select distinct {rule.shown} from {table} where {rule.condition} order by 1 limit 6")]
+    shown = f" (values {first_few((repr(v) for v in values[:5]), len(values))})" if any(v is not None for v in values) else ""
+    where = ""
+    if ids is not None:
+        first = [r[0] for r in rows(connection, f"select {ids} from {table} where {rule.condition} order by 1 limit 5")]
+        where = f", first ids: {first_few(first, count)}" if any(f is not None for f in first) else ""
+    return f"column {rule.column!r}: expected {rule.expected}, but {count} row{'s have' if count > 1 else ' has'} not{shown}{where}; {rule.remedy}"
+
+
+def _null_roles(resolved: Resolved) -> Iterator[Rule]:
+    spec = resolved.spec
+    for role, names in (("id", spec.id), ("group", spec.group), ("time", (spec.time,)), ("weight", (spec.weight,)), ("split", (spec.split,))):
+        for name in (n for n in names if n is not None):
+            null = _null(name, resolved.types[name])
+            yield Rule(name, f"a value in each row (role {role})", null, "null", f"leave such rows out, e.g. data.filter: {name} is not null")
+
+
+def _null(name: str, kind: str) -> str:
+    return f"({ident(name)} is null or isnan({ident(name)}))" if kind in ("FLOAT", "DOUBLE") else f"{ident(name)} is null"
+
+
+def _no_numbers(resolved: Resolved) -> Iterator[Rule]:
+    numeric = [*resolved.spec.numeric, *([resolved.spec.label] if resolved.spec.label_type == "float" else [])]
+    for name in (n for n in numeric if family(resolved.types[n]) == "text"):
+        remedy = "add such texts to data.csv.null_values if they mean a null, or declare the column categorical"
+        yield Rule(name, "numbers (kind numeric)", f"{ident(name)} is not null and try_cast({ident(name)} as double) is null", ident(name), remedy)
+
+
+def _wrong_shapes(resolved: Resolved) -> Iterator[Rule]:
+    for name, shape in resolved.spec.tensor.items():
+        condition = wrong_shape_sql(name, shape, resolved.types[name])
+        yield Rule(name, f"lists of shape {list(shape)}", condition, f"len({ident(name)})", "mend shape, or leave such rows out with data.filter")
+
+
+def _number_like(connection: duckdb.DuckDBPyConnection, resolved: Resolved, relation: str) -> Iterator[str]:
+    """Columns that would become categories because a few texts, such as NA, stand among numbers."""
+    names = [n for n in resolved.spec.categorical if resolved.configs[n].kind == "auto" and family(resolved.types[n]) == "text"]
+    if not names:
+        return
+    counts = row(connection, "select " + ", ".join(f"count({c}), count(try_cast({c} as double))" for c in map(ident, names)) + f" from {relation}")
+    for i, name in enumerate(names):
+        values, numbers, column = counts[2 * i], counts[2 * i + 1], ident(name)
+        if not values > numbers > values / 2:
+            continue
+        different = row(connection, f"select count(distinct try_cast({column} as double)) from {relation}")[0]
+        texts = [
+            r[0]
+            for r in rows(
+                connection,
+                f"select distinct {column} from {relation} where try_cast({column} as double) is null and {column} is not null order by 1 limit {MAX_MARKERS + 1}",
+            )
+        ]
+        if different > MIN_NUMBERS and len(texts) <= MAX_MARKERS:
+            shown = first_few(map(repr, texts))
+            yield f"column {name!r}: {numbers} of {values} values are numbers, the others are {shown}; add them to data.csv.null_values, or declare the column numeric or categorical"
+
+
+def _bad_tensors(connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str) -> list[str]:
+    rules = []
+    for name in resolved.spec.tensor:
+        reader = connection.sql(f"select {ident(name)} from {table}").to_arrow_reader(BATCH_ROWS)
+        bad = [has_bad_elements(batch.column(0)) for batch in reader]  # all of them: a reader left open blocks the engine
+        if any(bad):
+            condition = f"len(list_filter({ident(name)}, lambda v: v is null or not isfinite(cast(v as double)))) > 0"
+            rules.append(Rule(name, "finite elements", condition, "null", "mend the elements, or leave such rows out with data.filter"))
+    return _found(connection, table, rules, "__id")
+
+
+def _rule(column: str, name: str, resolved: Resolved, kinds: dict[str, Any]) -> Rule:
+    """The SQL side of a rule that pandera found broken."""
+    config = resolved.configs.get(column, ColumnConfig())
+    c, least = ident(column), config.min if config.min is not None else 0.0
+    declared = "correct the rows, change the limit, or leave them out with data.filter"
+    if name == "nulls" and column == resolved.spec.label:
+        return Rule(column, "a label in each row", f"{c} is null", "null", "fill them in the source, or set data.null_labels: drop")
+    if name == "nulls":
+        return Rule(column, "no nulls", f"{c} is null", "null", "fill them in the source, or set nullable: true")
+    if name == "finite":
+        return Rule(column, "finite numbers", f"isinf({c})", c, "make them null (unknown) or correct them in the source")
+    if name == "min":
+        return Rule(column, f"at least {least:g}", f"{c} < {literal(float(least))}", c, declared)
+    if name == "max":
+        return Rule(column, f"at most {config.max:g}", f"{c} > {literal(float(config.max or 0.0))}", c, declared)
+    if name == "allowed" and config.allowed is not None:
+        values = allowed_values(config.allowed, kinds[column])
+        listed = ", ".join(literal(v) for v in values) or "null"
+        return Rule(column, f"one of {first_few(map(repr, values), len(values), limit=10)}", f"{c} not in ({listed})", c, declared)
+    raise RuntimeError(f"column {column!r} of the typed table breaks the rule {name!r}, which its construction rules out")

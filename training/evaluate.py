@@ -1,0 +1,145 @@
+"""Score the best weights once on one side, and say how good they are, how sure that is, and compared with what.
+
+Scores come from the network that is registered (float64 on the CPU where the model allows it), so that the
+registered model gives the very predictions that were evaluated.
+N rows, C classes.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from schemas import digest
+from schemas.config import Declaration, SplitName
+from schemas.errors import IntegrityError
+from schemas.load import declare
+from schemas.records import EvaluationReport, FileRef, Interval, RunSpec, SplitArrays, Statistics
+from training.baselines import baseline_predictions, verdict
+from training.bootstrap import intervals, paired_difference
+from training.data.shards import load_arrays
+from training.metrics import Metrics, compute_predictions, predict, predicted_class, targets
+from training.reference import reference_network, reference_scores
+from training.scoring import require_finite
+
+MAX_GROUPS = 30
+MIN_GROUP_ROWS = 10  # a metric of fewer rows says nothing about its group
+
+
+def evaluate(run: RunSpec, weights: Path | FileRef, side: SplitName, out_dir: Path) -> EvaluationReport:
+    """Metrics with bootstrap intervals of one side, every row exactly once, beside baselines and the base rate.
+
+    Writes `predictions.parquet` (ids, label as given, prediction, probabilities) and `evaluation.json`.
+    Baselines and verdict are made for the test side alone: boosting stops early on val and is fitted on train.
+
+    Args:
+        run: What was trained.
+        weights: File with the network's state dict; a reference is verified first.
+        side: The rows to score.
+        out_dir: Created; files of an earlier evaluation are replaced.
+
+    Raises:
+        IntegrityError: weights or arrays were changed after they were written.
+        NonFiniteError: scores that are not finite.
+    """
+    declaration, statistics, arrays = declare(run.declaration), run.statistics, run.arrays.side(side)
+    network = reference_network(run, digest.verify(weights) if isinstance(weights, FileRef) else weights)
+    scores = reference_scores(network, arrays)
+    require_finite(scores, arrays)
+    predictions, data = predict(declaration, statistics, scores), load_arrays(arrays)
+    ids = read_ids(arrays)
+    target = _targets(declaration, statistics, data["label"], ids["label"])
+    group = None if ids["__group"].isna().all() else ids["__group"].to_numpy()
+    weight = data.get("weight")
+    resampling: dict[str, Any] = {
+        "group": group,
+        "weight": weight,
+        "resamples": declaration.evaluate.bootstrap,
+        "confidence": declaration.evaluate.confidence,
+        "seed": declaration.train.seed,
+    }
+    metrics = intervals(declaration, predictions, target, **resampling)
+    compared: dict[str, Any] = _compare(run, declaration, predictions, target, metrics, resampling) if side == "test" else {}
+    report = EvaluationReport(
+        side=side,
+        rows=arrays.rows,
+        metrics=metrics,
+        base_rate=base_rate(statistics, target, weight),
+        resampled_by="row" if group is None else "group",
+        predictions=write_predictions(out_dir / "predictions.parquet", statistics, ids, predictions),
+        by_group=() if group is None else group_table(declaration.task.kind, group, predictions, target, weight),
+        **compared,
+    )
+    digest.write_atomic(out_dir / "evaluation.json", report.model_dump_json(indent=1))
+    return report
+
+
+def read_ids(arrays: SplitArrays) -> pd.DataFrame:
+    """`__id`, `__group` and `label` (as given) of a side's rows, in the order of its arrays.
+
+    Raises:
+        IntegrityError: the file was changed, or has other rows than recorded.
+    """
+    table = pq.read_table(digest.verify(arrays.ids), columns=["__id", "__group", "label"])
+    if table.num_rows != arrays.rows:
+        raise IntegrityError(f"{arrays.ids.path}: expected {arrays.rows} rows, found {table.num_rows}; prepare the data again")
+    return table.to_pandas(types_mapper=pd.ArrowDtype)
+
+
+def _targets(declaration: Declaration, statistics: Statistics, label: np.ndarray, given: pd.Series) -> np.ndarray:
+    """Class indices, or the values as given: the stored label is scaled and rounded to float32."""
+    if declaration.task.kind != "regression":
+        return targets(declaration, statistics, label)
+    return np.asarray(given.astype("float64[pyarrow]"), dtype=np.float64)
+
+
+def _compare(
+    run: RunSpec, declaration: Declaration, predictions: np.ndarray, target: np.ndarray, metrics: dict[str, Interval], resampling: dict[str, Any]
+) -> dict[str, Any]:
+    """Baselines on the same rows, and the verdict from paired differences: fields of the report."""
+    others = baseline_predictions(declaration, run.statistics, run.arrays, "test")
+    baselines = {name: compute_predictions(declaration.task.kind, p, target, resampling["weight"]) for name, p in others.items()}
+    differences = {name: paired_difference(declaration, declaration.metric, predictions, p, target, **resampling) for name, p in others.items()}
+    has_skill, sentence = verdict(declaration, metrics, baselines, differences)
+    return {"baselines": baselines, "verdict": sentence, "has_skill": has_skill}
+
+
+def base_rate(statistics: Statistics, target: np.ndarray, weight: np.ndarray | None) -> dict[str, float]:
+    """Share of each class among the scored rows, or mean and standard deviation of the label, weighted."""
+    if statistics.classes:
+        counts = np.bincount(target, weights=weight, minlength=len(statistics.classes))
+        return {str(name): float(n / counts.sum()) for name, n in zip(statistics.classes, counts, strict=True)}
+    mean = float(np.average(target, weights=weight))
+    return {"mean": mean, "standard deviation": float(np.sqrt(np.average((target - mean) ** 2, weights=weight)))}
+
+
+def group_table(task: str, group: np.ndarray, predictions: np.ndarray, target: np.ndarray, weight: np.ndarray | None) -> tuple[dict[str, Any], ...]:
+    """Metrics of the 30 largest groups that have at least 10 rows, largest first."""
+    names, counts = np.unique(group[~pd.isna(group)].astype(str), return_counts=True)
+    largest = sorted(zip(-counts, names, strict=True))[:MAX_GROUPS]
+    rows: list[dict[str, Any]] = []
+    for negative, name in largest:
+        if -negative >= MIN_GROUP_ROWS:
+            mine = group == name
+            found: Metrics = compute_predictions(task, predictions[mine], target[mine], None if weight is None else weight[mine])
+            rows.append({"group": str(name), "rows": int(-negative), **found})
+    return tuple(rows)
+
+
+def write_predictions(path: Path, statistics: Statistics, ids: pd.DataFrame, predictions: np.ndarray) -> FileRef:
+    """`__id`, `__group`, `label`, `prediction` and, for classes, `probability_<class>`, as Parquet, whole or not at all."""
+    columns = {name: pa.array(ids[name]) for name in ("__id", "__group", "label")}
+    if statistics.classes:
+        columns["prediction"] = pa.array(list(statistics.classes)).take(pa.array(predicted_class(predictions)))
+        columns |= {f"probability_{name}": pa.array(predictions[:, i]) for i, name in enumerate(statistics.classes)}
+    else:
+        columns["prediction"] = pa.array(predictions)
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(columns), buffer, compression="zstd")
+    return digest.write_atomic(path, buffer.getvalue())

@@ -1,0 +1,249 @@
+"""
+From the best weights to a program that takes raw values: preprocessing, network and units in one exported graph.
+
+The network in it is that of `training.reference`: it computes in float64, so that the served numbers are the
+evaluated ones.
+
+Shapes: B rows, D numeric columns, C classes, Q quantile-mapped columns, P knots.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor, nn
+
+from schemas.config import Declaration
+from schemas.digest import file_ref, verify, write_atomic
+from schemas.errors import IntegrityError
+from schemas.load import declare
+from schemas.records import ExportedModel, FileRef, NumericStats, RunSpec, Statistics, TestTable, TrainTable, ValTable, digest_of
+from training import serving
+from training.data.apply import clip_bounds, quantile_points
+from training.metrics import predict
+from training.provenance import library_versions
+from training.reference import blank_batch, precision, reference_network, reference_scores
+
+PARITY_ROWS = 256
+PARITY = 1e-6
+
+
+class Program(nn.Module):
+    """
+    Raw values in, predictions out: what serving calls.
+
+    Inputs, each present only where the model has such columns: `numeric` float64 [B, D] (NaN is null),
+    `categorical` int64 [B, columns], `tensor_<column>` as stored. Output float64: probabilities [B, C] (two
+    columns for binary), or values [B] in the label's units.
+
+    Args:
+        network: In eval mode; its parameters' precision is the one it is run in.
+        statistics: Fitted on train.
+        task: binary, multiclass or regression.
+    """
+
+    def __init__(self, network: nn.Module, statistics: Statistics, task: str) -> None:
+        super().__init__()
+        self.network = network
+        self.task = task
+        self.precision = precision(network)
+        self.center, self.scale = statistics.target_center, statistics.target_scale
+        self.columns = Columns(statistics) if statistics.numeric else None
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        """Batch of raw values → predictions [B, C] or [B]."""
+        inputs = dict(batch)
+        if self.columns is not None:
+            inputs["numeric"] = self.columns(batch["numeric"]).to(self.precision)
+        scores = self.network(inputs).double()
+        if self.task == "regression":
+            return scores[:, 0] * self.scale + self.center
+        if self.task == "multiclass":
+            return torch.softmax(scores, dim=1)
+        positive = torch.sigmoid(scores[:, 0])
+        return torch.stack([1 - positive, positive], dim=1)
+
+
+class Columns(nn.Module):
+    """The numeric block exactly as `training.data.apply.transform_numeric` makes it: [B, D] → float32 [B, width]."""
+
+    def __init__(self, statistics: Statistics) -> None:
+        super().__init__()
+        stats = statistics.numeric
+        self.register_buffer("fill", _column(np.nan if s.fill is None else s.fill for s in stats))
+        self.register_buffer("center", _column(s.center for s in stats))
+        self.register_buffer("scale", _column(s.scale for s in stats))
+        self.register_buffer("bound", torch.from_numpy(clip_bounds(statistics)))
+        self.register_buffer("indicated", torch.tensor([i for i, s in enumerate(stats) if s.indicator], dtype=torch.int64))
+        mapped = [i for i, s in enumerate(stats) if s.method == "quantile"]
+        self.register_buffer("mapped", torch.tensor(mapped, dtype=torch.int64))
+        self.quantile_map = QuantileMap([stats[i] for i in mapped]) if mapped else None
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Raw float64 [B, D], NaN for null → filled, scaled, clipped columns, then the null indicators."""
+        nulls = torch.isnan(values)
+        scaled = (torch.where(nulls, self.fill, values) - self.center) / self.scale
+        if self.quantile_map is not None:
+            scaled = scaled.index_copy(1, self.mapped, self.quantile_map(scaled.index_select(1, self.mapped)))
+        clipped = torch.maximum(torch.minimum(scaled, self.bound), -self.bound).float()
+        return torch.cat([clipped, nulls.index_select(1, self.indicated).float()], dim=1)
+
+
+class QuantileMap(nn.Module):
+    """
+    Piecewise linear interpolation, flat outside the knots: `numpy.interp` for several columns at once.
+
+    Rows of knots are padded at the right with infinity under the last score, so that beyond the last knot the
+    slope is 0.
+    """
+
+    def __init__(self, columns: list[NumericStats]) -> None:
+        super().__init__()
+        points = [quantile_points(column) for column in columns]
+        width = 1 + max(len(knots) for knots, _ in points)
+        self.register_buffer("knots", torch.tensor(np.stack([np.pad(k, (0, width - len(k)), constant_values=np.inf) for k, _ in points])))
+        self.register_buffer("scores", torch.tensor(np.stack([np.pad(s, (0, width - len(s)), mode="edge") for _, s in points])))
+
+    def forward(self, values: Tensor) -> Tensor:
+        """float64 [B, Q] → normal scores [B, Q]; NaN stays NaN."""
+        # [B, Q] -> [Q, B]: searchsorted wants a row of values for each row of knots
+        values = values.t().contiguous()
+        left = torch.searchsorted(self.knots, values, right=True) - 1
+        low, high = left.clamp(0, self.knots.shape[1] - 2), (left + 1).clamp(1, self.knots.shape[1] - 1)
+        x0, x1 = self.knots.gather(1, low), self.knots.gather(1, high)
+        y0, y1 = self.scores.gather(1, low), self.scores.gather(1, high)
+        between = (y1 - y0) / (x1 - x0) * (values - x0) + y0
+        return torch.where(values < self.knots[:, :1], self.scores[:, :1], between).t()
+
+
+def _column(values: Any) -> Tensor:
+    return torch.tensor(list(values), dtype=torch.float64)
+
+
+# ------------------------------------------------------------------------------------------- export
+
+
+def export_model(run: RunSpec, weights: Path, out_dir: Path, table: TrainTable | ValTable | TestTable) -> ExportedModel:
+    """
+    `program.pt2` and `spec.json` in `out_dir`, proved equal to the network on real rows.
+
+    Args:
+        run: what was trained.
+        weights: the checkpoint's weights, loaded without unpickling any code.
+        out_dir: created; files of an earlier export are replaced.
+        table: the split's table of one side (validation is the usual choice): its first rows go through the
+            saved program as raw values, and the same rows of `run.arrays` through the network.
+
+    Returns:
+        References to both files; `parity` is the largest difference found, in probability, or in standard
+        deviations of the label for a regression.
+
+    Raises:
+        IntegrityError: program and network differ by 1e-6 or more, or the table changed.
+    """
+    verify(table.file)
+    declaration = declare(run.declaration)
+    network = reference_network(run, weights)
+    out_dir.mkdir(parents=True, exist_ok=True)
+    program = _save(Program(network, run.statistics, declaration.task.kind), run.statistics, out_dir / "program.pt2")
+    spec = make_spec(run, declaration, program)
+    found = parity(run, network, serving.load_program(program.path, spec), spec, table)
+    return ExportedModel(program=program, spec=write_atomic(out_dir / "spec.json", json.dumps(spec, indent=1, ensure_ascii=False)), parity=found)
+
+
+def _save(program: Program, statistics: Statistics, path: Path) -> FileRef:
+    """
+    Export with a free batch axis and write; the bytes depend on program and torch version alone.
+
+    From a batch of two: one of a single row would be exported as a constant.
+    Stack traces (they hold paths of this machine) and example inputs (they would be pickled) are left out.
+    """
+    batch = blank_batch(statistics, torch.float64, width=len(statistics.numeric))
+    exported = torch.export.export(program.eval(), (batch,), dynamic_shapes=({name: {0: torch.export.Dim.DYNAMIC} for name in batch},))
+    for module in exported.graph_module.modules():
+        for node in getattr(getattr(module, "graph", None), "nodes", ()):
+            node.meta.pop("stack_trace", None)
+    exported._example_inputs = None
+    torch.export.save(exported, path)
+    return file_ref(path)
+
+
+# --------------------------------------------------------------------------------------------- spec
+
+
+def probability_columns(classes: tuple[Any, ...]) -> list[str]:
+    """Names of the columns of class probabilities, in class order."""
+    return [f"probability_{value}" for value in classes]
+
+
+def make_spec(run: RunSpec, declaration: Declaration, program: FileRef) -> dict[str, Any]:
+    """What serving must know besides the program: columns, vocabularies, fillings, classes, digests."""
+    statistics = run.statistics
+    return {
+        "format": serving.FORMAT,
+        "name": run.name,
+        "run_id": run.run_id,
+        "task": declaration.task.kind,
+        "label": run.spec.label,
+        "numeric": [{"name": s.name, "fill": s.fill, "typical": s.mean, "boolean": s.name in run.spec.boolean} for s in statistics.numeric],
+        "categorical": [{"name": s.name, "values": list(s.values)} for s in statistics.categorical],
+        "tensor": [{"name": s.name, "shape": list(s.shape), "dtype": s.dtype} for s in statistics.tensor],
+        "classes": list(statistics.classes),
+        "class_dtype": _class_dtype(statistics.classes),
+        "probability_columns": probability_columns(statistics.classes),
+        "derived": dict(declaration.data.derive),
+        "csv": declaration.data.csv.model_dump(mode="json"),
+        "null_texts": list(declaration.data.csv.null_values),
+        "program": {"file": Path(program.path).name, "sha256": program.sha256, "num_bytes": program.num_bytes},
+        "statistics_sha256": digest_of(statistics),
+        "versions": {name: version for name, version in library_versions().items() if name in ("torch", "numpy", "pandas", "mlflow")},
+    }
+
+
+def _class_dtype(classes: tuple[Any, ...]) -> str:
+    """The pandas type of predicted classes."""
+    names: dict[type, str] = {bool: "bool", int: "int64", str: "str"}
+    kinds = {type(value) for value in classes}
+    return names.get(kinds.pop(), "float64") if len(kinds) == 1 else "float64"
+
+
+# ------------------------------------------------------------------------------------------- parity
+
+
+def parity(run: RunSpec, network: nn.Module, program: serving.Program, spec: dict[str, Any], table: TrainTable | ValTable | TestTable) -> float:
+    """
+    Largest difference between the served path from raw rows and the network on the stored arrays of those rows.
+
+    Batches of 1, 3 and up to 256 rows go through the program. A regression is compared in standard deviations
+    of its label.
+
+    Raises:
+        IntegrityError: the difference reaches 1e-6 or is not a number, naming where.
+    """
+    declaration, frame = declare(run.declaration), _first_rows(table.file.file)
+    expected = predict(declaration, run.statistics, reference_scores(network, run.arrays.side(table.side), len(frame)))
+    unit = run.statistics.target_scale if declaration.task.kind == "regression" else 1.0
+    worst = 0.0
+    for rows in sorted({1, min(3, len(frame)), len(frame)}):
+        found = serving.run(program, serving.inputs(spec, frame.iloc[:rows]))
+        difference = np.abs(found - expected[:rows]).reshape(rows, -1).max(axis=1) / unit
+        if not (difference < PARITY).all():
+            at = int(np.argmax(np.where(np.isnan(difference), np.inf, difference)))
+            raise IntegrityError(
+                f"the exported program differs from the network by {difference[at]:.3g} in row {frame['__id'].iloc[at]!r} ({table.side}, batch of {rows}), "
+                f"expected less than {PARITY:g}; the model must treat rows alike for every batch size, in eval mode, and keep no state"
+            )
+        worst = max(worst, float(difference.max()))
+    return worst
+
+
+def _first_rows(path: Path) -> pd.DataFrame:
+    """The first rows of a split's table, as raw named columns."""
+    with pq.ParquetFile(path) as file:
+        return next(file.iter_batches(batch_size=PARITY_ROWS)).to_pandas()

@@ -1,0 +1,69 @@
+"""Train one run.
+
+    torchrun --nproc-per-node R -m training.main --config resolved.json --run-dir DIR
+
+There are no other flags: `resolved.json` (a RunSpec) says everything. Started again on the same run directory it goes
+on where it was; SIGTERM or SIGINT ends it at the next step boundary with a checkpoint and exit code 0. The result is
+`result.json` in the run directory. A failure's cause goes to TORCHELASTIC_ERROR_FILE, from where torchrun's parent
+gets it, and to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from pydantic import ValidationError
+from torch.distributed.elastic.multiprocessing.errors import record
+
+from schemas.errors import ConfigError
+from schemas.load import declare
+from schemas.records import RunSpec
+from training.guard import StopSignal, follow_launcher
+from training.loop import train
+from training.parallel import Parallel
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run from the command line; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m training.main", description="Train one run from its resolved declaration.")
+    parser.add_argument("--config", type=Path, required=True, help="resolved.json")
+    parser.add_argument("--run-dir", type=Path, required=True, help="where checkpoints, metrics and the result go")
+    options = parser.parse_args(arguments)
+    # The group closes after the failure was recorded: peers fail when it closes, and the earliest failure is reported.
+    with ExitStack() as stack:
+        _run(options.config, options.run_dir, stack)
+    return 0
+
+
+@record
+def _run(config: Path, run_dir: Path, stack: ExitStack) -> None:
+    follow_launcher()
+    stop = StopSignal().install()
+    spec = read_spec(config)
+    parallel = stack.enter_context(Parallel.open(declare(spec.declaration, str(config)).train.device))
+    logging.basicConfig(level=logging.INFO if parallel.is_main else logging.ERROR, format="%(asctime)s %(message)s", stream=sys.stdout)
+    try:
+        train(spec, run_dir.absolute(), parallel, stop)
+    except Exception as error:
+        parallel.let_the_cause_be_first(error)
+        raise
+
+
+def read_spec(path: Path) -> RunSpec:
+    """The run that a `resolved.json` describes.
+
+    Raises:
+        ConfigError: the file cannot be read or is not a RunSpec.
+    """
+    try:
+        return RunSpec.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise ConfigError(f"{path}: expected a resolved run (RunSpec as JSON): {error}; write it with `bulkhead run`") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

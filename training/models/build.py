@@ -1,0 +1,158 @@
+"""Resolve a declaration to a network with the contract `forward(batch) -> scores [B, K]`, float32.
+
+Batch keys: `numeric` float32 [B, Dn], `categorical` int64 [B, Dc], `tensor_<column>` as stored (uint8 or float32)
+[B, *shape]. K = 1 for binary (log odds) and regression (scaled label), the number of classes for multiclass
+(logits). The loss is never inside: scores are raw.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from schemas.config import CnnModel, CustomModel, Declaration, LinearModel, MlpModel, ResMlpModel
+from schemas.errors import ConfigError
+from schemas.records import Statistics, TensorStats
+from training.models.cnn import Cnn
+from training.models.linear import Linear
+from training.models.mlp import Mlp
+from training.models.resmlp import ResMlp
+from training.models.shape import ModelShape, model_shape
+
+ALLOWED = "BULKHEAD_ALLOW_IMPORTS"
+
+
+def build_model(declaration: Declaration, statistics: Statistics) -> nn.Module:
+    """The declared network with its initial weights, a pure function of the declaration and the statistics.
+
+    Weights are drawn from `train.seed` alone, on the CPU, and the global random state is left as it was: every
+    rank builds the same network.
+
+    Raises:
+        ConfigError: there is no feature left, the model does not fit the features, or a custom class is not
+            allowed, not found, or not an `nn.Module`.
+    """
+    shape = model_shape(declaration, statistics)
+    if not shape.keys:
+        raise ConfigError("the model has no input: no feature column is left; declare features in data.columns or see which were dropped as constant")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(declaration.train.seed)
+        return Network(shape, statistics, _body(declaration, shape))
+
+
+def count_parameters(network: nn.Module) -> tuple[int, int]:
+    """Number of parameters, and of those that are trained."""
+    sizes = [(p.numel(), p.requires_grad) for p in network.parameters()]
+    return sum(n for n, _ in sizes), sum(n for n, trained in sizes if trained)
+
+
+class Network(nn.Module):
+    """A body between its contract: checks the batch, scales tensors, checks and returns float scores [B, K].
+
+    Tensors are stored as they came; `(x - mean) / sd` by channel happens here, with train statistics in buffers
+    that are not part of the state dict (they belong to the statistics, not to the weights).
+    """
+
+    def __init__(self, shape: ModelShape, statistics: Statistics, body: nn.Module) -> None:
+        super().__init__()
+        self.shape = shape
+        self.body = body
+        for index, stats in enumerate(statistics.tensor):
+            self.register_buffer(f"mean_{index}", _per_channel(stats, stats.mean), persistent=False)
+            self.register_buffer(f"std_{index}", _per_channel(stats, [s or 1.0 for s in stats.std]), persistent=False)
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        """Batch → raw scores [B, K].
+
+        Raises:
+            ConfigError: keys or widths of the batch, or the body's output, break the contract.
+        """
+        check_batch(self.shape, batch)
+        inputs = dict(batch)
+        for index, key in enumerate(self.shape.tensors):
+            mean, std = getattr(self, f"mean_{index}"), getattr(self, f"std_{index}")
+            inputs[key] = (batch[key].to(mean.dtype) - mean) / std
+        scores = self.body(inputs)
+        check_scores(self.shape, next(iter(batch.values())).shape[0], scores)
+        return scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores
+
+
+def check_batch(shape: ModelShape, batch: dict[str, Tensor]) -> None:
+    """Refuse a batch whose keys or shapes are not those of the contract.
+
+    Raises:
+        ConfigError: naming the key, the expected and the found shape.
+    """
+    if set(batch) != set(shape.keys):
+        raise ConfigError(f"the model expects the batch keys {sorted(shape.keys)}, got {sorted(batch)}; label and weight are not inputs")
+    widths = {"numeric": (shape.numeric,), "categorical": (len(shape.categories),), **shape.tensors}
+    for key, value in batch.items():
+        if tuple(value.shape[1:]) != widths[key]:
+            raise ConfigError(f"batch[{key!r}]: expected {['B', *widths[key]]}, got {list(value.shape)}; the arrays were made with other statistics")
+
+
+def check_scores(shape: ModelShape, rows: int, scores: Any) -> None:
+    """Refuse scores that are not a tensor [B, K].
+
+    Raises:
+        ConfigError: naming the expected and the found shape.
+    """
+    if not isinstance(scores, Tensor):
+        raise ConfigError(f"the model must return one tensor of raw scores [B, {shape.outputs}], got {type(scores).__name__}")
+    if scores.ndim != 2 or scores.shape[1] != shape.outputs or scores.shape[0] != rows:
+        raise ConfigError(
+            f"the model must return raw scores [B, {shape.outputs}] = [{rows}, {shape.outputs}], got {list(scores.shape)}; set the width of its last layer to {shape.outputs} and squeeze nothing"
+        )
+
+
+def _per_channel(stats: TensorStats, values: tuple[float, ...] | list[float]) -> Tensor:
+    """[C] → [C, 1, 1] for a [C, H, W] tensor, else [1]: broadcasts against [B, *shape]."""
+    tensor = torch.tensor(values, dtype=torch.float32)
+    return tensor.view(-1, *[1] * (len(stats.shape) - 1)) if len(stats.shape) == 3 and len(values) == stats.shape[0] else tensor
+
+
+def _body(declaration: Declaration, shape: ModelShape) -> nn.Module:
+    config = declaration.model
+    match config:
+        case LinearModel():
+            return Linear(shape)
+        case MlpModel():
+            return Mlp(shape, config)
+        case ResMlpModel():
+            return ResMlp(shape, config)
+        case CnnModel():
+            return Cnn(shape, config)
+    return custom_body(config, shape)
+
+
+def custom_body(config: CustomModel, shape: ModelShape) -> nn.Module:
+    """A user's own module, constructed as `Class(shape, **options)`; it gets scaled tensors and returns scores [B, K].
+
+    Only top-level packages named in BULKHEAD_ALLOW_IMPORTS (comma separated) are ever imported.
+
+    Raises:
+        ConfigError: the package is not allowed, cannot be imported, or the class is not an `nn.Module` or refuses its options.
+    """
+    module_name, _, class_name = config.path.partition(":")
+    allowed = [name.strip() for name in os.environ.get(ALLOWED, "").split(",") if name.strip()]
+    package = module_name.partition(".")[0]
+    if package not in allowed:
+        raise ConfigError(
+            f"model.path {config.path!r}: package {package!r} is not allowed (allowed: {', '.join(allowed) or 'none'}); if you trust its code, set {ALLOWED}={','.join([*allowed, package])}"
+        )
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"model.path {config.path!r}: cannot be imported ({error}); give package.module:ClassName of an installed package") from error
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise ConfigError(f"model.path {config.path!r}: expected a class derived from torch.nn.Module, got {found!r}")
+    try:
+        return found(shape, **config.options)
+    except TypeError as error:
+        raise ConfigError(
+            f"model.path {config.path!r}: cannot be constructed as {class_name}(shape, **options) with options {sorted(config.options)} ({error})"
+        ) from error

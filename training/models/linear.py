@@ -1,0 +1,45 @@
+"""Linear model: one-hot regression without the one-hot."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from training.models.inputs import Head
+from training.models.shape import ModelShape
+
+
+class Linear(nn.Module):
+    """Scores linear in the numeric columns, the tensor values and the one-hot of each category.
+
+    A category's one-hot weights are the rows of one embedding table [sum of codes, K] with an offset per column,
+    so that no one-hot is ever built. Their rows start N(0, 0.1² / columns), those of unseen codes at 0.
+    """
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.numeric = shape.numeric > 0
+        self.tensor_keys = tuple(shape.tensors)
+        width = shape.numeric + shape.tensor_width
+        # Without dense inputs the layer is its bias alone: a constant input column of zero width carries it.
+        self.dense = Head(width, shape) if width else None
+        self.bias = None if width else nn.Parameter(torch.tensor(shape.prior))
+        self.categories = nn.Embedding(sum(shape.categories), shape.outputs) if shape.categories else None
+        if self.categories is not None:
+            starts = [sum(shape.categories[:i]) for i in range(len(shape.categories))]
+            self.register_buffer("offsets", torch.tensor(starts), persistent=False)
+            nn.init.normal_(self.categories.weight, std=0.1 / math.sqrt(len(starts)))
+            unseen = [start + code for start, codes in zip(starts, shape.unseen, strict=True) for code in codes]
+            with torch.no_grad():
+                self.categories.weight[unseen] = 0.0
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        """Batch → scores [B, K]."""
+        parts = ([batch["numeric"]] if self.numeric else []) + [batch[key].flatten(1) for key in self.tensor_keys]
+        scores = self.dense(torch.cat(parts, dim=1)) if self.dense is not None else self.bias
+        if self.categories is None:
+            return scores
+        # [B, Dc] -> [B, Dc, K] -> [B, K]
+        return scores + self.categories(batch["categorical"] + self.offsets).sum(1)

@@ -1,0 +1,41 @@
+"""The modes `exact` and `fast`: what each promises, and the settings that keep the promise."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from schemas.config import TrainConfig
+
+
+def promise(train: TrainConfig, world_size: int) -> str:
+    """The sentence that the run prints and records."""
+    if train.mode == "exact":
+        ranks = "1 rank" if world_size == 1 else f"{world_size} ranks"
+        return (
+            f"exact: the same machine type, software, device, CPU threads and {ranks} give bit-identical weights, also when the run is killed and started again"
+        )
+    return "fast: autotuned kernels may round differently from run to run; no promise but the metric"
+
+
+def cpu_threads(train: TrainConfig, local_world_size: int) -> int:
+    """CPU threads of one rank: as declared, else an equal share of the cores this process may use."""
+    return train.threads or max(1, len(os.sched_getaffinity(0)) // local_world_size)
+
+
+def apply_mode(train: TrainConfig, local_world_size: int) -> None:
+    """Set threads, matrix precision and determinism of this process; before its first CUDA call.
+
+    Args:
+        train: the declared mode, threads and precision.
+        local_world_size: ranks on this machine, which share its cores.
+    """
+    exact = train.mode == "exact"
+    if exact:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when its first handle is made
+    torch.set_num_threads(cpu_threads(train, local_world_size))
+    torch.set_float32_matmul_precision(train.matmul_precision)
+    torch.use_deterministic_algorithms(exact)
+    torch.backends.cudnn.deterministic = exact
+    torch.backends.cudnn.benchmark = not exact

@@ -1,0 +1,188 @@
+"""One batch learned by heart: a network, loss and optimizer that cannot do that cannot learn anything.
+
+Dropout, weight decay, label smoothing and class weights are off; the network is a copy. "Near zero" is 2 % of
+what the best constant prediction gets on the batch.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from schemas.config import Declaration
+from schemas.records import CheckResult, Statistics
+from training.losses import Loss, make_loss
+from training.models.shape import ModelShape
+from training.probe import Probe
+
+ROWS, FEWER_ROWS = 32, 8
+STEPS = 400
+WARM_UP = 20
+NEAR_ZERO = 0.02
+LR, LR_FEWER, LR_LINEAR = 2e-3, 5e-4, 0.1
+MAX_SECONDS = 60.0
+CHECK_EVERY = 10
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Losses by step, what a constant gets on the same rows, the last scores, and how it ended."""
+
+    rows: int
+    losses: tuple[float, ...]
+    constant: float
+    scores: Tensor
+    reached: bool
+    out_of_time: bool
+
+    @property
+    def share(self) -> float:
+        """Last loss as a share of the constant's."""
+        return self.losses[-1] / max(self.constant, 1e-12)
+
+
+def overfit(network: nn.Module, declaration: Declaration, statistics: Statistics, shape: ModelShape, probe: Probe) -> tuple[CheckResult, Curve]:
+    """Whether the network learns one batch by heart, with the curve.
+
+    A network that fails on 32 rows is tried on 8: passing those alone is a warning (a small network, or inputs
+    that barely differ). A linear model is tried on at most half as many rows as it has inputs, because more need
+    not be linearly separable.
+    """
+    plain = declaration.model_copy(update={"loss": declaration.loss.model_copy(update={"label_smoothing": 0.0, "class_weights": "none"})})
+    loss, deadline = make_loss(plain, statistics), time.monotonic() + MAX_SECONDS
+    most, *fewer = _attempts(declaration, shape, len(probe))
+    curve = best = learn(network, loss, shape.outputs, probe.first(most[0]), most[1], deadline)
+    for rows, lr in fewer:
+        if curve.reached or not math.isfinite(curve.losses[-1]):
+            break
+        curve = learn(network, loss, shape.outputs, probe.first(rows), lr, deadline)
+    shown = curve if curve.reached else best
+    return _judge(declaration, probe, shown), shown
+
+
+def _attempts(declaration: Declaration, shape: ModelShape, available: int) -> tuple[tuple[int, float], ...]:
+    """Rows and learning rates to try, hardest first."""
+    if declaration.model.kind != "linear":
+        return (min(ROWS, available), LR), (min(FEWER_ROWS, available), LR_FEWER)
+    inputs = shape.numeric + shape.tensor_width + sum(n - 1 for n in shape.categories)
+    rows = max(2, min(ROWS, available, inputs // 2))
+    return (rows, LR_LINEAR), (max(2, rows // 4), LR_LINEAR), (2, LR_LINEAR)
+
+
+def learn(network: nn.Module, loss: Loss, outputs: int, probe: Probe, lr: float, deadline: float) -> Curve:
+    """Train a copy of the network on these rows alone until the loss is near zero, or for 400 steps, or out of time."""
+    student = without_dropout(copy.deepcopy(network))
+    constant = constant_loss(loss, probe.label, outputs)
+    optimizer = torch.optim.AdamW([p for p in student.parameters() if p.requires_grad], lr=lr, weight_decay=0.0)
+    losses: list[float] = []
+    for step in range(STEPS):
+        optimizer.zero_grad(set_to_none=True)
+        scores = student(probe.inputs)
+        value = loss.per_row(scores, probe.label).mean()
+        losses.append(float(value.detach()))
+        reached = losses[-1] <= NEAR_ZERO * constant or (step % CHECK_EVERY == 0 and _eval_loss(student, loss, probe) <= NEAR_ZERO * constant)
+        late = time.monotonic() > deadline
+        if reached or late or not math.isfinite(losses[-1]):
+            break
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = lr * min(1.0, (step + 1) / WARM_UP) * (1 - step / STEPS)
+        optimizer.step()
+    return Curve(len(probe), tuple(losses), constant, scores.detach(), reached, late and not reached)
+
+
+def without_dropout(network: nn.Module) -> nn.Module:
+    """The network in train mode with every dropout module set to 0."""
+    for module in network.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.p = 0.0
+    return network.train()
+
+
+def constant_loss(loss: Loss, label: Tensor, outputs: int) -> float:
+    """Mean loss of the best constant scores on these labels: their shares as log odds, or their mean."""
+    if label.dtype.is_floating_point:
+        scores = label.mean().reshape(1, 1)
+    else:
+        counts = torch.bincount(label, minlength=max(2, outputs)).clamp(min=1e-3).log()
+        scores = (counts[1] - counts[0]).reshape(1, 1) if outputs == 1 else counts.reshape(1, -1)
+    return float(loss.per_row(scores.expand(len(label), -1), label).mean())
+
+
+def _eval_loss(student: nn.Module, loss: Loss, probe: Probe) -> float:
+    """The loss in eval mode: dropout written as a function cannot be turned off otherwise."""
+    student.eval()
+    with torch.inference_mode():
+        value = float(loss.per_row(student(probe.inputs), probe.label).mean())
+    student.train()
+    return value
+
+
+# ----------------------------------------------------------------------------------------- verdict
+
+
+def _judge(declaration: Declaration, probe: Probe, curve: Curve) -> CheckResult:
+    figures: dict[str, float | int | str | None] = {
+        "rows": curve.rows,
+        "steps": len(curve.losses),
+        "first_loss": _finite(curve.losses[0]),
+        "last_loss": _finite(curve.losses[-1]),
+        "constant_loss": curve.constant,
+    }
+    did = f"{curve.rows} rows, loss {curve.losses[0]:.3g} → {curve.losses[-1]:.2g} in {len(curve.losses)} steps"
+    if curve.reached and (declaration.model.kind == "linear" or curve.rows >= min(ROWS, len(probe))):
+        return CheckResult(name="overfit", verdict="pass", summary=f"One batch was learned by heart: {did}.", figures=figures)
+    if curve.reached:
+        summary = f"{did}; {min(ROWS, len(probe))} rows were not learned by heart: the network is small, or its inputs barely differ between rows."
+        return CheckResult(name="overfit", verdict="warn", summary=summary, figures=figures, remedy="try a wider or deeper model")
+    if curve.out_of_time and curve.share < 0.5:
+        return CheckResult(name="overfit", verdict="warn", summary=f"{did}: on its way, but stopped after {MAX_SECONDS:.0f} s.", figures=figures)
+    summary, remedy = _diagnose(declaration, probe, curve)
+    return CheckResult(
+        name="overfit",
+        verdict="fail",
+        summary=f"One batch could not be learned by heart: {did}, {curve.share:.0%} of a constant prediction's loss. {summary}",
+        figures=figures,
+        remedy=remedy,
+    )
+
+
+def _diagnose(declaration: Declaration, probe: Probe, curve: Curve) -> tuple[str, str]:
+    """What is probably wrong, and what to do."""
+    scores = curve.scores
+    within = bool((scores >= 0).all() and (scores <= 1).all())
+    if not math.isfinite(curve.losses[-1]):
+        return "The loss is not finite after a few steps.", "look for log, division or sqrt of values near 0 in forward"
+    if declaration.task.kind == "binary" and within:
+        return "All scores lie between 0 and 1: a sigmoid in the model.", "return log odds; the loss applies the sigmoid"
+    if declaration.task.kind == "multiclass" and within and torch.allclose(scores.sum(1), torch.ones(len(scores)), atol=1e-3):
+        return "Each row's scores add up to 1: a softmax in the model.", "return logits; the loss applies the softmax"
+    if declaration.task.kind == "regression" and bool((scores >= 0).all()) and bool((probe.label[: curve.rows] < 0).any()):
+        return (
+            "No score is below 0 though labels are: the output is bounded below (relu, softplus, exp?).",
+            "end with a plain linear layer; labels are scaled to mean 0",
+        )
+    if float(scores.std(0).max()) < 1e-4:
+        return (
+            "All rows get the same scores: the inputs do not reach the output.",
+            "follow one input through forward; look for a dead activation or an input that is multiplied by 0",
+        )
+    if curve.losses[-1] > 0.9 * curve.losses[0]:
+        return (
+            "The loss hardly moved: the gradient does not reach what matters, or labels contradict their rows.",
+            "look for .detach(), frozen layers or a bounded output in forward, and check that labels belong to their rows",
+        )
+    return (
+        "It moved, but not far enough: the output is bounded or rounded, or the network is too small.",
+        "end with a plain linear layer without activation; try a wider model",
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

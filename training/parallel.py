@@ -1,0 +1,229 @@
+"""Ranks, devices and collectives. The only file that names DDP or a process group.
+
+    with Parallel.open(device="auto") as parallel:
+        wrapped = parallel.wrap(model)
+
+Works the same under `torchrun` and in a plain process (one rank, no process group). Tensors on the CPU travel by
+gloo, tensors on a GPU by nccl. "Collective" in a docstring means: call on every rank, in the same order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from schemas import errors
+from schemas.errors import BulkheadError, ConfigError, TrainingError
+
+TIMEOUT_SECONDS = 600.0  # longer than the longest work of rank 0 alone: writing a checkpoint, metrics on a large side
+LAST_TENSOR_SECONDS = 0.1
+CAUSE_FIRST_SECONDS = 3.0  # torchrun reports the earliest failure, with timestamps in whole seconds
+
+T = TypeVar("T")
+
+
+class Parallel:
+    """This process among its peers; close it on every exit path (`with`).
+
+    Args:
+        rank: number of this process over all machines.
+        world_size: number of processes.
+        local_rank: number of this process on its machine, which is the number of its GPU.
+        local_world_size: processes on this machine.
+        device: where this rank computes.
+    """
+
+    def __init__(self, rank: int = 0, world_size: int = 1, local_rank: int = 0, local_world_size: int = 1, device: torch.device | None = None) -> None:
+        self.rank, self.world_size, self.local_rank, self.local_world_size = rank, world_size, local_rank, local_world_size
+        self.device = device or torch.device("cpu")
+
+    @classmethod
+    def open(cls, device: str = "auto", timeout_seconds: float = TIMEOUT_SECONDS) -> Parallel:
+        """Join the group that `torchrun` announced in the environment; without it, stand alone.
+
+        Args:
+            device: auto (cuda where there is one), cpu or cuda.
+            timeout_seconds: after which a collective that a peer does not join fails.
+
+        Raises:
+            ConfigError: cuda is declared and absent, or there are more ranks than GPUs on this machine.
+        """
+        world_size, local_rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
+        parallel = cls(int(os.environ.get("RANK", "0")), world_size, local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", "1")), _device(device, local_rank))
+        if parallel.device.type == "cuda":
+            torch.cuda.set_device(parallel.device)
+        if world_size > 1:
+            on_gpu = parallel.device.type == "cuda"
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=timedelta(seconds=timeout_seconds), device_id=parallel.device if on_gpu else None
+            )
+        return parallel
+
+    def __enter__(self) -> Parallel:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the group; a second call does nothing."""
+        if self.world_size > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+            # gloo's threads outlive the group where a DDP module was made. One that is still about to drop the tensor
+            # of the last collective when Python shuts down aborts the process (SIGABRT): let it have its turn.
+            time.sleep(LAST_TENSOR_SECONDS)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this rank writes: the first one."""
+        return self.rank == 0
+
+    # ------------------------------------------------------------------------------------- model
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The module to call in training: gradients are averaged over ranks in its backward pass. Collective.
+
+        Running statistics (buffers that are saved) follow rank 0; constant ones are not sent again.
+        """
+        if self.world_size == 1:
+            return model
+        return DistributedDataParallel(
+            model,
+            device_ids=[self.device.index] if self.device.type == "cuda" else None,
+            forward_sync_buffers=bool(_running_buffers(model)),
+            gradient_as_bucket_view=True,
+        )
+
+    def no_sync(self, wrapped: nn.Module) -> AbstractContextManager[Any]:
+        """Backward passes inside add to the local gradient only."""
+        return wrapped.no_sync() if isinstance(wrapped, DistributedDataParallel) else nullcontext()
+
+    def sync_buffers(self, model: nn.Module) -> None:
+        """Give every rank the running statistics of rank 0, so that all evaluate the same function. Collective."""
+        if self.world_size > 1:
+            for buffer in _running_buffers(model):
+                dist.broadcast(buffer, 0)
+
+    # ------------------------------------------------------------------------------- collectives
+
+    def all_reduce_sum(self, tensor: Tensor) -> Tensor:
+        """Sum over ranks, in place. Collective."""
+        if self.world_size > 1:
+            dist.all_reduce(tensor, dist.ReduceOp.SUM)
+        return tensor
+
+    def all_reduce_max(self, tensor: Tensor) -> Tensor:
+        """Largest over ranks, in place. Collective."""
+        if self.world_size > 1:
+            dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        return tensor
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set on any rank. Collective."""
+        return bool(self.all_reduce_max(torch.tensor([float(flag)])).item())
+
+    def broadcast(self, tensor: Tensor) -> Tensor:
+        """The tensor of rank 0, in place. Collective."""
+        if self.world_size > 1:
+            dist.broadcast(tensor, 0)
+        return tensor
+
+    def barrier(self) -> None:
+        """Wait until every rank is here. Collective."""
+        self.all_reduce_sum(torch.zeros(1))
+
+    def gather_bytes(self, payload: bytes) -> list[bytes]:
+        """What each rank gave, by rank, on every rank. Collective."""
+        if self.world_size == 1:
+            return [payload]
+        sizes = torch.zeros(self.world_size, dtype=torch.int64)
+        sizes[self.rank] = len(payload)
+        dist.all_reduce(sizes)
+        table = torch.zeros((self.world_size, int(sizes.max())), dtype=torch.uint8)
+        table[self.rank, : len(payload)] = torch.frombuffer(bytearray(payload or b"\0"), dtype=torch.uint8)[: len(payload)]
+        dist.all_reduce(table)
+        return [bytes(table[rank, :size].numpy().tobytes()) for rank, size in enumerate(sizes.tolist())]
+
+    def broadcast_text(self, text: str = "") -> str:
+        """The text of rank 0. Collective."""
+        return self.gather_bytes(text.encode() if self.is_main else b"")[0].decode()
+
+    def on_main(self, work: Callable[[], T]) -> T:
+        """Do the work on rank 0 alone; its result, or what it raises, reaches every rank. Collective.
+
+        Args:
+            work: returns something that JSON can hold.
+
+        Raises:
+            BulkheadError: of the class and with the message that the work raised on rank 0.
+        """
+        if self.world_size == 1:
+            return work()
+        if not self.is_main:
+            answer: T = _unpack(self.broadcast_text())
+            return answer
+        try:
+            result = work()
+        except Exception as error:
+            self.broadcast_text(json.dumps({"error": type(error).__name__, "message": str(error)}))
+            raise
+        self.broadcast_text(json.dumps({"value": result}))
+        return result
+
+    # ----------------------------------------------------------------------------------- failure
+
+    def let_the_cause_be_first(self, error: BaseException) -> None:
+        """Where an error only tells that a peer has gone, wait, so that the peer's own error is reported as the cause.
+
+        Raises:
+            TrainingError: in place of such an error.
+        """
+        if self.world_size > 1 and is_peer_failure(error):
+            time.sleep(CAUSE_FIRST_SECONDS)
+            raise TrainingError(
+                f"rank {self.rank} lost its connection to another rank, which failed or was killed first; see that rank's message in train.log"
+            ) from error
+
+
+def is_peer_failure(error: BaseException) -> bool:
+    """Whether an error says that another rank has gone or did not answer in time."""
+    text = str(error)
+    return (
+        isinstance(error, RuntimeError) and not isinstance(error, BulkheadError) and (isinstance(error, dist.DistError) or "gloo" in text or "by peer" in text)
+    )
+
+
+def _unpack(text: str) -> Any:
+    answer = json.loads(text)
+    if "error" not in answer:
+        return answer["value"]
+    kind = getattr(errors, answer["error"], TrainingError)
+    raise (kind if isinstance(kind, type) and issubclass(kind, BulkheadError) else TrainingError)(answer["message"])
+
+
+def _device(declared: str, local_rank: int) -> torch.device:
+    found = torch.cuda.is_available()
+    if declared == "cuda" and not found:
+        raise ConfigError("train.device is cuda, but torch finds no CUDA device here; set train.device: cpu or auto")
+    if declared == "cpu" or not found:
+        return torch.device("cpu")
+    if local_rank >= torch.cuda.device_count():
+        raise ConfigError(f"local rank {local_rank} has no GPU of its own: this machine has {torch.cuda.device_count()}; lower train.ranks")
+    return torch.device("cuda", local_rank)
+
+
+def _running_buffers(model: nn.Module) -> list[Tensor]:
+    """Buffers that training changes: those in the state dict."""
+    saved = model.state_dict(keep_vars=True)
+    return [buffer for name, buffer in model.named_buffers() if name in saved]

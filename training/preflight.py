@@ -1,0 +1,379 @@
+"""What would fail after hours fails here in seconds: model, loss and labels on a few train rows.
+
+Every check says what was found and, when it fails, what is probably wrong and where. The network is a copy with
+its initial weights; nothing is changed, the global random state neither. One process, on the CPU.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from schemas.config import Declaration
+from schemas.errors import ConfigError, PreflightError, first_few
+from schemas.load import declare
+from schemas.records import ArraysRef, CheckReport, CheckResult, PreflightReport, RunSpec, SplitArrays, Statistics
+from training.data.shards import load_arrays
+from training.losses import Loss, make_loss
+from training.models.build import build_model, count_parameters
+from training.models.shape import NULL, UNKNOWN, ModelShape, model_shape
+from training.overfit import ROWS, overfit, without_dropout
+from training.probe import Probe, first_rows, spread_rows
+
+SAMPLE_ROWS = 512  # for the initial loss
+COMPANY_ROWS = 16  # for what rows do to each other
+GRADIENT_STEPS = 3  # a layer behind one that starts at zero gets its gradient from the second step on
+EXTREME = 10.0  # standard deviations, where the declaration sets no clip
+SAME = 1e-4  # largest difference that counts as rounding, relative to the scores
+LOSS_WARN, LOSS_FAIL = 1.25, 2.0  # initial loss as a multiple of theory
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is checked, and on which rows: `sample` for the initial loss, `spread` for all else."""
+
+    declaration: Declaration
+    statistics: Statistics
+    shape: ModelShape
+    network: nn.Module
+    loss: Loss
+    sample: Probe
+    spread: Probe
+
+
+def preflight(run: RunSpec) -> PreflightReport:
+    """All checks of a run's model, loss and labels; failed ones are in the report, none stops the others.
+
+    Raises:
+        ConfigError: the model cannot be built.
+        PreflightError: labels are not valid, or the forward pass cannot be run at all: nothing else could be checked.
+    """
+    declaration = declare(run.declaration)
+    labels = check_labels(declaration, run.statistics, run.arrays)
+    if labels.verdict == "fail":
+        raise PreflightError(_line(labels))
+    train = load_arrays(run.arrays.train)
+    network = build_model(declaration, run.statistics)
+    report = inspect(declaration, run.statistics, network, first_rows(train, SAMPLE_ROWS), spread_rows(train, ROWS))
+    return report.model_copy(update={"checks": CheckReport(results=(labels, *report.checks.results))})
+
+
+def require_passed(report: PreflightReport) -> None:
+    """Let a report without a failed check through.
+
+    Raises:
+        PreflightError: one line per failed check: what was found, what to do.
+    """
+    if report.checks.failed:
+        raise PreflightError("preflight failed, nothing was trained:\n  " + "\n  ".join(_line(r) for r in report.checks.failed))
+
+
+def inspect(declaration: Declaration, statistics: Statistics, network: nn.Module, sample: Probe, spread: Probe) -> PreflightReport:
+    """All checks of a network on the given rows: `sample` drawn at random, `spread` with pairwise different inputs.
+
+    Raises:
+        PreflightError: the forward pass cannot be run, or its scores do not have the contract's shape.
+    """
+    started = time.monotonic()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(declaration.train.seed)
+        subject = Subject(declaration, statistics, model_shape(declaration, statistics), network, make_loss(declaration, statistics), sample, spread)
+        results = [check_forward(subject)]
+        if results[0].verdict == "fail":
+            raise PreflightError(_line(results[0]))
+        initial, initial_loss, expected = check_initial_loss(subject)
+        results += [
+            check_extremes(subject),
+            check_gradients(subject),
+            initial,
+            check_independence(subject),
+            check_batch_statistics(subject),
+            check_repeatable(subject),
+        ]
+        result, curve = overfit(network, declaration, statistics, subject.shape, spread) if count_parameters(network)[1] else (None, None)
+    total, trainable = count_parameters(network)
+    return PreflightReport(
+        checks=CheckReport(results=(*results, *([result] if result else []))),
+        num_parameters=total,
+        num_trainable=trainable,
+        initial_loss=initial_loss,
+        expected_loss=expected,
+        overfit_losses=curve.losses if curve else (),
+        overfit_steps=len(curve.losses) if curve else 0,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _line(result: CheckResult) -> str:
+    return f"{result.name}: {result.summary}" + (f" Remedy: {result.remedy}." if result.remedy else "")
+
+
+def _passed(name: str, summary: str, **figures: float | int | str | None) -> CheckResult:
+    return CheckResult(name=name, verdict="pass", summary=summary, figures=figures)
+
+
+def _failed(name: str, summary: str, remedy: str, **figures: float | int | str | None) -> CheckResult:
+    return CheckResult(name=name, verdict="fail", summary=summary, remedy=remedy, figures=figures)
+
+
+# ------------------------------------------------------------------------------------------- labels
+
+
+def check_labels(declaration: Declaration, statistics: Statistics, arrays: ArraysRef) -> CheckResult:
+    """Labels of train and val are class indices of the declared classes, or finite values; weights have a positive sum; train holds two labels."""
+    for side, ref in (("train", arrays.train), ("val", arrays.val)):
+        wrong = _wrong_labels(declaration, statistics, ref)
+        if wrong:
+            return _failed("labels", f"{side}: {wrong[0]}", wrong[1])
+    label = load_arrays(arrays.train)["label"]
+    if (label == label[0]).all():
+        return _failed(
+            "labels", f"train: all {len(label)} labels are {label[0]}; there is nothing to learn.", "check data.filter, the split and the label's column"
+        )
+    return _passed("labels", f"Labels of {arrays.train.rows:,} train and {arrays.val.rows:,} val rows are valid.")
+
+
+def _wrong_labels(declaration: Declaration, statistics: Statistics, side: SplitArrays) -> tuple[str, str] | None:
+    """What is wrong with a side's labels or weights, and the remedy."""
+    arrays = load_arrays(side)
+    label, weight = arrays["label"], arrays.get("weight")
+    if weight is not None and not (np.isfinite(weight).all() and weight.min() >= 0 and weight.sum() > 0):
+        return "weights must be finite, at least 0, and not all 0.", "look at the column with role weight"
+    if declaration.task.kind == "regression":
+        bad = np.flatnonzero(~np.isfinite(label))
+        return (
+            (f"{len(bad)} labels are not finite (first rows: {first_few(bad[:5], len(bad))}).", "filter those rows, or set data.null_labels: drop")
+            if len(bad)
+            else None
+        )
+    last = len(statistics.classes) - 1
+    bad = np.flatnonzero((label < 0) | (label > last))
+    if not len(bad):
+        return None
+    hint = " They seem to count from 1: off by one." if label.min() == 1 and label.max() == last + 1 else ""
+    summary = f"expected class indices 0 to {last} ({first_few(statistics.classes)}), found {first_few(np.unique(label[bad])[:5])} in {len(bad)} rows (first: {first_few(bad[:5], len(bad))}).{hint}"
+    return summary, "prepare the data again with this declaration"
+
+
+# ------------------------------------------------------------------------------------------ forward
+
+
+def scored(network: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+    """Scores in eval mode without gradient, [B, K]."""
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    with torch.inference_mode():
+        scores: Tensor = network({name: t.clone() for name, t in inputs.items()})
+    for module, mode in modes:
+        module.training = mode
+    return scores
+
+
+def check_forward(subject: Subject) -> CheckResult:
+    """Forward returns finite raw scores [B, K], for a batch of one too."""
+    shape = subject.shape
+    for rows in (len(subject.spread), 1):
+        try:
+            scores = scored(subject.network, subject.spread.first(rows).inputs)
+        except ConfigError as error:
+            return _failed("forward", f"batch of {rows}: {error}", "see README, the model contract")
+        except Exception as error:  # a user's module may raise anything
+            return _failed(
+                "forward",
+                f"batch of {rows}: forward raised {type(error).__name__}: {error}",
+                "run the module on such a batch by hand; a batch of one row must work too",
+            )
+        if tuple(scores.shape) != (rows, shape.outputs):
+            return _failed(
+                "forward",
+                f"batch of {rows}: expected scores {[rows, shape.outputs]}, got {list(scores.shape)}.",
+                f"set the width of the last layer to {shape.outputs} and squeeze nothing",
+            )
+        if not torch.isfinite(scores).all():
+            bad = int((~torch.isfinite(scores)).any(1).sum())
+            return _failed(
+                "forward",
+                f"scores of {bad} of {rows} rows are not finite with the initial weights{_first_bad_module(subject, rows)}.",
+                "look for log, division, sqrt or exp of unbounded values in forward, and for weights that were never initialised",
+            )
+    return _passed("forward", f"Scores are finite, [{len(subject.spread)}, {shape.outputs}] and [1, {shape.outputs}].")
+
+
+def _first_bad_module(subject: Subject, rows: int) -> str:
+    """Name of the first module whose output is not finite, as a clause."""
+    found: list[str] = []
+
+    def look(name: str) -> object:
+        def hook(module: nn.Module, inputs: object, output: object) -> None:
+            if not found and isinstance(output, Tensor) and not torch.isfinite(output).all():
+                found.append(f" (first in {name or 'the model'}, {type(module).__name__})")
+
+        return hook
+
+    handles = [module.register_forward_hook(look(name)) for name, module in subject.network.named_modules()]
+    scored(subject.network, subject.spread.first(rows).inputs)
+    for handle in handles:
+        handle.remove()
+    return found[0] if found else ""
+
+
+def check_extremes(subject: Subject) -> CheckResult:
+    """Scores stay finite for the largest inputs that can come: clip bounds, unknown and null categories, extreme tensors."""
+    bound = subject.statistics.clip or EXTREME
+    for sign, code in ((1.0, UNKNOWN), (-1.0, NULL)):
+        inputs = {}
+        for name, values in subject.spread.first(2).inputs.items():
+            if name == "categorical":
+                inputs[name] = torch.full_like(values, code)
+            elif values.dtype == torch.uint8:
+                inputs[name] = torch.full_like(values, 255 if sign > 0 else 0)
+            else:
+                inputs[name] = torch.full_like(values, sign * bound)
+        if not torch.isfinite(scored(subject.network, inputs)).all():
+            return _failed(
+                "extremes",
+                f"scores are not finite for inputs of {sign * bound:+g} standard deviations and category code {code}.",
+                "bound the inputs with normalize.clip, or look for exp and division in forward",
+            )
+    return _passed("extremes", f"Scores stay finite for inputs of ±{bound:g} and for unknown and null categories.")
+
+
+# ---------------------------------------------------------------------------------------- gradients
+
+
+def check_gradients(subject: Subject) -> CheckResult:
+    """After at most three steps every trainable parameter has had a finite gradient that is not zero."""
+    student = without_dropout(copy.deepcopy(subject.network))
+    parameters = {name: p for name, p in student.named_parameters() if p.requires_grad}
+    if not parameters:
+        return _failed("gradients", "no parameter is trainable.", "set requires_grad to True for the layers to be trained")
+    optimizer = torch.optim.AdamW(parameters.values(), lr=1e-3, weight_decay=0.0)
+    waiting = dict.fromkeys(parameters, "unused in forward, or cut off from the loss")
+    for _ in range(GRADIENT_STEPS):
+        optimizer.zero_grad(set_to_none=True)
+        loss = subject.loss.per_row(student(subject.spread.inputs), subject.spread.label).mean()
+        if not loss.requires_grad:
+            return _failed("gradients", "the loss has no gradient at all.", "look for torch.no_grad(), .detach(), .item(), argmax or NumPy in forward")
+        loss.backward()
+        for name in list(waiting):
+            gradient = parameters[name].grad
+            if gradient is None:
+                continue
+            if not torch.isfinite(gradient).all():
+                return _failed(
+                    "gradients",
+                    f"the gradient of {name} is not finite.",
+                    "look for sqrt or log at 0 and for division by 0 in forward: their value can be finite where their gradient is not",
+                )
+            if gradient.any():
+                del waiting[name]
+            else:
+                waiting[name] = "gets a gradient of exactly 0"
+        optimizer.step()
+    if waiting:
+        shown = first_few([f"{name} ({why})" for name, why in waiting.items()])
+        return _failed(
+            "gradients",
+            f"{len(waiting)} of {len(parameters)} trainable parameters are not reached by the gradient: {shown}.",
+            "use them in forward, remove .detach() and torch.no_grad() on their path, look for dead activations, or set requires_grad to False",
+        )
+    return _passed("gradients", f"The gradient reaches all {len(parameters)} trainable parameters.", parameters=len(parameters))
+
+
+# ------------------------------------------------------------------------------------- initial loss
+
+
+def check_initial_loss(subject: Subject) -> tuple[CheckResult, float, float]:
+    """The loss before training is near that of a constant: the base rate's, or that of scores of zero. Also returns loss and theory."""
+    loss, label = subject.loss, subject.sample.label
+    with torch.inference_mode():
+        found = float(loss(scored(subject.network, subject.sample.inputs), label))
+        prior = float(loss(torch.tensor(subject.shape.prior).expand(len(label), -1), label))
+        zero = float(loss(torch.zeros(len(label), subject.shape.outputs), label))
+    low, high = min(prior, zero), max(prior, zero)
+    figures: dict[str, float | int | str | None] = {"initial_loss": found, "base_rate": prior, "zero_scores": zero}
+    known = f"{found:.4g}; theory: {prior:.4g} for the base rate, {zero:.4g} for scores of 0"
+    if low / LOSS_WARN <= found <= high * LOSS_WARN + 1e-6:
+        return CheckResult(name="initial_loss", verdict="pass", summary=f"The initial loss is {known}.", figures=figures), found, prior
+    cause = "scores start too large, or sit on a wrong level" if found > high else "the network knows the labels before training"
+    remedy = (
+        "give the last layer small weights, and the base rate (shape.prior) as bias; return raw scores"
+        if found > high
+        else "look for the label among the features"
+    )
+    verdict = "fail" if found > high * LOSS_FAIL or found < low / LOSS_FAIL else "warn"
+    return CheckResult(name="initial_loss", verdict=verdict, summary=f"The initial loss is {known}: {cause}.", figures=figures, remedy=remedy), found, prior
+
+
+# ---------------------------------------------------------------------------------------- in company
+
+
+def _difference(a: Tensor, b: Tensor) -> float:
+    """Largest difference of scores, relative to their size."""
+    return float((a - b).abs().max() / (1 + b.abs().max()))
+
+
+def check_independence(subject: Subject) -> CheckResult:
+    """In eval mode a row's scores depend on that row alone: not on its neighbours, not on how many they are."""
+    company = subject.spread.first(COMPANY_ROWS)
+    before = scored(subject.network, company.inputs)
+    others = torch.arange(1, len(company))
+    changed = {name: t.clone() for name, t in company.inputs.items()}
+    for name, t in changed.items():
+        t[0] = company.inputs[name][-1] if name == "categorical" else _shifted(company.inputs[name][0])
+    mixed = _difference(scored(subject.network, changed)[others], before[others])
+    if mixed > SAME:
+        return _failed(
+            "independence",
+            f"changing one row's inputs moved the scores of others by up to {mixed:.2g}: rows of a batch mix.",
+            "look for softmax, mean, norm or attention over dim 0, for a view that merges rows, and for batch norm without running statistics",
+            difference=mixed,
+        )
+    alone = torch.cat([scored(subject.network, {name: t[i : i + 1] for name, t in company.inputs.items()}) for i in range(len(company))])
+    lonely = _difference(alone, before)
+    if lonely > SAME:
+        return _failed(
+            "independence",
+            f"a row scored alone differs by up to {lonely:.2g} from the same row in a batch of {len(company)}.",
+            "look for squeeze() without a dimension and for statistics over the batch in eval mode",
+            difference=lonely,
+        )
+    return _passed("independence", f"A row's scores do not depend on its neighbours (largest difference {max(mixed, lonely):.1g}).")
+
+
+def _shifted(values: Tensor) -> Tensor:
+    """Other values of the same type."""
+    return 255 - values if values.dtype == torch.uint8 else values * -1.5 + 1.0
+
+
+def check_batch_statistics(subject: Subject) -> CheckResult:
+    """With dropout off, train mode and eval mode give the same scores; a warning where they do not (batch norm)."""
+    student = without_dropout(copy.deepcopy(subject.network))
+    company = subject.spread.first(COMPANY_ROWS)
+    evaluated = scored(student, company.inputs)
+    with torch.no_grad():
+        trained = student({name: t.clone() for name, t in company.inputs.items()})
+    difference = _difference(trained, evaluated)
+    if difference <= SAME:
+        return _passed("train_eval", "Without dropout, train and eval mode give the same scores.")
+    named = first_few(name for name, m in student.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
+    where = f" ({named})" if named else ""
+    summary = f"train and eval mode differ by up to {difference:.2g} with dropout off{where}: each rank normalises with the statistics of its own rows, so results depend on the number of ranks."
+    return CheckResult(name="train_eval", verdict="warn", summary=summary, remedy="use group or layer norm", figures={"difference": difference})
+
+
+def check_repeatable(subject: Subject) -> CheckResult:
+    """Eval mode gives the same scores twice, to the bit."""
+    first, second = (scored(subject.network, subject.spread.inputs) for _ in range(2))
+    if torch.equal(first, second):
+        return _passed("repeatable", "Two passes in eval mode give the same scores, to the bit.")
+    return _failed(
+        "repeatable",
+        f"two passes in eval mode differ by up to {_difference(first, second):.2g}.",
+        "pass self.training to functional dropout and noise, and draw nothing at random in eval mode",
+    )

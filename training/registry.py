@@ -1,0 +1,389 @@
+"""
+The registry of models: put one in whole, fetch one only when its bytes are those that were registered.
+
+A version holds `program.pt2`, `spec.json` and `serving.py` (what predicts) beside `evidence.json`,
+`split_manifest.json` and `trained_on.npy` (what it may be believed for); the SHA-256 of each is a tag of the version.
+Alias `champion` is the version in use. It moves last, in one request, when the version was loaded back from the
+registry and predicted; the version it pointed to keeps alias `previous`, so that going back is one command.
+MLflow has no compare-and-swap on aliases: whoever promotes holds a lock (a concurrency limit of one per model).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import numpy as np
+import pandas as pd
+from mlflow import MlflowClient
+from mlflow.entities import LoggedModel, LoggedModelOutput, Metric
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
+from mlflow.models import Model, ModelSignature
+from mlflow.types import ColSpec, Schema
+from mlflow.types.schema import AnyType
+
+from schemas.digest import sha256_file, verify
+from schemas.errors import IntegrityError, RegistryError
+from schemas.records import Evidence, ExportedModel, GateReport, Registered, RunSpec
+from training import serving
+from training.provenance import masked
+from training.tracking import DIGEST_LENGTH, Tracker
+
+CHAMPION, PREVIOUS = "champion", "previous"
+FILES = {"program": "program.pt2", "spec": "spec.json", "evidence": "evidence.json", "split_manifest": "split_manifest.json", "trained_on": "trained_on.npy"}
+CODE, MLMODEL = "serving.py", "MLmodel"  # the latter names the code that MLflow runs
+DIGEST_TAG = "bulkhead.sha256."
+REQUIRED = ("mlflow", "torch", "numpy", "pandas", "pyarrow")
+OUTPUT_TYPES = {"bool": "boolean", "int64": "long", "float64": "double", "str": "string"}
+
+
+# ----------------------------------------------------------------------------------------- fetching
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """
+    A model fetched from the registry, its files verified against the version's tags.
+
+    `evidence` and `trained_on` (sorted uint64 hashes of the ids and groups it learned from) are None for a
+    model that was registered without them.
+    """
+
+    name: str
+    version: str | None
+    uri: str
+    spec: dict[str, Any]
+    evidence: dict[str, Any] | None
+    trained_on: np.ndarray | None
+    model: Any
+
+    @property
+    def program_sha256(self) -> str:
+        """Digest of the exported program."""
+        return str(self.spec["program"]["sha256"])
+
+    def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Predictions for raw rows; see training/serving.py."""
+        found: pd.DataFrame = self.model.predict(None, frame)
+        return found
+
+
+def load_champion(name: str, uri: str) -> LoadedModel | None:
+    """
+    The version at alias `champion`; None where the model or the alias does not exist yet, and only there.
+
+    Raises:
+        RegistryError: the registry cannot be reached, refuses, or the version cannot be fetched.
+        IntegrityError: the version's files are not those that were registered.
+    """
+    try:
+        version = MlflowClient(uri, uri).get_model_version_by_alias(name, CHAMPION)
+    except Exception as error:
+        if is_absent(error):
+            return None
+        raise RegistryError(
+            f"the champion of {name!r} could not be looked up at {masked(uri)}: {masked(str(error))[:500]}; start the server or check tracking.uri"
+        ) from None
+    return load_model(f"models:/{name}/{version.version}", uri)
+
+
+def is_absent(error: Exception) -> bool:
+    """Whether the registry said that there is no such model or alias (SQL and server say it differently)."""
+    if not isinstance(error, MlflowException):
+        return False
+    missing_alias = error.error_code == "INVALID_PARAMETER_VALUE" and "alias" in str(error) and "not found" in str(error)
+    return missing_alias or error.error_code == "RESOURCE_DOES_NOT_EXIST"
+
+
+def load_model(model_uri: str, uri: str) -> LoadedModel:
+    """
+    Fetch a model (`models:/NAME@ALIAS`, `models:/NAME/VERSION`, a folder), verify its files, then load it.
+
+    For a registered version nothing is read or run before its digests agree with the tags of the version.
+
+    Raises:
+        RegistryError: there is no such model, or it was not made by this project.
+        IntegrityError: a file differs from what was registered.
+    """
+    version = _version(model_uri, uri)
+    with tempfile.TemporaryDirectory(prefix="bulkhead-model-") as scratch:
+        try:
+            source = MlflowClient(uri, uri).get_model_version_download_uri(version.name, version.version) if version else model_uri
+            folder = Path(mlflow.artifacts.download_artifacts(artifact_uri=source, dst_path=scratch, tracking_uri=uri))
+        except Exception as error:
+            raise RegistryError(f"{masked(model_uri)} could not be fetched: {masked(str(error))[:500]}") from None
+        if version:
+            verify_files(folder, version)
+        return _load(folder, model_uri, version)
+
+
+def _version(model_uri: str, uri: str) -> ModelVersion | None:
+    """The registered version that a `models:/` URI names; None for any other place."""
+    if not model_uri.startswith("models:/"):
+        return None
+    name, _, number = model_uri.removeprefix("models:/").partition("/")
+    client = MlflowClient(uri, uri)
+    try:
+        if "@" in name:
+            return client.get_model_version_by_alias(*name.split("@", 1))
+        return client.get_model_version(name, number) if number else None
+    except MlflowException as error:
+        raise RegistryError(
+            f"{model_uri} is not in the registry at {masked(uri)}: {masked(str(error))[:300]}; see the names and aliases in the MLflow UI"
+        ) from None
+
+
+def verify_files(folder: Path, version: ModelVersion) -> None:
+    """
+    Compare each file with the digest that the version's tags name.
+
+    Raises:
+        RegistryError: the version has no such tags.
+        IntegrityError: naming the file that differs.
+    """
+    digests = {key.removeprefix(DIGEST_TAG): value for key, value in version.tags.items() if key.startswith(DIGEST_TAG)}
+    if not digests.keys() >= {FILES["program"], FILES["spec"], CODE, MLMODEL}:
+        raise RegistryError(
+            f"version {version.version} of {version.name!r} was not registered by bulkhead: it has no digests of its files; register it through the pipeline"
+        )
+    for name, expected in sorted(digests.items()):
+        path = folder / name if name in (CODE, MLMODEL) else folder / "artifacts" / name
+        found = sha256_file(path) if path.is_file() else "no file"
+        if found != expected:
+            raise IntegrityError(
+                f"{name} of version {version.version} of {version.name!r}: SHA-256 is {found[:12]}, registered was {expected[:12]}: the file was changed in the "
+                "artifact store; nothing of it was run. Point the alias to another version"
+            )
+
+
+def _load(folder: Path, model_uri: str, version: ModelVersion | None) -> LoadedModel:
+    files = folder / "artifacts"
+    spec = serving.read_spec(files / FILES["spec"])
+    evidence, trained_on = files / FILES["evidence"], files / FILES["trained_on"]
+    return LoadedModel(
+        name=version.name if version else spec["name"],
+        version=str(version.version) if version else None,
+        uri=model_uri,
+        spec=spec,
+        evidence=json.loads(evidence.read_text(encoding="utf-8")) if evidence.exists() else None,
+        trained_on=np.load(trained_on, allow_pickle=False) if trained_on.exists() else None,
+        model=mlflow.pyfunc.load_model(str(folder)).unwrap_python_model(),
+    )
+
+
+# --------------------------------------------------------------------------------------- registering
+
+
+def register(
+    exported: ExportedModel,
+    run: RunSpec,
+    evidence: Evidence,
+    tracker: Tracker,
+    *,
+    trained_on: np.ndarray,
+    split_manifest: Mapping[str, Any],
+    alias: str = CHAMPION,
+) -> Registered:
+    """
+    A new version of the run's model, loaded back and tried before the alias moves to it.
+
+    Args:
+        exported: its files are verified first.
+        run: what was trained; its name is the model's.
+        evidence: logged with the version; its metrics become those of the logged model.
+        tracker: the MLflow run that the model came from.
+        trained_on: sorted uint64, made by `training.data.unseen.trained_keys`.
+        split_manifest: how rows came to their sides, JSON-able.
+        alias: moved to the new version.
+
+    Raises:
+        RegistryError: the registry refuses, the version read back does not predict, or the champion changed
+            since the gate compared with it. The alias is then where it was.
+        IntegrityError: an exported file was changed.
+    """
+    program, spec = verify(exported.program), serving.read_spec(verify(exported.spec))
+    client, name = tracker.client, run.name
+    with tempfile.TemporaryDirectory(prefix="bulkhead-register-") as scratch, refused(name, tracker.uri):
+        files = {"program": program, "spec": Path(exported.spec.path)} | _write_evidence(Path(scratch), evidence, trained_on, split_manifest)
+        folder = Path(scratch) / "model"
+        logged = _log_model(tracker, spec, files, folder, evidence)
+        tags = version_tags(evidence, {FILES[key]: sha256_file(path) for key, path in files.items()} | {part: sha256_file(folder / part) for part in (CODE, MLMODEL)})
+        _ensure_model(client, name, run)
+        version = client.create_model_version(name, source=logged.artifact_location, run_id=tracker.run_id, tags=tags, model_id=logged.model_id)
+        client.set_logged_model_tags(logged.model_id, {"mlflow.modelVersions": json.dumps([{"name": name, "version": version.version}])})
+    _try_out(f"models:/{name}/{version.version}", tracker.uri, spec)
+    with refused(name, tracker.uri):
+        _move_alias(client, name, alias, str(version.version), evidence.gate)
+    return Registered(
+        registered=True,
+        name=name,
+        version=str(version.version),
+        uri=f"models:/{name}@{alias}",
+        alias=alias,
+        verdict=evidence.gate.verdict if evidence.gate else "registered",
+    )
+
+
+@contextmanager
+def refused(name: str, uri: str) -> Iterator[None]:
+    """
+    An error of MLflow inside becomes a `RegistryError` that names the model and the (masked) address.
+
+    Raises:
+        RegistryError: MLflow raised.
+    """
+    try:
+        yield
+    except MlflowException as error:
+        raise RegistryError(f"the registry at {masked(uri)} refused {name!r}: {masked(str(error))[:500]}; its alias was left where it was") from None
+
+
+def _write_evidence(folder: Path, evidence: Evidence, trained_on: np.ndarray, split_manifest: Mapping[str, Any]) -> dict[str, Path]:
+    paths = {key: folder / FILES[key] for key in ("evidence", "split_manifest", "trained_on")}
+    paths["evidence"].write_text(evidence.model_dump_json(indent=1), encoding="utf-8")
+    paths["split_manifest"].write_text(json.dumps(split_manifest, indent=1, ensure_ascii=False), encoding="utf-8")
+    np.save(paths["trained_on"], trained_on.astype(np.uint64), allow_pickle=False)
+    return paths
+
+
+def version_tags(evidence: Evidence, digests: Mapping[str, str]) -> dict[str, str]:
+    """What a version says of itself: digests of its files, of what it was made from, its commit, its test metrics."""
+    git = evidence.provenance.get("git") or {}
+    made_from = ("config_sha256", "source_sha256", "statistics_sha256", "arrays_sha256", "checkpoint_sha256", "model_sha256")
+    metrics = {name: interval.value for name, interval in evidence.metrics.items()}
+    return {
+        **{f"{DIGEST_TAG}{name}": digest for name, digest in digests.items()},
+        **{f"bulkhead.{field}": getattr(evidence, field) for field in made_from},
+        "bulkhead.run_id": evidence.run_id,
+        "bulkhead.git_sha": str(git.get("sha") or "unknown"),
+        "bulkhead.git_dirty": str(git.get("dirty")).lower(),
+        **{f"bulkhead.test.{name}": f"{value:.6g}" for name, value in metrics.items() if value is not None},
+    }
+
+
+def _log_model(tracker: Tracker, spec: dict[str, Any], files: Mapping[str, Path], folder: Path, evidence: Evidence) -> LoggedModel:
+    """A logged model of the run with its files and test metrics, ready to be registered."""
+    client = tracker.client
+    experiment = client.get_run(tracker.run_id).info.experiment_id
+    logged = client.create_logged_model(experiment, name=spec["name"], source_run_id=tracker.run_id, model_type="bulkhead")
+    with environment(MLFLOW_SKIP_PIP_REQUIREMENTS_CHECK="true", MLFLOW_ALLOW_PICKLE_DESERIALIZATION="false"):
+        mlflow.pyfunc.save_model(
+            path=str(folder),
+            python_model=serving.__file__,
+            artifacts={key: str(path) for key, path in files.items()},
+            signature=signature(spec),
+            input_example=input_example(spec),
+            pip_requirements=[f"{library}=={metadata.version(library).partition('+')[0]}" for library in REQUIRED],
+            mlflow_model=Model(artifact_path=logged.artifact_location, run_id=tracker.run_id, model_uuid=logged.model_id, model_id=logged.model_id),
+            metadata={"name": spec["name"], "run_id": spec["run_id"], "program_sha256": spec["program"]["sha256"]},
+        )
+    for leftover in folder.rglob("*.pyc"):
+        leftover.unlink()
+    client.log_model_artifacts(logged.model_id, str(folder))
+    client.log_outputs(tracker.run_id, [LoggedModelOutput(logged.model_id, step=0)])
+    moment = int(time.time() * 1000)
+    found = [
+        Metric(f"test/{key}", interval.value, moment, 0, model_id=logged.model_id, dataset_name="source", dataset_digest=evidence.source_sha256[:DIGEST_LENGTH])
+        for key, interval in evidence.metrics.items()
+        if interval.value is not None
+    ]
+    client.log_batch(tracker.run_id, metrics=found)
+    return client.finalize_logged_model(logged.model_id, "READY")
+
+
+@contextmanager
+def environment(**variables: str) -> Iterator[None]:
+    """Environment variables for the time of a call, for what MLflow takes in no other way."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _ensure_model(client: MlflowClient, name: str, run: RunSpec) -> None:
+    try:
+        client.create_registered_model(name, description=str(run.declaration.get("description") or ""))
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+
+
+def _try_out(model_uri: str, uri: str, spec: dict[str, Any]) -> None:
+    """
+    Fetch the version as a consumer would and predict the input example.
+
+    Raises:
+        RegistryError: it does not predict a row for a row.
+    """
+    example = input_example(spec)
+    found = load_model(model_uri, uri).predict(example)
+    if len(found) != len(example) or found.isna().any(axis=None):
+        raise RegistryError(f"{model_uri}, fetched from the registry, predicts {len(found)} rows for {len(example)}, or nulls; the alias was left where it was")
+
+
+def _move_alias(client: MlflowClient, name: str, alias: str, version: str, gate: GateReport | None) -> None:
+    """
+    Point the alias to the version; the one before keeps alias `previous`.
+
+    Raises:
+        RegistryError: another version took the alias after the gate had compared.
+    """
+    try:
+        holder = str(client.get_model_version_by_alias(name, alias).version)
+    except MlflowException as error:
+        if not is_absent(error):
+            raise
+        holder = None
+    if gate is not None and alias == CHAMPION and holder != gate.champion_version:
+        raise RegistryError(
+            f"version {version} of {name!r} is registered but not {alias}: the gate compared it with version {gate.champion_version}, while {alias} is now {holder}; run again"
+        )
+    if holder is not None and alias == CHAMPION:
+        client.set_registered_model_alias(name, PREVIOUS, holder)
+    client.set_registered_model_alias(name, alias, version)
+
+
+# ------------------------------------------------------------------------------------------ columns
+
+
+def signature(spec: dict[str, Any]) -> ModelSignature:
+    """
+    Named columns, all required, extra ones ignored.
+
+    Inputs are of type Any: MLflow refuses int64 for a declared double (it takes int32 and float32), a float column
+    with a null for a declared long, and every number for a declared string. serving.py does the checking, by name
+    and row.
+    """
+    names = [c["name"] for kind in ("numeric", "categorical", "tensor") for c in spec[kind]]
+    outputs = [ColSpec(OUTPUT_TYPES[spec["class_dtype"]] if spec["classes"] else "double", "prediction")]
+    outputs += [ColSpec("double", name) for name in spec["probability_columns"]]
+    return ModelSignature(inputs=Schema([ColSpec(AnyType(), name) for name in names]), outputs=Schema(outputs))
+
+
+def input_example(spec: dict[str, Any]) -> pd.DataFrame:
+    """Two made-up rows: train means, the most frequent category, empty tensors. No row of the data is copied into the registry."""
+    columns: dict[str, Any] = {}
+    for column in spec["numeric"]:
+        typical = column["typical"] or 0.0
+        columns[column["name"]] = [typical >= 0.5] * 2 if column["boolean"] else [typical, float(round(typical))]
+    for column in spec["categorical"]:
+        columns[column["name"]] = [column["values"][0] if column["values"] else None, column["values"][-1] if column["values"] else None]
+    for column in spec["tensor"]:
+        columns[column["name"]] = [np.zeros(column["shape"], dtype=column["dtype"]).tolist()] * 2
+    return pd.DataFrame(columns)

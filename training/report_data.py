@@ -1,0 +1,152 @@
+"""
+What the report reads back from the files of a run: the materialised sides and the test predictions.
+
+Figures about the split come from the written arrays and ids, not from the plan. Only the columns that are
+shown are read, and nothing loops over rows in Python.
+
+Shape legend: N rows, C classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from schemas.config import SPLITS, SplitName
+from schemas.errors import DataError, first_few
+from schemas.records import EvaluationReport, FileRef, Prepared, SplitArrays, Statistics
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Side:
+    """
+    One side as it was materialised.
+
+    `times`: float64 [N] without nulls, or None where no time is declared. `labels`: int64 counts [C] for
+    classes, else (mean, standard deviation) in the user's units. `groups`: distinct non-null groups.
+    """
+
+    name: SplitName
+    rows: int
+    groups: int | None
+    times: Floats | None
+    class_counts: Ints | None
+    label_mean: float
+    label_std: float
+
+    @property
+    def first(self) -> float | None:
+        """Smallest time."""
+        return float(self.times.min()) if self.times is not None and len(self.times) else None
+
+    @property
+    def last(self) -> float | None:
+        """Largest time."""
+        return float(self.times.max()) if self.times is not None and len(self.times) else None
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """
+    Scored rows in file order.
+
+    `label` and `prediction`: class index int64 [N], or values float64 [N] in the user's units.
+    `probability`: float64 [N, C], or None for regression. `time`: float64 [N] (NaN where null) or None.
+    """
+
+    label: NDArray[Any]
+    prediction: NDArray[Any]
+    probability: Floats | None
+    time: Floats | None
+
+
+def read_sides(prepared: Prepared) -> dict[SplitName, Side]:
+    """The three sides, read from their ids and label files."""
+    return {name: _side(name, prepared.arrays.side(name), prepared) for name in SPLITS}
+
+
+def _side(name: SplitName, arrays: SplitArrays, prepared: Prepared) -> Side:
+    spec, statistics = prepared.validated.spec, prepared.statistics
+    wanted = [c for c, used in (("__time", spec.time), ("__group", spec.group)) if used]
+    ids = pq.read_table(arrays.ids.path, columns=wanted) if wanted else None
+    label = np.load(arrays.arrays["label"].path, mmap_mode="r", allow_pickle=False)
+    counts = np.bincount(label, minlength=len(statistics.classes)).astype(np.int64) if statistics.classes else None
+    mean, std = (0.0, 0.0) if counts is not None or not len(label) else (float(np.mean(label, dtype=np.float64)), float(np.std(label, dtype=np.float64)))
+    return Side(
+        name=name,
+        rows=arrays.rows,
+        groups=pc.count_distinct(ids["__group"]).as_py() if ids is not None and spec.group else None,
+        times=_times(ids["__time"].drop_null()) if ids is not None and spec.time else None,
+        class_counts=counts,
+        label_mean=mean * statistics.target_scale + statistics.target_center,
+        label_std=std * statistics.target_scale,
+    )
+
+
+def _times(column: pa.ChunkedArray) -> Floats:
+    values: Floats = column.cast(pa.float64()).to_numpy()
+    return values
+
+
+def read_predictions(report: EvaluationReport, prepared: Prepared) -> Predictions:
+    """
+    The predictions that the metrics were computed from.
+
+    Raises:
+        DataError: the file lacks a column, or holds a label that train did not have.
+    """
+    path, statistics = report.predictions.path, prepared.statistics
+    names = pq.read_schema(path).names
+    missing = [c for c in ("label", "prediction") if c not in names]
+    if missing:
+        raise DataError(f"{path}: expected columns label and prediction, lacks {missing}; it has {first_few(names)}")
+    probability = [n for n in names if n.startswith("probability_")]
+    if statistics.classes and len(probability) != len(statistics.classes):
+        raise DataError(f"{path}: expected {len(statistics.classes)} columns probability_<class>, found {len(probability)}: {first_few(probability)}")
+    shown = pq.read_table(path, columns=["label", "prediction", *probability])
+    time = _time_of(report, prepared) if prepared.validated.spec.time and not statistics.classes else None
+    if not statistics.classes:
+        return Predictions(_values(shown["label"]), _values(shown["prediction"]), None, time)
+    values = np.column_stack([_values(shown[n]) for n in probability])
+    return Predictions(_codes(shown["label"], statistics, path), _codes(shown["prediction"], statistics, path), values, time)
+
+
+def _values(column: pa.ChunkedArray) -> Floats:
+    values: Floats = column.cast(pa.float64()).to_numpy()
+    return values
+
+
+def _codes(column: pa.ChunkedArray, statistics: Statistics, path: str) -> Ints:
+    """Class index [N] of a column of classes, compared by value and else by text."""
+    index: dict[Any, int] = {str(c): i for i, c in enumerate(statistics.classes)} | {c: i for i, c in enumerate(statistics.classes)}
+    encoded = column.combine_chunks().dictionary_encode()
+    found = [index.get(v, index.get(str(v), -1)) for v in encoded.dictionary.to_pylist()]
+    unknown = [v for v, code in zip(encoded.dictionary.to_pylist(), found, strict=True) if code < 0]
+    if unknown or encoded.null_count:
+        raise DataError(
+            f"{path}: expected the {len(statistics.classes)} classes of train ({first_few(statistics.classes)}), found {first_few(unknown)} and {encoded.null_count} nulls; evaluate again"
+        )
+    codes: Ints = np.asarray(found, dtype=np.int64)[encoded.indices.to_numpy()]
+    return codes
+
+
+def _time_of(report: EvaluationReport, prepared: Prepared) -> Floats | None:
+    """Times [N] of the scored rows, matched by id; None where the predictions carry no id."""
+    ids: FileRef = prepared.arrays.side(report.side).ids
+    if "__id" not in pq.read_schema(report.predictions.path).names:
+        return None
+    scored = pq.read_table(report.predictions.path, columns=["__id"])["__id"].combine_chunks()
+    known = pq.read_table(ids.path, columns=["__id", "__time"])
+    if scored.equals(known["__id"].combine_chunks()):
+        return _values(known["__time"])
+    place = pc.index_in(scored, value_set=known["__id"].combine_chunks().cast(scored.type))
+    return _values(pa.chunked_array([known["__time"].combine_chunks().take(place)]))

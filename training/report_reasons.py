@@ -1,0 +1,226 @@
+"""Every setting of a run with its value, whether it was given or is a default, and why that default suits the task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from schemas.config import ColumnConfig, Declaration
+from schemas.records import Prepared
+from training.report_format import duration, plain, show
+
+# Looked up in this order: (path, task or variant), then path. Written for the reader of one report, so in terms of the task at hand.
+REASONS: dict[str, str] = {
+    "description": "No description was written.",
+    "data.format": "The file's ending and first bytes tell the format.",
+    "data.csv.delimiter": "The usual separator of delimited text.",
+    "data.csv.quote": "The usual quote character.",
+    "data.csv.null_values": "Only an empty field counts as missing; other marks such as ? must be named.",
+    "data.csv.header": "The first line names the columns.",
+    "data.derive": "No column is computed from others.",
+    "data.filter": "Every row is used.",
+    "data.null_labels": "A row without a label is a mistake until someone says that it may be dropped.",
+    "task.positive": "The larger of the two values is the positive class (1 of 0/1, yes of no/yes).",
+    "split.seed": "Any fixed number; another one deals the keys anew and gives another estimate of the same thing.",
+    "split.fractions.train": "Most rows train; enough stay aside to choose and to test.",
+    "split.fractions.val": "Enough rows to choose the best step without noise deciding.",
+    "split.fractions.test": "Enough rows for a useful confidence interval.",
+    "split.group_fractions.train": "Fewer groups train than in a plain group split, because a row needs its group's side and its time's side to agree.",
+    "split.group_fractions.val": "More groups than in a plain group split, because a row needs its group's side and its time's side to agree.",
+    "split.group_fractions.test": "More groups than in a plain group split, because a row needs its group's side and its time's side to agree.",
+    "split.pin": "No group's side is fixed by hand.",
+    "split.bins": "Enough quantile bins to keep the label's spread alike on every side.",
+    "split.cuts": "Cut points follow from the shares and are then frozen, so that later rows do not move them.",
+    "split.embargo": "No gap after a cut; declare one where features look back or labels look ahead.",
+    "split.train": "The usual name of the side.",
+    "split.val": "The usual names of the side.",
+    "split.test": "The usual name of the side.",
+    "split.carve_val": "The column is taken to name a validation side.",
+    "checks.max_duplicate_share": "A validation or test row that equals a train row is not unseen; none is accepted unless declared.",
+    "checks.min_rows": "A side must not be empty; what is enough, only the reader knows.",
+    "checks.constant_features": "A constant feature is usually a broken join or an empty column: better to stop than to train without it unnoticed.",
+    "checks.allow": "No finding was excused.",
+    "normalize.scale": "(x − mean) / standard deviation of train puts features on one scale for gradient descent.",
+    "normalize.impute": "The median of train is a typical value that outliers do not move.",
+    "normalize.indicators": "That a value is missing often says something; the network can see it.",
+    "normalize.clip": "One wild value must not steer a whole batch; ordinary tails stay as they are.",
+    "normalize.min_count": "Every category seen in train gets its own embedding.",
+    "normalize.max_categories": "Bounds the embedding tables; rarer categories share the unknown slot.",
+    "normalize.target": "A target with mean 0 and deviation 1 suits the initial weights and learning rate; predictions come back in its units.",
+    "normalize.columns": "No column is an exception.",
+    "model.hidden": "Wide enough for interactions and small enough for a laptop.",
+    "model.dropout": "Light regularisation; the learning curves above say whether it is enough.",
+    "model.width": "Room for interactions among features at a cost that suits a CPU.",
+    "model.depth": "Deep enough for interactions, shallow enough to train without care.",
+    "model.numeric_embedding": "Lets the network fit steps and bumps over a single number, which trees do with ease and plain layers learn slowly.",
+    "model.expansion": "A block widens and narrows again, by the usual factor.",
+    "model.channels": "Each stage has more channels while it halves the picture.",
+    "model.hidden=cnn": "One hidden layer on top of the pooled features.",
+    "model.dropout=cnn": "None: group normalisation and the early stop regularise a small network.",
+    "model.options": "The class is built with its own defaults.",
+    "model.kind": "Residual blocks train reliably over many table sizes, need no tuning to start with, and take numbers and categories together.",
+    "loss.kind=binary": "Cross-entropy of a yes/no outcome: a proper score, so that its minimum is the true probability.",
+    "loss.kind=multiclass": "Cross-entropy over the classes: a proper score, so that its minimum is the true probabilities.",
+    "loss.kind=regression": "The mean squared error agrees with RMSE, the metric that chooses the weights; its minimum is the mean.",
+    "loss.class_weights": "None: weights would distort the probabilities. Ranking metrics do not need them.",
+    "loss.class_weights=multiclass": "None: weights would distort the probabilities. Declare balanced where rare classes matter more than calibration.",
+    "loss.label_smoothing": "None: labels are taken at their word and probabilities stay calibrated.",
+    "loss.delta": "One standard deviation of the label: beyond it an error counts linearly.",
+    "optimizer.kind": "AdamW scales each step by its own gradient history and works over a wide range of learning rates.",
+    "optimizer.lr=adamw": "The customary rate for Adam on networks of this size; the warm-up shields the first steps.",
+    "optimizer.lr=sgd": "The customary rate for momentum on normalised inputs.",
+    "optimizer.weight_decay=adamw": "Mild, decoupled, and on weight matrices only: norms, biases and embeddings are in a group without decay.",
+    "optimizer.weight_decay=sgd": "None unless declared.",
+    "optimizer.beta1": "The customary length of the gradient's running average.",
+    "optimizer.beta2": "The customary length of the squared gradient's running average.",
+    "optimizer.eps": "The customary guard against division by zero.",
+    "optimizer.momentum": "The customary length of the gradient's running average.",
+    "optimizer.nesterov": "Plain momentum.",
+    "schedule.kind": "A warm-up keeps the first steps small while the optimizer's averages fill; the cosine then ends in small steps, which settles the weights.",
+    "schedule.warmup": "A short start: enough for the averages of the gradient to settle.",
+    "schedule.final": "Ends at a small share of the peak, so that the last steps only refine.",
+    "schedule.factor": "A smaller rate gets further down where a larger one circles.",
+    "schedule.patience": "So many evaluations without improvement are more than noise.",
+    "schedule.min_lr": "Below this nothing moves any more.",
+    "train.epochs": "An upper limit; the early stop usually decides.",
+    "train.batch_size": "A gradient with little noise, yet hundreds of steps an epoch on mid-sized tables. It counts the rows over all ranks, so that ranks do not change the result.",
+    "train.micro_batch_size": "Each rank takes its share of the batch in one pass.",
+    "train.drop_last": "Every train row counts in every epoch; the last, smaller batch is weighted by its rows.",
+    "train.ranks": "One process needs no coordination.",
+    "train.threads": "The cores are shared evenly among the ranks.",
+    "train.device": "A GPU where there is one, else the CPU.",
+    "train.precision": "Full precision: networks of this size gain little from less.",
+    "train.matmul_precision": "No rounding of inputs inside matrix products.",
+    "train.mode": "The same machine type, software and ranks give bit-identical weights, so that the run can be checked.",
+    "train.seed": "Any fixed number; it decides the initial weights, the order of rows and dropout.",
+    "train.clip": "Scales down a rare huge gradient without changing its direction.",
+    "train.clip_at": "About the size of a normal gradient at the start; see the gradient norm above.",
+    "train.eval_every": "Once an epoch: each evaluation has seen every train row once more.",
+    "train.metric=binary": "AUROC measures ranking without a threshold and does not move with the share of positives.",
+    "train.metric=multiclass": "Macro F1 counts every class alike, so that a rare class is not drowned by a common one.",
+    "train.metric=regression": "RMSE is in the label's units and is what the squared loss trains for.",
+    "train.patience": "So many evaluations without improvement are more than noise; the best weights are restored.",
+    "train.min_delta": "Any improvement counts.",
+    "train.checkpoint_every": "At each evaluation: a killed run repeats at most the steps since the last one.",
+    "train.keep": "If the newest is damaged, older ones are there.",
+    "train.log_every": "Fine enough to see a spike, coarse enough to cost nothing.",
+    "evaluate.bootstrap": "Enough resamples for two stable digits of an interval's ends.",
+    "evaluate.confidence": "The customary level.",
+    "evaluate.baselines": "A constant, a linear model and boosted trees on the same rows: a network that does not beat them has not earned its place.",
+    "register.enabled": "A model that passes the gate is registered.",
+    "register.thresholds": "No absolute bound was set; the gate compares with the constant baseline and the champion.",
+    "register.metric": "The champion is compared on the metric that chose the weights.",
+    "register.tolerance": "A new version must not be worse than the champion.",
+    "register.require_skill": "A model that is not better than a constant must not be served.",
+    "tracking.uri": "MLFLOW_TRACKING_URI, else a SQLite file in the Bulkhead home: no server is needed.",
+    "tracking.experiment": "Runs of one declaration stand together.",
+    "tracking.tags": "None.",
+}
+HIDDEN_UNLESS: dict[str, str] = {  # settings that are shown only for this loss, task or clip
+    "loss.delta": "huber",
+    "loss.label_smoothing": "multiclass",
+    "loss.class_weights": "classes",
+    "task.positive": "binary",
+    "normalize.target": "regression",
+    "split.bins": "regression",
+    "train.clip_at": "clipped",
+    "data.csv": "csv",
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One resolved value: where it came from, and for a default why it is what it is."""
+
+    path: str
+    value: str
+    given: bool
+    reason: str
+
+
+def settings(declaration: Declaration, given: Iterable[str], prepared: Prepared) -> tuple[Setting, ...]:
+    """
+    Every setting that matters for this run in the declaration's order; `data.columns` is left to its own table.
+
+    Args:
+        declaration: the resolved declaration.
+        given: dotted paths that the file or an override set; a path covers everything beneath it.
+        prepared: tells the format of the source, whose other formats are not shown, and whether times are timestamps.
+    """
+    traits = _traits(declaration, prepared.source.format)
+    explicit = tuple(given)
+    found = []
+    for path, value in _leaves(declaration.model_dump(mode="json", by_alias=True)):
+        if any((path == hidden or path.startswith(hidden + ".")) and trait not in traits for hidden, trait in HIDDEN_UNLESS.items()):
+            continue
+        is_given = any(path == g or path.startswith(g + ".") or g.startswith(path + ".") for g in explicit)
+        found.append(
+            Setting(
+                path, _resolved(path, value, declaration, prepared.validated.spec.time_is_timestamp), is_given, "" if is_given else reason(path, declaration)
+            )
+        )
+    return tuple(found)
+
+
+def reason(path: str, declaration: Declaration) -> str:
+    """Why the default at `path` suits this declaration; empty for settings that have no default."""
+    section = path.partition(".")[0]
+    variant = getattr(getattr(declaration, section, None), "kind", "")
+    for key in (f"{path}={declaration.task.kind}", f"{path}={variant}", path):
+        if key in REASONS:
+            return REASONS[key]
+    return ""
+
+
+def _traits(declaration: Declaration, source_format: str) -> set[str]:
+    classes = {"classes"} if declaration.task.kind != "regression" else set()
+    clipped = {"clipped"} if declaration.train.clip != "none" else set()
+    return {declaration.task.kind, declaration.loss_kind, source_format} | classes | clipped
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted paths of all values that are no section, without `data.columns`; an empty mapping is a value."""
+    if path == "data.columns":
+        return
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, value
+
+
+def _resolved(path: str, value: Any, declaration: Declaration, timestamps: bool) -> str:
+    """The value in words; what `auto` and an absent value came to is said."""
+    train = declaration.train
+    meanings = {
+        "train.metric": declaration.metric,
+        "train.micro_batch_size": f"{-(-train.batch_size // train.ranks)} (batch_size / ranks)",
+        "train.eval_every": "once an epoch",
+        "train.checkpoint_every": "at each evaluation",
+        "train.threads": "cores / ranks",
+        "register.metric": declaration.metric,
+        "tracking.experiment": declaration.name,
+        "tracking.uri": "from the environment or the Bulkhead home",
+        "task.positive": "the larger value",
+        "split.cuts": "by share",
+    }
+    if value is None:
+        return meanings.get(path, "none")
+    if path == "loss.kind" and value == "auto":
+        return f"{declaration.loss_kind} (auto)"
+    if path == "split.embargo" and timestamps and value:
+        return duration(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return show(value)
+
+
+def column_rows(columns: dict[str, ColumnConfig]) -> list[tuple[str, str, str, str]]:
+    """Name or pattern, role, kind and limits of each declared column."""
+    rows: list[tuple[str, str, str, str]] = []
+    for name, column in columns.items():
+        limits = column.model_dump(mode="json", exclude_defaults=True, exclude={"role", "kind"})
+        kind = column.kind if column.role in ("feature", "label") else ""
+        rows.append((plain(name), column.role, kind, "" if not limits else show(limits)))
+    return rows

@@ -1,0 +1,129 @@
+"""
+Score a file with a registered model: `bulkhead predict MODEL_URI IN OUT`.
+
+Rows are read as training read its source (same delimiter, null texts and derived columns), in batches, and written
+with all their columns and the predictions beside them, whole or not at all.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+
+from schemas.config import CsvConfig, DataConfig
+from schemas.digest import fsync_folder
+from schemas.errors import DataError, first_few
+from training.data.engine import connect
+from training.data.expressions import derived_sql
+from training.data.source import fingerprint, relation_sql
+from training.registry import LoadedModel, load_model
+from training.tracking import default_tracking_uri
+
+BATCH_ROWS = 16_384
+FORMATS = (".parquet", ".csv", ".csv.gz")
+
+
+def predict_file(model_uri: str, in_path: Path, out_path: Path, tracking_uri: str | None = None) -> int:
+    """
+    Write every row of a file with its predictions; returns the number of rows.
+
+    Args:
+        model_uri: `models:/NAME@champion`, `models:/NAME/3`, or a folder with a model.
+        in_path: Parquet, CSV, CSV.gz or Arrow; a folder or glob of them. Needs the model's feature columns only.
+        out_path: `.parquet`, `.csv` or `.csv.gz`; replaced when it exists.
+        tracking_uri: address of the registry; default: MLFLOW_TRACKING_URI, else the one in the Bulkhead home.
+
+    Raises:
+        RegistryError: there is no such model.
+        IntegrityError: the model's files are not those that were registered.
+        DataError: a column is missing, a value is refused, or the output cannot hold the columns. Nothing is written.
+    """
+    suffix = next((s for s in FORMATS if out_path.name.lower().endswith(s)), None)
+    if suffix is None:
+        raise DataError(f"{out_path}: expected a name that ends in {', '.join(FORMATS)}")
+    model = load_model(model_uri, tracking_uri or default_tracking_uri(None))
+    data = DataConfig(uri=str(in_path), csv=CsvConfig(**model.spec["csv"]), columns={"*": "feature"})
+    with closing(connect()) as connection, _replacing(out_path, suffix) as write:
+        return sum(write(batch) for batch in _scored(model, data, connection))
+
+
+def _scored(model: LoadedModel, data: DataConfig, connection: duckdb.DuckDBPyConnection) -> Iterator[pa.RecordBatch]:
+    """Batches of the file's own columns with the predictions."""
+    relation = relation_sql(fingerprint(data), data, connection)
+    own = [row[0] for row in rows(connection, f"describe select * from {relation}")]
+    taken = [name for name in ("prediction", *model.spec["probability_columns"]) if name in own]
+    if taken:
+        raise DataError(f"{data.uri}: has columns named {first_few(map(repr, taken))} already, where the predictions go; rename or drop them")
+    relation = derived_sql(connection, relation, wanted_expressions(model.spec, own))
+    for batch in connection.sql(f"select * from {relation}").to_arrow_reader(BATCH_ROWS):
+        try:
+            found = model.predict(batch.to_pandas(integer_object_nulls=True))
+        except ValueError as error:
+            raise DataError(f"{data.uri}: {error}") from error
+        columns = {name: batch.column(name) for name in own} | {name: pa.array(found[name]) for name in found.columns}
+        yield pa.RecordBatch.from_pydict(columns)
+
+
+def wanted_expressions(spec: Mapping[str, Any], present: list[str]) -> dict[str, str]:
+    """Derived columns that the model needs and the file lacks, with those that they build on, in the declared order."""
+    wanted = {c["name"] for kind in ("numeric", "categorical", "tensor") for c in spec[kind]} - set(present)
+    needed: dict[str, str] = {}
+    for name, expression in reversed(list(spec["derived"].items())):
+        if name in wanted or any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", other) for other in needed.values()):
+            needed = {name: expression} | needed
+    return {name: expression for name, expression in needed.items() if name not in present}
+
+
+@contextmanager
+def _replacing(target: Path, suffix: str) -> Iterator[Callable[[pa.RecordBatch], int]]:
+    """A function that writes a batch and returns its rows; the file appears under its name only after the last one."""
+    folder = target.absolute().parent
+    folder.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=folder)
+    os.close(handle)
+    try:
+        with _writer(Path(temporary), suffix) as write:
+            yield write
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    fsync_folder(folder)
+
+
+@contextmanager
+def _writer(path: Path, suffix: str) -> Iterator[Callable[[pa.RecordBatch], int]]:
+    """Opens at the first batch, whose schema all others must have."""
+    writers: list[Any] = []
+    with gzip.open(path, "wb") if suffix == ".csv.gz" else open(path, "wb") as file:
+
+        def write(batch: pa.RecordBatch) -> int:
+            if not writers:
+                writers.append(pq.ParquetWriter(file, batch.schema) if suffix == ".parquet" else _csv_writer(file, batch.schema))
+            writers[0].write_batch(batch)
+            return int(batch.num_rows)
+
+        yield write
+        for writer in writers:
+            writer.close()
+
+
+def _csv_writer(file: Any, schema: pa.Schema) -> pc.CSVWriter:
+    nested = [field.name for field in schema if pa.types.is_nested(field.type)]
+    if nested:
+        raise DataError(f"CSV cannot hold lists: column {first_few(map(repr, nested))}; write .parquet instead")
+    return pc.CSVWriter(file, schema)

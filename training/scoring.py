@@ -1,0 +1,131 @@
+"""Scores of every row of a side exactly once, whole on every rank, and the figures computed from them.
+
+Rows are cut into chunks of `batch_size`; a rank scores a contiguous run of whole chunks, unpadded. Each row is thus
+computed in the same company for any number of ranks, and its score does not depend on that number.
+
+N rows, K scores of a row, R ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from schemas.config import Declaration
+from schemas.errors import DataError, NonFiniteError, TrainingError, first_few
+from schemas.records import SplitArrays, Statistics
+from training import metrics
+from training.batches import TARGETS, Tensors, as_tensors
+from training.data.shards import load_arrays
+from training.dump import row_ids
+from training.losses import Loss
+from training.parallel import Parallel
+from training.sampling import share, spans
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode and inference mode inside; afterwards every module is back in the mode it had."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def score(model: nn.Module, arrays: SplitArrays, batch_size: int, parallel: Parallel) -> np.ndarray:
+    """Raw scores float32 [N, K] of a side, every row exactly once, whole on every rank. Collective.
+
+    Args:
+        model: not wrapped; on `parallel.device`, the same weights on every rank.
+        arrays: the side.
+        batch_size: rows of one forward pass.
+        parallel: the ranks that share the work.
+
+    Raises:
+        DataError: the side has no rows.
+        NonFiniteError: scores are not finite, naming the first row ids.
+        TrainingError: a row was not scored, or more than once.
+    """
+    inputs = {name: t for name, t in as_tensors(load_arrays(arrays)).items() if name not in TARGETS}
+    scores = score_tensors(model, inputs, arrays.rows, batch_size, parallel)
+    require_finite(scores, arrays)
+    return scores
+
+
+def score_tensors(model: nn.Module, inputs: Tensors, num_rows: int, batch_size: int, parallel: Parallel) -> np.ndarray:
+    """Raw scores float32 [N, K] of the first N rows of the inputs, as `score`, finite or not. Collective.
+
+    Raises:
+        DataError: no rows.
+        TrainingError: a row was not scored, or more than once.
+    """
+    if num_rows < 1:
+        raise DataError("there are no rows to score; change split.fractions or data.filter")
+    chunks = spans(num_rows, batch_size)
+    first, last = share(len(chunks), parallel.rank, parallel.world_size)
+    with evaluating(model):
+        mine = [(begin, end, _forward(model, inputs, begin, end, parallel.device)) for begin, end in chunks[first:last]]
+    width = parallel.all_reduce_max(torch.tensor([float(mine[0][2].shape[1]) if mine else 0.0]))
+    scores, counts = torch.zeros(num_rows, int(width.item())), torch.zeros(num_rows)
+    for begin, end, values in mine:
+        scores[begin:end] = values
+        counts[begin:end] += 1
+    require_once(parallel.all_reduce_sum(counts))
+    return np.asarray(parallel.all_reduce_sum(scores).numpy())
+
+
+def require_once(counts: Tensor) -> None:
+    """Refuse a gathered result in which a row was scored never or several times.
+
+    Raises:
+        TrainingError: with the first row numbers.
+    """
+    wrong = torch.nonzero(counts != 1).flatten().tolist()
+    if wrong:
+        raise TrainingError(f"expected every row to be scored exactly once; {len(wrong)} of {len(counts)} rows were not (first rows: {first_few(wrong)})")
+
+
+def require_finite(scores: np.ndarray, arrays: SplitArrays) -> None:
+    """Refuse scores that are not finite: no metric of them would mean anything.
+
+    Raises:
+        NonFiniteError: with the first row ids.
+    """
+    bad = np.flatnonzero(~np.isfinite(scores).all(axis=1))
+    if len(bad):
+        ids = first_few(row_ids(arrays, bad[:5].tolist()), total=len(bad))
+        raise NonFiniteError(
+            f"scores of {len(bad)} of {len(scores)} rows are not finite (first ids: {ids}); lower optimizer.lr, or bound the inputs with normalize.clip"
+        )
+
+
+def _forward(model: nn.Module, inputs: Tensors, begin: int, end: int, device: torch.device) -> Tensor:
+    # A copy also on the CPU: the arrays are mapped read-only, and a model may work in place.
+    scores: Tensor = model({name: tensor[begin:end].to(device, copy=True) for name, tensor in inputs.items()})
+    return scores.cpu()
+
+
+def measure(declaration: Declaration, statistics: Statistics, loss: Loss, scores: np.ndarray, targets: dict[str, np.ndarray]) -> dict[str, float | None]:
+    """`loss` (weighted mean over all rows) and every metric of the task, from the whole gathered scores.
+
+    Args:
+        declaration: the task.
+        statistics: class names and label scaling.
+        loss: the training loss; on the CPU.
+        scores: [N, K].
+        targets: `label` [N] as stored and perhaps `weight` [N].
+    """
+    tensors = as_tensors(targets)
+    with torch.inference_mode():
+        weights = loss.row_weights(tensors["label"], tensors.get("weight")).to(torch.float64)
+        row_losses = loss.per_row(torch.from_numpy(scores), tensors["label"]).to(torch.float64)
+        mean = (row_losses * weights).sum() / weights.sum()
+    return {"loss": float(mean), **metrics.compute(declaration, statistics, scores, targets["label"], targets.get("weight"))}

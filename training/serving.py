@@ -1,0 +1,247 @@
+"""
+Predict from raw rows, alone: this file, `program.pt2` and `spec.json` are the whole registered model.
+
+MLflow ships and runs this very file with the model (models from code), so it imports nothing of the project
+that made it. Load it with `mlflow.pyfunc.load_model("models:/NAME@champion")` and call `predict(frame)`.
+
+Raw named columns in, in any order, extra ones ignored. A frame out: `prediction` in the units of the label or
+one of its own class values, and for classes `probability_<class>`. Never guesses: a missing column, a null where
+training had none, an infinite number or text among numbers is refused with its column and rows.
+N rows, D numeric columns, C categorical columns or classes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import warnings
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+with warnings.catch_warnings():  # MLflow warns of its own type hints
+    warnings.simplefilter("ignore")
+    import mlflow.pyfunc
+
+FORMAT = 1
+ROWS_PER_CALL = 1024  # bounds memory; results do not depend on it beyond float64 rounding
+UNKNOWN, NULL, FIRST = 0, 1, 2  # category codes: unknown, null, then the vocabulary
+Program = Callable[[dict[str, torch.Tensor]], torch.Tensor]
+
+
+# ------------------------------------------------------------------------------------------ loading
+
+
+def read_spec(path: str | Path) -> dict[str, Any]:
+    """
+    The columns, classes and program digest that the model was exported with.
+
+    Raises:
+        ValueError: the file is no spec that this code understands.
+    """
+    spec = json.loads(Path(path).read_text(encoding="utf-8"))
+    if not isinstance(spec, dict) or spec.get("format") != FORMAT:
+        raise ValueError(f"{path}: expected a model spec of format {FORMAT}, got {spec.get('format') if isinstance(spec, dict) else type(spec).__name__!r}")
+    return spec
+
+
+def load_program(path: str | Path, spec: dict[str, Any]) -> Program:
+    """
+    The exported program, read only after its bytes were found to be those that the spec names.
+
+    Raises:
+        ValueError: the program's SHA-256 differs from the spec's; nothing of it was read.
+    """
+    found = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    expected = spec["program"]["sha256"]
+    if found != expected:
+        raise ValueError(
+            f"{path}: SHA-256 is {found[:12]}…, the spec says {expected[:12]}…: the program was changed after its export; fetch or register the model again"
+        )
+    program: Program = torch.export.load(path).module()
+    return program
+
+
+# ------------------------------------------------------------------------------------------ columns
+
+
+def refuse(column: str, problem: str, bad: np.ndarray, index: pd.Index, remedy: str) -> None:
+    """
+    Pass when no row is bad; else name the column, how many rows, and the first five index labels.
+
+    Raises:
+        ValueError: `bad` [N] is true somewhere.
+    """
+    count = int(bad.sum())
+    if count:
+        labels = ", ".join(str(label) for label in index[bad][:5]) + (", …" if count > 5 else "")
+        raise ValueError(f"column {column!r}: {problem} in {count} rows (index {labels}); {remedy}")
+
+
+def missing(values: pd.Series, null_texts: tuple[str, ...]) -> np.ndarray:
+    """Which rows [N] hold a null: None, NaN, NA, or a text that the training source read as null."""
+    nulls: np.ndarray = values.isna().to_numpy(dtype=bool)
+    return nulls | values.isin(null_texts).to_numpy(dtype=bool) if null_texts and values.dtype.kind == "O" else nulls
+
+
+def numbers(values: pd.Series, column: dict[str, Any], null_texts: tuple[str, ...] = ()) -> np.ndarray:
+    """
+    One numeric column as float64 [N], null as NaN; text that spells a number counts as that number.
+
+    Raises:
+        ValueError: something that is no number, an infinite number, or a null in a column that has no filling.
+    """
+    name, nulls = column["name"], missing(values, null_texts)
+    result = np.full(len(values), np.nan)
+    present = values[~nulls]
+    if present.dtype.kind not in "biuf":
+        typed = present.astype(object)
+        present = pd.Series(np.nan, present.index) if present.dtype.kind in "mM" else pd.to_numeric(typed, errors="coerce")
+        text = present.isna().to_numpy(dtype=bool)
+        refuse(name, f"expected numbers, got {typed[text].iloc[0]!r}" if text.any() else "", text, present.index, "convert them to numbers, or to null")
+    result[~nulls] = present.to_numpy(dtype=np.float64)
+    refuse(name, "infinite numbers", np.isinf(result), values.index, "pass finite numbers, or null where the value is unknown")
+    if column["fill"] is None:
+        refuse(name, "nulls (NaN), which training never saw there,", np.isnan(result), values.index, "fill or leave out those rows")
+    return result
+
+
+def spellings(value: Any) -> tuple[str, ...]:
+    """
+    How training may have spelled a category as text, likeliest first; its vocabulary decides.
+
+    Training casts categories to text: whole numbers without a point whatever their type (3 and 3.0 are '3'), true
+    is 'true', and other numbers are the shortest text that gives them back, in double or in single precision.
+
+    >>> spellings(3.0), spellings(True), spellings("a")
+    (('3', '3.0'), ('true', '1'), ('a',))
+    """
+    if isinstance(value, bool | np.bool_):
+        return ("true", "1") if value else ("false", "0")
+    if isinstance(value, int | np.integer):
+        number = int(value)
+        return (str(number), repr(float(number)), *(("false", "true")[number : number + 1] if number in (0, 1) else ()))
+    if isinstance(value, float | np.floating | Decimal):
+        real = float(value)
+        with np.errstate(over="ignore"):
+            single = np.float32(real)
+        return spellings(int(real)) if real.is_integer() else (repr(real), str(single), repr(float(single)))
+    text = str(value)
+    return (text, text.lower()) if text in ("True", "False", "TRUE", "FALSE") else (text,)
+
+
+def codes(values: pd.Series, column: dict[str, Any], null_texts: tuple[str, ...] = ()) -> np.ndarray:
+    """One categorical column as int64 [N]: 0 for a value that training did not know, 1 for null, then the vocabulary."""
+    vocabulary = dict.fromkeys(null_texts, NULL) | {text: FIRST + position for position, text in enumerate(column["values"])}
+    positions, distinct = pd.factorize(values)
+    known = [next((vocabulary[text] for text in spellings(value) if text in vocabulary), UNKNOWN) for value in distinct]
+    return np.asarray(np.array([*known, NULL], dtype=np.int64)[positions])  # position -1 is null
+
+
+def tensors(values: pd.Series, column: dict[str, Any]) -> np.ndarray:
+    """
+    One tensor column as an array [N, *shape] of its stored type, from cells that are flat or shaped sequences.
+
+    Raises:
+        ValueError: a null, another number of elements, or elements that the stored type cannot hold.
+    """
+    name, shape, dtype = column["name"], tuple(column["shape"]), np.dtype(column["dtype"])
+    cells = [_dense(value) for value in values]
+    wrong = np.array([cell.size != math.prod(shape) or cell.dtype.kind not in "biuf" for cell in cells], dtype=bool)
+    refuse(name, f"expected {math.prod(shape)} numbers of shape {list(shape)}, got something else", wrong, values.index, "pass whole arrays or lists")
+    block = np.stack([cell.reshape(shape) for cell in cells]) if cells else np.empty((0, *shape))
+    with np.errstate(invalid="ignore", over="ignore"):
+        stored = block.astype(dtype)
+    lost = ~np.isfinite(stored) if dtype.kind == "f" else stored != block
+    refuse(name, f"elements that {dtype} cannot hold", lost.any(axis=tuple(range(1, lost.ndim))), values.index, "pass them as training had them")
+    return stored
+
+
+def _dense(value: Any) -> np.ndarray:
+    """A cell as one array; nested sequences, as Parquet readers give them, are joined."""
+    array = np.asarray(value) if not isinstance(value, list | tuple) else np.array([_dense(part) for part in value])
+    return np.stack([_dense(part) for part in array]) if array.dtype == object and array.ndim else array
+
+
+# --------------------------------------------------------------------------------------- prediction
+
+
+def inputs(spec: dict[str, Any], frame: pd.DataFrame) -> dict[str, torch.Tensor]:
+    """
+    Raw named columns as the program's inputs: `numeric` float64 [N, D], `categorical` int64 [N, C], `tensor_<column>`.
+
+    Raises:
+        ValueError: a column is missing or given twice, or a value is refused.
+    """
+    columns = [*spec["numeric"], *spec["categorical"], *spec["tensor"]]
+    absent = [c["name"] for c in columns if c["name"] not in frame.columns]
+    if absent:
+        derived = {name: spec["derived"][name] for name in absent if name in spec["derived"]}
+        raise ValueError(f"missing columns: {', '.join(map(repr, absent))}" + (f"; derive them first: {derived}" if derived else ""))
+    repeated = [c["name"] for c in columns if isinstance(frame[c["name"]], pd.DataFrame)]
+    if repeated:
+        raise ValueError(f"columns given twice: {', '.join(map(repr, repeated))}; keep one of each")
+    nulls = tuple(spec["null_texts"])
+    blocks = {f"tensor_{c['name']}": tensors(frame[c["name"]], c) for c in spec["tensor"]}
+    if spec["numeric"]:
+        blocks["numeric"] = np.stack([numbers(frame[c["name"]], c, nulls) for c in spec["numeric"]], axis=1)
+    if spec["categorical"]:
+        blocks["categorical"] = np.stack([codes(frame[c["name"]], c, nulls) for c in spec["categorical"]], axis=1)
+    # in the order of their names, as the program was exported
+    return {name: torch.from_numpy(np.ascontiguousarray(block)) for name, block in sorted(blocks.items())}
+
+
+def run(program: Program, batch: dict[str, torch.Tensor]) -> np.ndarray:
+    """The program's outcome on all rows, float64 [N] or [N, C], in calls of bounded size."""
+    rows = len(next(iter(batch.values())))
+    with torch.inference_mode():
+        parts = [program({name: block[start : start + ROWS_PER_CALL] for name, block in batch.items()}) for start in range(0, rows, ROWS_PER_CALL)]
+    return np.asarray(torch.cat(parts).numpy())
+
+
+def predict(spec: dict[str, Any], program: Program, frame: pd.DataFrame) -> pd.DataFrame:
+    """
+    A row of predictions for each row of the frame, under its index.
+
+    Raises:
+        ValueError: see `inputs`.
+    """
+    batch = inputs(spec, frame)
+    if spec["task"] == "regression":
+        return pd.DataFrame({"prediction": run(program, batch) if len(frame) else np.empty(0)}, index=frame.index)
+    found = run(program, batch) if len(frame) else np.empty((0, len(spec["classes"])))
+    label = pd.array(spec["classes"]).take(found.argmax(axis=1))
+    columns = {name: found[:, position] for position, name in enumerate(spec["probability_columns"])}
+    return pd.DataFrame({"prediction": label.astype(spec["class_dtype"]), **columns}, index=frame.index)
+
+
+class RawRows(mlflow.pyfunc.PythonModel):
+    """What MLflow loads: the program behind its columns."""
+
+    def load_context(self, context: Any) -> None:
+        """
+        Read the spec, verify the program's bytes, load it.
+
+        Raises:
+            ValueError: the spec is of another format, or the program was changed after its export.
+        """
+        self.spec = read_spec(context.artifacts["spec"])
+        self.program = load_program(context.artifacts["program"], self.spec)
+
+    def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
+        """
+        Predictions for a frame of raw rows; see the head of this file.
+
+        Raises:
+            ValueError: a column is missing, or a value is refused, with column and rows.
+        """
+        return predict(self.spec, self.program, pd.DataFrame(model_input))
+
+
+mlflow.models.set_model(RawRows())
