@@ -71,7 +71,7 @@ def broken_rules(schema: pandera.DataFrameSchema, batch: pa.RecordBatch) -> set[
     return set()
 
 
-def has_bad_elements(column: pa.FixedSizeListArray) -> bool:
+def has_bad_elements(column: pa.ListArray | pa.FixedSizeListArray) -> bool:
     """Whether a tensor column holds a null, an infinite or a NaN element."""
     elements = column.flatten()
     if column.null_count or elements.null_count:

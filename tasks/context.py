@@ -62,7 +62,7 @@ class RunContext:
     @property
     def links(self) -> dict[str, str]:
         """Names to addresses, for the report."""
-        found = {"MLflow run": self.mlflow_url, "Prefect flow run": self.prefect_url, "Run directory": str(self.run_dir)}
+        found = {"MLflow tracking": self.tracking_uri, "MLflow run": self.mlflow_url, "Prefect flow run": self.prefect_url, "Run directory": str(self.run_dir)}
         return {name: address for name, address in found.items() if address}
 
     def spec(self, prepared: Prepared) -> RunSpec:

@@ -21,7 +21,6 @@ from training.data.shards import load_arrays
 from training.data.unseen import unseen_rows
 from training.export import probability_columns
 from training.gate import Comparison, compare
-from training.metrics import targets
 from training.registry import LoadedModel
 
 BATCH_ROWS = 16_384
@@ -50,7 +49,7 @@ def challenge(declaration: Declaration, run: RunSpec, test: TestTable, evaluatio
     problem = _unlike(declaration, run, champion)
     if problem or champion.trained_on is None:
         return Comparison(version=version, problem=problem or "it does not say which rows it learned from")
-    ids, group, challenger = _challenger(run, evaluation)
+    ids, found = _evaluated(run, evaluation)
     unseen = unseen_rows(test, champion.trained_on, by_group=_keeps_groups(declaration, run))
     try:
         theirs = _champion(champion, test, ids, run.statistics.classes)
@@ -58,9 +57,11 @@ def challenge(declaration: Declaration, run: RunSpec, test: TestTable, evaluatio
         if isinstance(error, IntegrityError):
             raise
         return Comparison(version=version, rows=int(unseen.sum()), excluded_rows=int((~unseen).sum()), problem=f"it cannot score these rows: {error}")
-    arrays = load_arrays(run.arrays.test)
-    target = targets(declaration, run.statistics, arrays["label"])
-    return compare(declaration, version, challenger, theirs, target, unseen, group=group, weight=arrays.get("weight"))
+    arrays, classes = load_arrays(run.arrays.test), run.statistics.classes
+    # a value as given: in the arrays it is scaled and rounded to float32
+    target = np.asarray(arrays["label"], dtype=np.int64) if classes else found["label"].to_numpy(dtype=np.float64)
+    group = found["__group"].to_numpy(dtype=object) if run.spec.group else None
+    return compare(declaration, version, _values(found, classes), theirs, target, unseen, group=group, weight=arrays.get("weight"))
 
 
 def _unlike(declaration: Declaration, run: RunSpec, champion: LoadedModel) -> str:
@@ -78,15 +79,13 @@ def _keeps_groups(declaration: Declaration, run: RunSpec) -> bool:
     return bool(run.spec.group) and declaration.split.kind in (*GROUPED, "predefined")
 
 
-def _challenger(run: RunSpec, evaluation: EvaluationReport) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-    """Ids, groups and predictions of the test rows in the order of the arrays."""
+def _evaluated(run: RunSpec, evaluation: EvaluationReport) -> tuple[np.ndarray, pd.DataFrame]:
+    """Ids of the test rows in the order of the arrays, and the challenger's predictions in that order."""
     found = pq.read_table(verify(evaluation.predictions)).to_pandas()
     ids = pq.read_table(verify(run.arrays.test.ids), columns=["__id"]).column(0).to_pandas()
     if set(found["__id"]) != set(ids) or len(found) != len(ids):
         raise IntegrityError(f"{evaluation.predictions.path}: expected predictions of the {len(ids)} test rows, got {len(found)} of others; evaluate again")
-    found = found.set_index("__id").loc[ids]
-    group = found["__group"].to_numpy(dtype=object) if run.spec.group else None
-    return ids.to_numpy(), group, _values(found, run.statistics.classes)
+    return ids.to_numpy(), found.set_index("__id").loc[ids]
 
 
 def _champion(champion: LoadedModel, test: TestTable, ids: np.ndarray, classes: tuple[Any, ...]) -> np.ndarray:

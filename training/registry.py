@@ -217,7 +217,9 @@ def register(
         files = {"program": program, "spec": Path(exported.spec.path)} | _write_evidence(Path(scratch), evidence, trained_on, split_manifest)
         folder = Path(scratch) / "model"
         logged = _log_model(tracker, spec, files, folder, evidence)
-        tags = version_tags(evidence, {FILES[key]: sha256_file(path) for key, path in files.items()} | {part: sha256_file(folder / part) for part in (CODE, MLMODEL)})
+        tags = version_tags(
+            evidence, {FILES[key]: sha256_file(path) for key, path in files.items()} | {part: sha256_file(folder / part) for part in (CODE, MLMODEL)}
+        )
         _ensure_model(client, name, run)
         version = client.create_model_version(name, source=logged.artifact_location, run_id=tracker.run_id, tags=tags, model_id=logged.model_id)
         client.set_logged_model_tags(logged.model_id, {"mlflow.modelVersions": json.dumps([{"name": name, "version": version.version}])})
@@ -291,14 +293,20 @@ def _log_model(tracker: Tracker, spec: dict[str, Any], files: Mapping[str, Path]
         leftover.unlink()
     client.log_model_artifacts(logged.model_id, str(folder))
     client.log_outputs(tracker.run_id, [LoggedModelOutput(logged.model_id, step=0)])
-    moment = int(time.time() * 1000)
-    found = [
-        Metric(f"test/{key}", interval.value, moment, 0, model_id=logged.model_id, dataset_name="source", dataset_digest=evidence.source_sha256[:DIGEST_LENGTH])
-        for key, interval in evidence.metrics.items()
-        if interval.value is not None
-    ]
-    client.log_batch(tracker.run_id, metrics=found)
+    _link_metrics(client, tracker.run_id, logged.model_id, evidence)
     return client.finalize_logged_model(logged.model_id, "READY")
+
+
+def _link_metrics(client: MlflowClient, run_id: str, model_id: str, evidence: Evidence) -> None:
+    """Test metrics become those of the model too; one that the run has already keeps its moment, so that it is not there twice."""
+    metrics = []
+    for name, interval in evidence.metrics.items():
+        if interval.value is not None:
+            known = client.get_metric_history(run_id, f"test/{name}")
+            moment = known[-1].timestamp if known else int(time.time() * 1000)
+            digest = evidence.source_sha256[:DIGEST_LENGTH]
+            metrics.append(Metric(f"test/{name}", interval.value, moment, 0, model_id=model_id, dataset_name="source", dataset_digest=digest))
+    client.log_batch(run_id, metrics=metrics)
 
 
 @contextmanager
@@ -329,12 +337,16 @@ def _try_out(model_uri: str, uri: str, spec: dict[str, Any]) -> None:
     Fetch the version as a consumer would and predict the input example.
 
     Raises:
-        RegistryError: it does not predict a row for a row.
+        RegistryError: it does not load, or does not predict a row for a row.
     """
     example = input_example(spec)
-    found = load_model(model_uri, uri).predict(example)
-    if len(found) != len(example) or found.isna().any(axis=None):
-        raise RegistryError(f"{model_uri}, fetched from the registry, predicts {len(found)} rows for {len(example)}, or nulls; the alias was left where it was")
+    try:
+        found = load_model(model_uri, uri).predict(example)
+        problem = "" if len(found) == len(example) and not found.isna().any(axis=None) else f"predicts {len(found)} rows for {len(example)}, or nulls"
+    except Exception as error:  # whatever a consumer would meet
+        problem = str(error)
+    if problem:
+        raise RegistryError(f"{model_uri}, fetched from the registry, does not work: {problem}; the alias was left where it was")
 
 
 def _move_alias(client: MlflowClient, name: str, alias: str, version: str, gate: GateReport | None) -> None:

@@ -23,7 +23,7 @@ from training import report_sections as sections
 from training.report_blocks import Block, Section, Tone
 from training.report_curves import read_history
 from training.report_data import read_predictions, read_sides
-from training.report_format import metric_name, number, percent, plain, plural
+from training.report_format import capital, metric_name, number, percent, plain, plural
 from training.report_svg import VARIABLES
 
 TEMPLATE = "report.html.j2"
@@ -144,25 +144,21 @@ def headline(inputs: ReportInputs) -> Headline:
     warned = any(r.verdict == "warn" for r in results)
     is_registered = inputs.registered is not None and inputs.registered.registered
     tone: Tone = "bad" if failed or not test.has_skill else "good" if is_registered and not warned else "warn"
-    sentence = f"{_metric_words(inputs)}; {_skill_words(inputs)}. {_capital(sections.tally_words(results))}. {_registry_words(inputs)}"
+    sentence = f"{_metric_words(inputs)}; {_skill_words(inputs)}. {capital(sections.tally_words(results))}. {_registry_words(inputs)}"
     return Headline(sentence, tone, (_metric_tile(inputs), _skill_tile(inputs), _checks_tile(inputs, failed, warned), _registry_tile(inputs)))
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _metric_words(inputs: ReportInputs) -> str:
     metric, test = inputs.declaration.metric, inputs.test
     value = test.metrics[metric]
     if value.value is None:
-        return f"{_capital(metric_name(metric))} is not defined on the {plural(test.rows, 'test row')}"
+        return f"{capital(metric_name(metric))} is not defined on the {plural(test.rows, 'test row')}"
     bounds = (
         ""
         if value.low is None or value.high is None
         else f" ({percent(inputs.declaration.evaluate.confidence)} interval {number(value.low)} to {number(value.high)})"
     )
-    return f"{_capital(metric_name(metric))} {number(value.value)}{bounds} on {plural(test.rows, 'test row')}"
+    return f"{capital(metric_name(metric))} {number(value.value)}{bounds} on {plural(test.rows, 'test row')}"
 
 
 def _skill_words(inputs: ReportInputs) -> str:

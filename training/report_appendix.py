@@ -14,12 +14,13 @@ from training import report_plots
 from training import report_prediction_plots as prediction_plots
 from training.report_blocks import Badge, Block, Code, Facts, Gallery, Heading, Matrix, Table, Words, checks, table
 from training.report_data import Ints, Predictions
-from training.report_format import MISSING, count, duration, number, plain, plural, share, show
+from training.report_format import MISSING, capital, count, duration, number, plain, plural, share, show
 from training.report_reasons import column_rows, settings
 from training.report_svg import Picture
 
 MAX_MATRIX = 20
 MAX_ROWS = 30
+TRACKING = "MLflow tracking"  # name under which `links` may hold the address that the snippet sets
 
 
 # -------------------------------------------------------------------------------------- predictions
@@ -251,13 +252,13 @@ def provenance_blocks(
     promise = plain(train.promise, 1000) or f"mode {declaration.train.mode}"
     return [
         Heading("Use the model"),
-        *_use(declaration, prepared, registered),
+        *_use(declaration, prepared, registered, links.get(TRACKING)),
         Heading("Records of this run"),
         Facts((("run", plain(run_id)), *((plain(k, 60), plain(v, 1000)) for k, v in links.items()))),
         Words("Both user interfaces, on this machine, with one command:"),
         Code("bulkhead up        # Prefect and MLflow; prints their addresses"),
         Heading("Promise of reproducibility"),
-        Words(f"{promise[0].upper()}{promise[1:]}" + ("" if promise.endswith(".") else ".")),
+        Words(capital(promise) + ("" if promise.endswith(".") else ".")),
         Facts(
             (
                 ("training seed", str(declaration.train.seed)),
@@ -277,19 +278,22 @@ def _split_seed(declaration: Declaration) -> tuple[tuple[str, str], ...]:
     return () if seed is None else (("split seed", str(seed)),)
 
 
-def _use(declaration: Declaration, prepared: Prepared, registered: Registered | None) -> list[Block]:
-    features = prepared.validated.spec.features
+def _use(declaration: Declaration, prepared: Prepared, registered: Registered | None, tracking: str | None) -> list[Block]:
+    features = [n for n in prepared.validated.spec.features if n not in prepared.statistics.dropped]
     if registered is None or not registered.registered:
         why = "registration was not part of this run" if registered is None else plain(registered.verdict, 1000)
         return [Words(f"This run registered no version: {why}" + ("" if why.endswith(".") else "."))]
     uri = f"models:/{registered.name}@{registered.alias}" if registered.alias else registered.uri or f"models:/{registered.name}/{registered.version}"
+    where = f'mlflow.set_tracking_uri("{tracking}")\n' if tracking else ""
     code = (
-        "import mlflow, pandas as pd\n\n"
+        f"import mlflow, pandas as pd\n\n{where}"
         f'model = mlflow.pyfunc.load_model("{uri}")\n'
         'predictions = model.predict(pd.read_parquet("new_rows.parquet"))  # raw rows: nothing to scale, encode or fill\n\n'
         f"# or on the command line\nbulkhead predict {uri} new_rows.parquet predictions.parquet"
     )
-    return [Code(code), Words(f"Columns it needs ({count(len(features))}; order and further columns do not matter): {_names(features)}.")]
+    derived = [n for n in features if n in declaration.data.derive]
+    note = [Words(f"{_names(derived)}: computed by data.derive, so that rows must bring them.")] if derived else []
+    return [Code(code), *note, Words(f"Columns it needs ({count(len(features))}; order and further columns do not matter): {_names(features)}.")]
 
 
 def digests(prepared: Prepared, train: TrainReport, test: EvaluationReport) -> list[tuple[str, str]]:

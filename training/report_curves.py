@@ -150,7 +150,8 @@ def _overfitting(figures: dict[str, float], train: float, val: float) -> Reading
     if gap >= GAP:
         words = (
             f"At the kept step the loss is {number(train)} on train rows and {number(val)} on validation rows: a gap of {share(gap)} of the loss of an uninformed model. "
-            "The network knows its train rows better than new ones. More data, more dropout or weight decay, or a smaller network would narrow the gap."
+            "The network knows its train rows better than new ones: more data, more dropout or weight decay, or a smaller network would narrow the gap. "
+            "Validation rows that differ from the train rows, as later ones may, widen it too."
         )
         return Reading("overfitting", words, figures)
     if rise >= RISE and figures["train_fall_after_lowest"] > 0:

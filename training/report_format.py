@@ -72,6 +72,16 @@ def plural(value: int, noun: str) -> str:
     return f"{count(value)} {noun}" + ("" if value == 1 else "s")
 
 
+def capital(text: str) -> str:
+    """
+    The text with its first letter in upper case, the rest as it is.
+
+    >>> capital("macro F1"), capital("")
+    ('Macro F1', '')
+    """
+    return text[:1].upper() + text[1:]
+
+
 def share(value: float | None) -> str:
     """
     A share between 0 and 1 as per cent, with enough digits that a rare class is not shown as 0.

@@ -12,7 +12,7 @@ from schemas.config import SplitName
 from schemas.records import EvaluationReport
 from training.report_curves import History, kept_index
 from training.report_data import Floats, Side
-from training.report_format import count, instant, metric_name, number, plain, share
+from training.report_format import capital, count, instant, metric_name, number, plain, share
 from training.report_svg import ALARM, BASELINE, INK, MODEL, MUTED, PAPER, SIDE_COLOURS, SIDE_NAMES, WIDE, Picture, canvas_for, count_axis, date_axis, log_axis
 
 DAY = 86_400.0
@@ -171,7 +171,7 @@ def learning_curve(history: History, metric: str, kept_step: int, name: str) -> 
         axis.set(xlabel="optimizer step", ylabel=shown)
         count_axis(axis.xaxis)
         axis.legend()
-        return canvas.done(alt, f"{shown[0].upper()}{shown[1:]} in eval mode on a fixed slice of train rows and on all validation rows.")
+        return canvas.done(alt, f"{capital(shown)} in eval mode on a fixed slice of train rows and on all validation rows.")
 
 
 def peaks(x: Floats, y: Floats, buckets: int) -> tuple[Floats, Floats]:
@@ -201,5 +201,5 @@ def step_curve(history: History, key: str, label: str, name: str, *, log: bool =
         note = " Each point is the largest value of its stretch of steps." if len(steps) > buckets else ""
         return canvas.done(
             f"{label} by optimizer step, from {number(values[0])} to {number(values[-1])}, largest {number(max(values))}.",
-            f"{label[0].upper()}{label[1:]} by optimizer step.{note}",
+            f"{capital(label)} by optimizer step.{note}",
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 from schemas.config import ColumnConfig, Declaration
 from schemas.records import Prepared
+from training.provenance import masked
 from training.report_format import duration, plain, show
 
 # Looked up in this order: (path, task or variant), then path. Written for the reader of one report, so in terms of the task at hand.
@@ -95,7 +96,7 @@ REASONS: dict[str, str] = {
     "train.mode": "The same machine type, software and ranks give bit-identical weights, so that the run can be checked.",
     "train.seed": "Any fixed number; it decides the initial weights, the order of rows and dropout.",
     "train.clip": "Scales down a rare huge gradient without changing its direction.",
-    "train.clip_at": "About the size of a normal gradient at the start; see the gradient norm above.",
+    "train.clip_at": "A usual bound; the gradient norm above shows how often it was reached.",
     "train.eval_every": "Once an epoch: each evaluation has seen every train row once more.",
     "train.metric=binary": "AUROC measures ranking without a threshold and does not move with the share of positives.",
     "train.metric=multiclass": "Macro F1 counts every class alike, so that a rare class is not drowned by a common one.",
@@ -115,7 +116,7 @@ REASONS: dict[str, str] = {
     "register.require_skill": "A model that is not better than a constant must not be served.",
     "tracking.uri": "MLFLOW_TRACKING_URI, else a SQLite file in the Bulkhead home: no server is needed.",
     "tracking.experiment": "Runs of one declaration stand together.",
-    "tracking.tags": "None.",
+    "tracking.tags": "No tag was set.",
 }
 HIDDEN_UNLESS: dict[str, str] = {  # settings that are shown only for this loss, task or clip
     "loss.delta": "huber",
@@ -213,7 +214,7 @@ def _resolved(path: str, value: Any, declaration: Declaration, timestamps: bool)
         return duration(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    return show(value)
+    return masked(show(value))
 
 
 def column_rows(columns: dict[str, ColumnConfig]) -> list[tuple[str, str, str, str]]:

@@ -13,7 +13,7 @@ from training import report_plots as plots
 from training.report_blocks import Badge, Block, Bullets, Callout, Facts, Gallery, Heading, Table, Tone, Words, checks, records_table, table
 from training.report_curves import History, Reading, kept_index, read_curves
 from training.report_data import Side
-from training.report_format import MISSING, count, duration, figure, instant, interval, metric_name, number, percent, plain, plural, share, show
+from training.report_format import MISSING, capital, count, duration, figure, instant, interval, metric_name, number, percent, plain, plural, share, show
 from training.report_svg import SIDE_NAMES, Picture
 
 Standing = Literal["better", "about equal", "worse", "unknown"]
@@ -74,7 +74,10 @@ def metric_blocks(declaration: Declaration, test: EvaluationReport, val: Evaluat
         ),
     ]
     if test.base_rate:
-        blocks += [Heading("Base rate"), Facts(tuple((plain(k, 60), figure(v)) for k, v in list(test.base_rate.items())[:MAX_CLASSES]))]
+        blocks += [
+            Heading("The label on the test rows" if declaration.task.kind == "regression" else "Base rate"),
+            Facts(tuple((plain(k, 60), figure(v)) for k, v in list(test.base_rate.items())[:MAX_CLASSES])),
+        ]
     if test.baselines:
         shown = [(m, directions[m]) for m in names if m in directions and test.metrics[m].value is not None][:4]
         blocks += [Heading("Beside baselines"), *([Gallery((plots.forest(test, shown),))] if shown else []), _baseline_table(declaration, names, test)]
@@ -238,13 +241,19 @@ def undecided(declaration: Declaration, prepared: Prepared) -> tuple[str, ...]:
         found.append("Whether the model holds up later: no time is declared, so the test rows may be as old as the train rows.")
     elif split not in ("time", "group_time"):
         found.append(f"Whether the model holds up later: the split ({plain(split)}) does not put the test rows after the train rows.")
-    if spec.time is not None and split in ("time", "group_time") and not spec.group:
-        found.append("Whether the model works for entities that it has never seen: the split is by time only.")
+    if any(r.name == "group_overlap" and r.verdict != "pass" for r in prepared.checks.results):
+        found.append(f"Whether the model works for a {groups} that it has never seen: some are on two sides.")
     return tuple(found)
 
 
 def _gate_blocks(gate: GateReport) -> list[Block]:
-    blocks: list[Block] = [Callout("good" if gate.passed else "bad", "Gate passed" if gate.passed else "Gate not passed", plain(gate.verdict, 1000))]
+    blocks: list[Block] = [
+        Callout(
+            "good" if gate.passed else "bad",
+            "The model may be registered" if gate.passed else "The model may not be registered",
+            capital(plain(gate.verdict, 1000)),
+        )
+    ]
     if gate.champion_version is not None:
         difference = "" if gate.difference is None else f"; difference {interval(gate.difference)}"
         blocks.append(Words(f"Compared with champion version {plain(gate.champion_version)} on {plural(gate.compared_rows, 'row')}{difference}."))

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from schemas.config import CsvConfig, DataConfig
 from schemas.digest import fsync_folder
 from schemas.errors import DataError, first_few
-from training.data.engine import connect
+from training.data.engine import connect, rows
 from training.data.expressions import derived_sql
 from training.data.source import fingerprint, relation_sql
 from training.registry import LoadedModel, load_model

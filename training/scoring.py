@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from schemas.config import Declaration
 from schemas.errors import DataError, NonFiniteError, TrainingError, first_few
 from schemas.records import SplitArrays, Statistics
-from training import metrics
 from training.batches import TARGETS, Tensors, as_tensors
 from training.data.shards import load_arrays
 from training.dump import row_ids
@@ -123,6 +122,8 @@ def measure(declaration: Declaration, statistics: Statistics, loss: Loss, scores
         scores: [N, K].
         targets: `label` [N] as stored and perhaps `weight` [N].
     """
+    from training import metrics  # scikit-learn takes a second to load, and only rank 0 measures
+
     tensors = as_tensors(targets)
     with torch.inference_mode():
         weights = loss.row_weights(tensors["label"], tensors.get("weight")).to(torch.float64)

@@ -40,13 +40,8 @@ CASES = [  # train rows, rows of a window, rows of a micro-batch, weighted
 
 def everything(parallel: Parallel, folder: str) -> dict[str, Any]:
     """All of one world size in one start of processes."""
-    t=time.time()
-    results: dict[str, Any] = {"gradients": gradients(parallel)}
-    print("grad",time.time()-t); t=time.time()
-    results["scoring"]= scoring(parallel, Path(folder) / "scoring")
-    print("scor",time.time()-t); t=time.time()
+    results: dict[str, Any] = {"gradients": gradients(parallel), "scoring": scoring(parallel, Path(folder) / "scoring")}
     results["trained"] = trained(parallel, Path(folder))
-    print("train",time.time()-t); print({k:v.get("seconds") for k,v in results["trained"].items() if isinstance(v,dict)})
     results["on_main"] = on_main(parallel)
     results["gathered"] = [part.decode() for part in parallel.gather_bytes(f"{parallel.rank}".encode() * parallel.rank)]
     return results
@@ -106,9 +101,6 @@ def scoring(parallel: Parallel, folder: Path) -> dict[str, Any]:
     for rows in range(1, 65):
         arrays = synthetic(rows, rows)
         arrays["numeric"][:, 0] = np.arange(rows)
-        if parallel.is_main:
-            write_side(folder / str(rows), arrays)
-        parallel.barrier()
         side = write_side(folder / f"{rows}-{parallel.rank}", arrays)
         if not np.array_equal(score(FirstColumn(), side, 5, parallel)[:, 0], np.arange(rows)):
             misplaced.append(rows)

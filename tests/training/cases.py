@@ -225,3 +225,33 @@ def evidence_of(case: Case, exported: Any, gate: Any = None, auroc: float = 0.8)
         provenance={"git": {"sha": "abc123", "dirty": False}},
         **made_up,
     )
+
+
+def evaluation_of(case: Case, folder: Path, network: nn.Module) -> Any:
+    """The evaluation of the test rows, with its file of predictions."""
+    import pyarrow.parquet as pq
+
+    from schemas.digest import file_ref
+    from schemas.records import EvaluationReport, Interval
+    from training.export import probability_columns
+
+    ids = pq.read_table(case.run.arrays.test.ids.path)
+    found, classes = expected(case, network), case.run.statistics.classes
+    values = dict(zip(probability_columns(classes), found.T, strict=True)) if classes else {"prediction": found}
+    if classes:
+        values["prediction"] = np.array(classes)[found.argmax(axis=1)]
+    pq.write_table(pa.table({"__id": ids["__id"], "__group": case.raw["test"]["patient"], "label": ids["label"], **values}), folder / "predictions.parquet")
+    metric = case.declaration.metric
+    return EvaluationReport(side="test", rows=len(found), metrics={metric: Interval(value=0.8)}, predictions=file_ref(folder / "predictions.parquet"))
+
+
+def champion_of(case: Case, exported: Any, trained_on: np.ndarray | None, version: str = "1") -> Any:
+    """A model as the registry hands it out, without a registry."""
+    from types import SimpleNamespace
+
+    from training import serving
+    from training.registry import LoadedModel
+
+    model = serving.RawRows()
+    model.load_context(SimpleNamespace(artifacts={"program": exported.program.path, "spec": exported.spec.path}))
+    return LoadedModel(name="clinic", version=version, uri=f"models:/clinic/{version}", spec=model.spec, evidence=None, trained_on=trained_on, model=model)

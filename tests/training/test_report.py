@@ -196,6 +196,14 @@ def test_what_a_run_may_lack(tmp_path: Path, kind: str) -> None:
     assert "This run registered no version" in page.text["provenance"] and "load_model" not in page.text["provenance"]
 
 
+def test_derived_columns_and_tracking_address_are_said(binary: ReportInputs, tmp_path: Path) -> None:
+    data = binary.declaration.data.model_copy(update={"derive": {"creatinine": "crea / 88.4"}})
+    inputs = change(binary, declaration=binary.declaration.model_copy(update={"data": data}), links={"MLflow tracking": "sqlite:////a/mlflow.db"})
+    text = render(inputs, tmp_path)[1].text["provenance"]
+    assert "Columns it needs (50;" in text
+    assert 'mlflow.set_tracking_uri("sqlite:////a/mlflow.db")' in text and "creatinine: computed by data.derive" in text
+
+
 def test_inputs_round_trip_as_json(binary: ReportInputs) -> None:
     again = ReportInputs.model_validate_json(binary.model_dump_json(by_alias=True))
     assert headline(again) == headline(binary) and again.metrics_path == binary.metrics_path
@@ -300,8 +308,10 @@ def test_open_questions_follow_the_declared_roles(binary: ReportInputs, tmp_path
     with_roles, without = (" ".join(undecided(i.declaration, i.prepared)) for i in (binary, bare))
     assert "no group is declared" in without and "no time is declared" in without
     assert "Declared: patient." in with_roles and "no time is declared" not in with_roles
-    only_time = build(tmp_path / "t", "binary", rows=300, groups=False)
-    assert "entities that it has never seen" in " ".join(undecided(only_time.declaration, only_time.prepared))
+    assert "never seen" not in with_roles + without
+    overlap = CheckResult(name="group_overlap", verdict="allowed", summary="s", reason="the same patients come back")
+    allowed = binary.prepared.model_copy(update={"checks": CheckReport(results=(overlap,))})
+    assert "a patient that it has never seen: some are on two sides" in " ".join(undecided(binary.declaration, allowed))
 
 
 def test_no_report_calls_the_data_clean(made: dict[str, Any]) -> None:
@@ -451,6 +461,13 @@ def test_given_covers_what_is_beneath_it_and_what_holds_it(binary: ReportInputs)
         and found["train.micro_batch_size"].value == "128 (batch_size / ranks)"
     )
     assert found["split.embargo"].value == "14 d" and "normalize.target" not in found and "loss.delta" not in found
+
+
+@pytest.mark.req("S1")
+def test_passwords_in_addresses_are_masked(binary: ReportInputs) -> None:
+    tracking = binary.declaration.tracking.model_copy(update={"uri": "postgresql://ann:hunter2@db/mlflow"})
+    found = report_reasons.settings(binary.declaration.model_copy(update={"tracking": tracking}), ("tracking.uri",), binary.prepared)
+    assert {s.path: s.value for s in found}["tracking.uri"] == "postgresql://***@db/mlflow"
 
 
 def test_reasons_follow_the_task(made: dict[str, Any]) -> None:

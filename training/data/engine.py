@@ -92,6 +92,15 @@ def literal(value: str | bool | int | float | None) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
+def without_nan(number: str) -> str:
+    """
+    SQL of a float with NaN made null.
+
+    Not by `isnan`: DuckDB 2.0 answers it from a Parquet file's minimum and maximum, which leave NaN out when pyarrow wrote them.
+    """
+    return f"case when isfinite({number}) or isinf({number}) then {number} end"
+
+
 def parquet(ref: TableRef) -> str:
     """A table between tasks as an SQL relation."""
     return f"read_parquet({literal(ref.file.path)}, hive_partitioning = false)"
@@ -128,7 +137,9 @@ def row_md5_sql(columns: Sequence[str]) -> str:
     return f"md5({row_text_sql(columns)})"
 
 
-def write_parquet(connection: duckdb.DuckDBPyConnection, query: str, path: str | Path, metadata: Mapping[str, str] | None = None) -> TableRef:
+def write_parquet(
+    connection: duckdb.DuckDBPyConnection, query: str, path: str | Path, metadata: Mapping[str, str] | None = None, schema: pa.Schema | None = None
+) -> TableRef:
     """
     Stream a query to a Parquet file, whole or not at all; equal rows in equal order give equal bytes.
 
@@ -137,13 +148,15 @@ def write_parquet(connection: duckdb.DuckDBPyConnection, query: str, path: str |
         query: give it an `order by` that decides every tie, or the bytes depend on the engine.
         path: the file; its folder is created.
         metadata: key-value texts for the Parquet schema, e.g. `{"bulkhead.side": "train"}`.
+        schema: Arrow types of the columns where the engine has none of the kind (its fixed-size arrays end at 100,000 elements).
     """
     target = Path(path).absolute()
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            count = _stream(connection.sql(query).to_arrow_reader(ROW_GROUP_ROWS), file, dict(metadata or {}))
+            relation = connection.sql(query)
+            count = _stream(relation.to_arrow_reader(_group_rows(schema)), file, schema, dict(metadata or {}))
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
@@ -155,32 +168,34 @@ def write_parquet(connection: duckdb.DuckDBPyConnection, query: str, path: str |
     return TableRef(file=file_ref(target), rows=count)
 
 
-def _stream(reader: pa.RecordBatchReader, file: Any, metadata: dict[str, str]) -> int:
-    schema = reader.schema.with_metadata(metadata)
+def _stream(reader: pa.RecordBatchReader, file: Any, schema: pa.Schema | None, metadata: dict[str, str]) -> int:
+    schema = (schema or reader.schema).with_metadata(metadata)
     count = 0
     with closing(pq.ParquetWriter(file, schema, compression="zstd", compression_level=1, write_page_checksum=True)) as writer:
-        for table in _row_groups(reader, schema):
-            writer.write_table(table, row_group_size=max(1, len(table)))
+        for table in _row_groups(reader, _group_rows(schema)):
+            writer.write_table(table.cast(schema), row_group_size=max(1, len(table)))
             count += len(table)
     return count
 
 
-def _row_groups(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.Table]:
+def _row_groups(reader: pa.RecordBatchReader, size: int) -> Iterator[pa.Table]:
     """Tables of a fixed number of rows: the engine's own batches depend on its threads."""
-    size = max(1, min(ROW_GROUP_ROWS, ROW_GROUP_BYTES // _row_bytes(schema)))
     waiting: list[pa.RecordBatch] = []
     held = 0
     for batch in reader:
         waiting.append(batch)
         held += len(batch)
         while held >= size:
-            table = pa.Table.from_batches(waiting).replace_schema_metadata(schema.metadata)
+            table = pa.Table.from_batches(waiting)
             yield table.slice(0, size)
             rest = table.slice(size)
             waiting, held = rest.to_batches(), len(rest)
     if held:
-        yield pa.Table.from_batches(waiting).replace_schema_metadata(schema.metadata)
+        yield pa.Table.from_batches(waiting)
 
 
-def _row_bytes(schema: pa.Schema) -> int:
-    return sum(f.type.list_size * (f.type.value_type.bit_width // 8) if pa.types.is_fixed_size_list(f.type) else 16 for f in schema) or 1
+def _group_rows(schema: pa.Schema | None) -> int:
+    """Rows of a row group: a fixed number, fewer where fixed-size lists make rows wide."""
+    kinds = [f.type for f in schema or [] if pa.types.is_fixed_size_list(f.type)]
+    wide: int = sum(kind.list_size * (kind.value_type.bit_width // 8) for kind in kinds)
+    return max(1, min(ROW_GROUP_ROWS, ROW_GROUP_BYTES // max(1, wide)))

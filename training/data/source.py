@@ -20,7 +20,7 @@ from schemas.config import CsvConfig, DataConfig
 from schemas.digest import file_ref, sha256_file
 from schemas.errors import SourceError, first_few
 from schemas.records import FileRef, SourceRef
-from training.data.engine import ident, literal
+from training.data.engine import ident, literal, rows, without_nan
 from training.data.text_types import typed_sql
 
 Format = Literal["parquet", "csv", "arrow"]
@@ -49,10 +49,9 @@ def fingerprint(data: DataConfig) -> SourceRef:
     files = sorted({path.resolve() for uri in uris for path in _expand(uri, data)})
     formats = {path: _format_of(path, data) for path in files}
     if len(set(formats.values())) > 1:
-        shown = first_few(f"{p.name} ({f})" for p, f in formats.items())
-        raise SourceError(
-            f"{', '.join(uris)}: expected files of one format, got {len(set(formats.values()))}: {shown}; set data.format, or a glob such as folder/*.parquet"
-        )
+        examples = {kind: path.name for path, kind in reversed(formats.items())}
+        shown = ", ".join(f"{name} ({kind})" for kind, name in sorted(examples.items()))
+        raise SourceError(f"{', '.join(uris)}: expected files of one format, got several: {shown}; set data.format, or give a glob such as folder/*.parquet")
     kind = formats[files[0]]
     refs = tuple(_checked(path, kind) for path in files)
     digest = hashlib.sha256("\n".join(sorted(r.sha256 for r in refs)).encode()).hexdigest()
@@ -73,7 +72,7 @@ def verify_source(source: SourceRef) -> None:
 
 def relation_sql(source: SourceRef, data: DataConfig, connection: duckdb.DuckDBPyConnection) -> str:
     """
-    All rows of all files as one SQL relation; columns are matched by name, and no row is skipped.
+    All rows of all files as one SQL relation; columns are matched by name, no row is skipped, and NaN is null.
 
     Args:
         source: from `fingerprint`.
@@ -85,9 +84,13 @@ def relation_sql(source: SourceRef, data: DataConfig, connection: duckdb.DuckDBP
     """
     open_files: dict[str, Callable[[SourceRef, DataConfig, duckdb.DuckDBPyConnection], str]] = {"parquet": _parquet, "csv": _csv, "arrow": _arrow}
     try:
-        return open_files[source.format](source, data, connection)
+        relation = open_files[source.format](source, data, connection)
+        floats = [ident(str(r[0])) for r in rows(connection, f"describe select * from {relation}") if r[1] in ("FLOAT", "DOUBLE")]
     except (duckdb.Error, pa.ArrowException, OSError) as error:
         raise unreadable(source, error) from error
+    if not floats:
+        return relation
+    return f"(select * replace ({', '.join(f'{without_nan(c)} as {c}' for c in floats)}) from {relation})"
 
 
 def unreadable(source: SourceRef, error: Exception) -> SourceError:
@@ -212,13 +215,16 @@ def _header(path: Path, options: CsvConfig) -> list[str]:
     """Column names of a delimited file; `column0`, `column1` … where it has no header."""
     delimiter, quote = _delimiter(path, options), options.quote or None
     with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
-        text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+        # bytes that are no UTF-8 are left to the engine, which names their line
+        text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
         try:
             names = next(csv.reader(text, delimiter=delimiter, quotechar=quote, quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE, strict=True), [])
-        except (UnicodeDecodeError, csv.Error) as error:
+        except csv.Error as error:
             raise SourceError(
                 f"{path}: the first line cannot be read: {error}; expected UTF-8 text, delimiter {delimiter!r}, quote {options.quote!r}; see data.csv"
             ) from error
+    if any("\udc80" <= c <= "\udcff" for name in names for c in name):
+        raise SourceError(f"{path}: the first line is no UTF-8 text; write the file as UTF-8")
     if not options.header:
         return [f"column{i}" for i in range(len(names))]
     unnamed = [i + 1 for i, name in enumerate(names) if not name.strip()]

@@ -22,12 +22,13 @@ from schemas.config import GROUPED, SPLITS, Declaration, Fractions, GroupSplit, 
 from schemas.digest import verify
 from schemas.errors import SplitError, first_few
 from schemas.records import SplitTables, TableRef, TableSpec, TestTable, TrainTable, ValidatedTable, ValTable, digest_of
+from schemas.tables import arrow_schema
 from training.data.engine import connect, ident, literal, parquet, rows, write_parquet
 from training.data.ledger import Ledger, opened
 from training.data.side_summary import refuse_unusable, summarize
 from training.data.strata import allot, bin_edges, count_units, stratum_sql
 from training.data.time_cuts import declared_cuts, share_cuts, time_side_sql, time_text
-from training.data.typed import stored_columns
+from training.data.typed import validated_columns
 
 ROWS, SIDES = "validated_rows", "decided_sides"
 
@@ -235,10 +236,11 @@ def _write(
 ) -> SplitTables:
     """The three files and their references: nowhere else is a `TrainTable` made."""
     tables: dict[str, TableRef] = {}
+    columns = ", ".join(map(ident, validated_columns(validated.spec)))
     for side in SPLITS:
-        chosen = f"select {stored_columns(validated.spec)} from {ROWS} where __id in (select __id from {SIDES} where side = {literal(side)})"
+        chosen = f"select {columns} from {ROWS} where __id in (select __id from {SIDES} where side = {literal(side)})"
         metadata = {"bulkhead.side": side, "bulkhead.validated": validated.table.file.sha256}
-        tables[side] = write_parquet(connection, f"{chosen} order by md5(__id), __id", out_dir / f"{side}.parquet", metadata)
+        tables[side] = write_parquet(connection, f"{chosen} order by md5(__id), __id", out_dir / f"{side}.parquet", metadata, arrow_schema(validated.spec))
     excluded = rows(connection, f"select side, count(*) from {SIDES} where side not in ('train', 'val', 'test') group by 1 order by 1")
     return SplitTables(
         train=TrainTable(file=tables["train"].file, rows=tables["train"].rows),

@@ -2,7 +2,7 @@
 The typed table as SQL: each column cast to its one form, and the keys that identify and split rows.
 
 Forms: numbers float64 (NaN is null, no -0.0); categories text (1.0 is '1', so that whole numbers read alike from
-any file format); tensors fixed-size arrays; keys unicode NFC text; time float64, UTC epoch seconds of a timestamp.
+any file format); tensors flat lists of one length; keys unicode NFC text; time float64, UTC epoch seconds of a timestamp.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from schemas.config import ColumnConfig
 from schemas.records import TableSpec
 from training.data.columns import Resolved, family, nesting
-from training.data.engine import ident, row_md5_sql
+from training.data.engine import ident, row_md5_sql, without_nan
 
 KEPT = ("__id", "__key", "__group", "__time")
 WHOLE = 2**53  # beyond it doubles skip whole numbers
@@ -43,13 +43,6 @@ def typed_sql(resolved: Resolved, relation: str) -> str:
 def validated_columns(spec: TableSpec) -> tuple[str, ...]:
     """Columns of the validated table in their order."""
     return (*KEPT, *_given(spec), *spec.features)
-
-
-def stored_columns(spec: TableSpec) -> str:
-    """SQL list of the validated table's columns as read from its file: the engine reads fixed-size arrays as lists."""
-    elements = {"uint8": "utinyint", "float32": "float"}
-    casts = {n: f"cast({ident(n)} as {elements[spec.tensor_dtype[n]]}[{math.prod(shape)}]) as {ident(n)}" for n, shape in spec.tensor.items()}
-    return ", ".join(casts.get(n, ident(n)) for n in validated_columns(spec))
 
 
 def value_columns(resolved: Resolved) -> tuple[str, ...]:
@@ -102,7 +95,7 @@ def _number(name: str, kind: str) -> str:
     if found == "bool":
         return f"cast(cast({column} as integer) as double)"
     number = f"try_cast({column} as double)" if found == "text" else f"cast({column} as double)"
-    return f"case when isnan({number}) then null else {number} + cast(0 as double) end"
+    return f"{without_nan(number)} + cast(0 as double)"  # makes 0.0 of -0.0
 
 
 def _category(name: str, kind: str) -> str:
@@ -118,7 +111,7 @@ def _tensor(name: str, resolved: Resolved) -> str:
     element = "utinyint" if resolved.spec.tensor_dtype[name] == "uint8" else "float"
     flat = _flat(ident(name), nesting(kind) - 1)
     # the test keeps the cast from failing; rows of another shape are refused by name before
-    return f"case when {wrong_shape_sql(name, shape, kind)} then null else cast({flat} as {element}[{math.prod(shape)}]) end"
+    return f"case when {wrong_shape_sql(name, shape, kind)} then null else cast({flat} as {element}[]) end"
 
 
 def _flat(column: str, times: int) -> str:

@@ -11,6 +11,7 @@ import duckdb
 from schemas.config import Declaration
 from schemas.errors import DataError, SchemaError, first_few
 from schemas.records import SourceRef, TableSpec, ValidatedTable
+from schemas.tables import arrow_schema
 from training.data.columns import Resolved, resolve
 from training.data.engine import confine, connect, ident, row, rows, write_parquet
 from training.data.expressions import derived_sql, failing_expression, filtered_sql
@@ -67,7 +68,8 @@ def _write(connection: duckdb.DuckDBPyConnection, derived: str, relation: str, r
     _refuse([*value_violations(connection, resolved, TYPED), *repeated_values(connection, resolved, TYPED)])
     _refuse([*_label_values(connection, resolved.spec, declaration), *_empty_features(connection, resolved.spec, declaration)])
     columns = ", ".join(map(ident, validated_columns(resolved.spec)))
-    table = write_parquet(connection, f"select {columns} from {TYPED} order by {ORDER}", Path(out_dir) / "validated.parquet")
+    ordered = f"select {columns} from {TYPED} order by {ORDER}"
+    table = write_parquet(connection, ordered, Path(out_dir) / "validated.parquet", schema=arrow_schema(resolved.spec))
     return ValidatedTable(table=table, spec=resolved.spec, filtered_rows=total - kept, unlabelled_rows=dropped)
 
 

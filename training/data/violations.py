@@ -14,7 +14,7 @@ from training.data.columns import Resolved, family
 from training.data.engine import ident, literal, row, rows
 from training.data.typed import key_sql, value_columns, wrong_shape_sql
 
-BATCH_ROWS = 65_536
+BATCH_ROWS, WIDE_BATCH_ROWS = 65_536, 2_048
 MAX_MARKERS = 3  # a column of numbers but for at most so many other texts holds markers of missing values …
 MIN_NUMBERS = 20  # … if it has more than so many different numbers; fewer are codes
 
@@ -93,12 +93,8 @@ def _null_roles(resolved: Resolved) -> Iterator[Rule]:
     spec = resolved.spec
     for role, names in (("id", spec.id), ("group", spec.group), ("time", (spec.time,)), ("weight", (spec.weight,)), ("split", (spec.split,))):
         for name in (n for n in names if n is not None):
-            null = _null(name, resolved.types[name])
+            null = f"{ident(name)} is null"
             yield Rule(name, f"a value in each row (role {role})", null, "null", f"leave such rows out, e.g. data.filter: {name} is not null")
-
-
-def _null(name: str, kind: str) -> str:
-    return f"({ident(name)} is null or isnan({ident(name)}))" if kind in ("FLOAT", "DOUBLE") else f"{ident(name)} is null"
 
 
 def _no_numbers(resolved: Resolved) -> Iterator[Rule]:
@@ -140,7 +136,7 @@ def _number_like(connection: duckdb.DuckDBPyConnection, resolved: Resolved, rela
 def _bad_tensors(connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str) -> list[str]:
     rules = []
     for name in resolved.spec.tensor:
-        reader = connection.sql(f"select {ident(name)} from {table}").to_arrow_reader(BATCH_ROWS)
+        reader = connection.sql(f"select {ident(name)} from {table}").to_arrow_reader(WIDE_BATCH_ROWS)
         bad = [has_bad_elements(batch.column(0)) for batch in reader]  # all of them: a reader left open blocks the engine
         if any(bad):
             condition = f"len(list_filter({ident(name)}, lambda v: v is null or not isfinite(cast(v as double)))) > 0"

@@ -1,0 +1,123 @@
+"""A consumer that has MLflow, torch, numpy, pandas and pyarrow, and nothing of this project."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from tests.training.cases import Case, arrow, evidence_of, expected, make_case
+from tests.training.mlflow_home import blank_database
+from training.data.unseen import trained_keys
+from training.export import export_model
+from training.reference import reference_network
+from training.registry import register
+from training.tracking import SQLITE, start_run
+
+__all__ = ["blank_database"]
+
+CONSUMER = """
+import importlib.abc, json, sys, warnings
+warnings.simplefilter("ignore")
+
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"training", "schemas", "tasks", "flows", "tests", "bulkhead", "duckdb", "prefect", "pandera"}:
+            raise ImportError(f"{name} is not installed here")
+
+sys.meta_path.insert(0, Absent())
+import mlflow, numpy as np, pandas as pd
+mlflow.set_tracking_uri(sys.argv[1])
+NUMBERS = ["age", "visits", "income"]
+
+
+def consume(task):
+    model = mlflow.pyfunc.load_model(f"models:/clinic-{task}@champion")
+    rows = pd.read_parquet(f"{task}.parquet")
+    found = {
+        "as stored": model.predict(rows),
+        "reordered": model.predict(rows[list(reversed(rows.columns))]),
+        "extra": model.predict(rows.assign(extra=1.0, more="x")),
+        "float32": model.predict(rows.astype({n: "float32" for n in NUMBERS})),
+        "float64": model.predict(rows.astype({n: "float64" for n in [*NUMBERS, "site"]})),
+        "csv": model.predict(pd.read_csv(f"{task}.csv").assign(scan=rows["scan"])),
+        "one by one": pd.concat([model.predict(rows.iloc[[i]]) for i in range(5)]),
+    }
+    faults = {
+        "missing": rows.drop(columns="income"),
+        "nan": rows.astype({"visits": float}).assign(visits=lambda f: f["visits"].where(f.index != 4)),
+        "infinite": rows.assign(income=np.inf),
+    }
+    return {"found": {k: v.to_dict("list") for k, v in found.items()}, "refused": {k: refused(model, v) for k, v in faults.items()}}
+
+
+def refused(model, frame):
+    try:
+        model.predict(frame)
+    except Exception as error:
+        return str(error)
+
+
+out = {task: consume(task) for task in ("binary", "regression")}
+ours = [m for m in sys.modules if m.split(".")[0] in {"training", "schemas"}]
+json.dump(out | {"ours": ours}, open("out.json", "w"))
+"""
+
+
+@pytest.fixture(scope="module")
+def champions(tmp_path_factory: pytest.TempPathFactory, blank_database: Path) -> tuple[str, dict[str, Case]]:
+    """A registry with a champion for each task, and the cases that they came from."""
+    folder = tmp_path_factory.mktemp("registry")
+    (folder / "mlflow.db").write_bytes(blank_database.read_bytes())
+    uri = f"{SQLITE}{folder / 'mlflow.db'}"
+    return uri, {task: registered(folder / task, uri, task) for task in ("binary", "regression")}
+
+
+def registered(folder: Path, uri: str, task: str) -> Case:
+    """A case whose model is the champion of its name."""
+    case = make_case(folder / "case", task, name=f"clinic-{task}")
+    exported = export_model(case.run, case.weights, folder / "model", case.split.val)
+    keys = trained_keys([case.split.train, case.split.val])
+    register(exported, case.run, evidence_of(case, exported), start_run(case.declaration, uri), trained_on=keys, split_manifest={})
+    return case
+
+
+@pytest.mark.req("R1")
+@pytest.mark.req("R4")
+def test_a_registered_model_gives_the_evaluated_numbers_where_nothing_of_ours_is(tmp_path: Path, champions: tuple[str, dict[str, Case]]) -> None:
+    uri, cases = champions
+    for task, case in cases.items():
+        pq.write_table(arrow(case.raw["test"]), tmp_path / f"{task}.parquet")
+        case.raw["test"].drop(columns="scan").to_csv(tmp_path / f"{task}.csv", index=False)
+    environment = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "TMPDIR", "DO_NOT_TRACK")} | {"MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false"}
+    done = subprocess.run([sys.executable, "-I", "-c", CONSUMER, uri], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    out = json.loads((tmp_path / "out.json").read_text())
+    assert out["ours"] == []
+    for task, case in cases.items():
+        agrees(task, case, out[task]["found"])
+        refused = out[task]["refused"]
+        assert "['income']" in refused["missing"]
+        assert "column 'visits': nulls (NaN)" in refused["nan"]
+        assert "(index 4)" in refused["nan"]
+        assert "column 'income': infinite numbers in 50 rows" in refused["infinite"]
+
+
+def agrees(task: str, case: Case, found: dict[str, dict[str, list[float]]]) -> None:
+    """Every way of asking gives the evaluated numbers to 1e-6."""
+    wanted = expected(case, reference_network(case.run, case.weights))
+    for name, columns in found.items():
+        frame = pd.DataFrame(columns)
+        values, target = (frame["prediction"], wanted) if task == "regression" else (frame["probability_yes"], wanted[:, 1])
+        # a number that was rounded to float32 before it came is another number: in the label's units, more than 1e-6
+        tolerance = 1e-6 * case.run.statistics.target_scale if name == "float32" and task == "regression" else 1e-6
+        np.testing.assert_allclose(values, target[: len(values)], rtol=0, atol=tolerance, err_msg=f"{task}, {name}")
+        if task == "binary":
+            assert frame["prediction"].tolist() == ["yes" if p > 0.5 else "no" for p in target[: len(values)]]

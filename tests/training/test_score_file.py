@@ -1,0 +1,124 @@
+"""Scoring a file: every row with its columns and the numbers of the registered model, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from schemas.errors import DataError, RegistryError
+from tests.training.cases import Case, arrow, evidence_of, make_case
+from tests.training.mlflow_home import blank_database
+from training.data.unseen import trained_keys
+from training.export import export_model
+from training.registry import LoadedModel, load_champion, register
+from training.score_file import predict_file, wanted_expressions
+from training.tracking import SQLITE, start_run
+
+__all__ = ["blank_database"]
+URI = "models:/clinic@champion"
+
+
+class Registry:
+    """A registry with one champion."""
+
+    def __init__(self, folder: Path) -> None:
+        self.uri = f"{SQLITE}{folder / 'mlflow.db'}"
+        self.case: Case = make_case(folder, ignored=("scan",))
+        exported = export_model(self.case.run, self.case.weights, folder / "model", self.case.split.val)
+        keys = trained_keys([self.case.split.train])
+        register(exported, self.case.run, evidence_of(self.case, exported), start_run(self.case.declaration, self.uri), trained_on=keys, split_manifest={})
+        champion = load_champion("clinic", self.uri)
+        assert champion is not None
+        self.champion: LoadedModel = champion
+        self.rows = self.case.raw["test"].drop(columns="scan")
+        self.wanted = champion.predict(self.rows)
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory, blank_database: Path) -> Registry:
+    folder = tmp_path_factory.mktemp("registry")
+    (folder / "mlflow.db").write_bytes(blank_database.read_bytes())
+    return Registry(folder)
+
+
+@pytest.mark.req("R4")
+@pytest.mark.parametrize(("given", "made"), [("rows.parquet", "out.parquet"), ("rows.csv", "out.csv.gz"), ("rows.parquet", "new/out.csv")])
+def test_a_file_keeps_its_columns_and_order_and_gains_the_models_numbers(registry: Registry, tmp_path: Path, given: str, made: str) -> None:
+    frame = registry.rows[[*reversed(registry.rows.columns)]]
+    frame.to_parquet(tmp_path / given) if given.endswith("parquet") else frame.to_csv(tmp_path / given, index=False)
+    assert predict_file(URI, tmp_path / given, tmp_path / made, registry.uri) == 50
+    found = pd.read_parquet(tmp_path / made) if made.endswith("parquet") else pd.read_csv(tmp_path / made)
+    assert list(found.columns) == [*frame.columns, "prediction", "probability_no", "probability_yes"]
+    assert found["row"].tolist() == frame["row"].tolist()
+    assert found["prediction"].tolist() == registry.wanted["prediction"].tolist()
+    np.testing.assert_allclose(found["probability_yes"], registry.wanted["probability_yes"], rtol=0, atol=1e-12)
+
+
+@pytest.mark.req("D9")
+def test_many_rows_go_through_in_batches_with_nulls_only_in_some(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.score_file.BATCH_ROWS", 7)
+    frame = registry.rows.assign(age=[50.0] * 20 + [None] * 30, site=[None] * 7 + [2] * 43, note=[None] * 40 + ["x"] * 10)
+    frame.to_parquet(tmp_path / "rows.parquet")
+    assert predict_file(URI, tmp_path / "rows.parquet", tmp_path / "out.parquet", registry.uri) == 50
+    np.testing.assert_allclose(
+        pd.read_parquet(tmp_path / "out.parquet")["probability_yes"], registry.champion.predict(frame)["probability_yes"], rtol=0, atol=1e-12
+    )
+
+
+@pytest.mark.req("R4")
+def test_derived_columns_that_the_model_needs_are_made_from_the_file(registry: Registry, tmp_path: Path) -> None:
+    spec = registry.champion.spec | {"derived": {"day": "cents / 100 / 365", "label_of": "outcome = 'x'", "income": "day * 365", "other": "1"}}
+    assert wanted_expressions(spec, [c for c in registry.rows.columns if c != "income"]) == {"day": "cents / 100 / 365", "income": "day * 365"}
+    assert wanted_expressions(spec, list(registry.rows.columns)) == {}
+
+
+@pytest.mark.req("S2")
+def test_a_refused_file_leaves_what_was_there(registry: Registry, tmp_path: Path) -> None:
+    out = tmp_path / "out.parquet"
+    out.write_bytes(b"before")
+    refused = {
+        "missing columns: 'ward'": registry.rows.drop(columns="ward"),
+        r"column 'visits': nulls \(NaN\)": registry.rows.assign(visits=[1.0] * 49 + [None]),
+        "has columns named 'prediction' already": registry.rows.assign(prediction=1),
+    }
+    for message, frame in refused.items():
+        frame.to_parquet(tmp_path / "rows.parquet")
+        with pytest.raises(DataError, match=message):
+            predict_file(URI, tmp_path / "rows.parquet", out, registry.uri)
+        assert out.read_bytes() == b"before"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.parquet", "rows.parquet"]
+
+
+@pytest.mark.req("S2")
+def test_names_that_cannot_be_written_or_found_are_refused(registry: Registry, tmp_path: Path) -> None:
+    registry.rows.to_parquet(tmp_path / "rows.parquet")
+    with pytest.raises(DataError, match=r"out.xlsx: expected a name that ends in .parquet, .csv, .csv.gz"):
+        predict_file(URI, tmp_path / "rows.parquet", tmp_path / "out.xlsx", registry.uri)
+    with pytest.raises(RegistryError, match=r"models:/clinic@absent is not in the registry"):
+        predict_file("models:/clinic@absent", tmp_path / "rows.parquet", tmp_path / "out.csv", registry.uri)
+    with pytest.raises(DataError, match=r"absent.parquet: no such file"):
+        predict_file(URI, tmp_path / "absent.parquet", tmp_path / "out.csv", registry.uri)
+    pq.write_table(arrow(registry.case.raw["test"]), tmp_path / "pictures.parquet")
+    with pytest.raises(DataError, match=r"CSV cannot hold lists: column 'scan'; write .parquet instead"):
+        predict_file(URI, tmp_path / "pictures.parquet", tmp_path / "out.csv", registry.uri)
+
+
+@pytest.mark.req("D1")
+def test_texts_that_training_read_as_null_are_null_here_too(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = registry.rows.astype({"age": object, "ward": object})
+    frame[["age", "ward"]] = frame[["age", "ward"]].where(frame[["age", "ward"]].notna(), "?")
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    monkeypatch.setattr("training.score_file.load_model", lambda uri, tracking: _with_nulls(registry.champion))
+    predict_file(URI, tmp_path / "rows.csv", tmp_path / "out.csv", registry.uri)
+    np.testing.assert_allclose(pd.read_csv(tmp_path / "out.csv")["probability_yes"], registry.wanted["probability_yes"], rtol=0, atol=1e-12)
+
+
+def _with_nulls(model: LoadedModel) -> LoadedModel:
+    spec = json.loads(json.dumps(model.spec))
+    spec["csv"]["null_values"] = ["?"]
+    return LoadedModel(**{**vars(model), "spec": spec})
