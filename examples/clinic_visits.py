@@ -1,5 +1,4 @@
-"""
-Longitudinal clinic visits, generated: the default example needs no download and its truth is known.
+"""Longitudinal clinic visits, generated: the default example needs no download and its truth is known.
 
     python examples/clinic_visits.py OUT.parquet [--patients N] [--seed S] [--truth]
 
@@ -50,8 +49,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def generate(path: str | Path, patients: int = 4000, seed: int = 0) -> np.ndarray:
-    """
-    Write the visits as Parquet, the same bytes for the same arguments.
+    """Write the visits as Parquet, the same bytes for the same arguments.
 
     Args:
         path: file to write; its folder is created.

@@ -1,5 +1,4 @@
-"""
-The command line: `bulkhead run FILE [path=value …]` and its sisters.
+"""The command line: `bulkhead run FILE [path=value …]` and its sisters.
 
 Exit codes: 0 done, 1 the run refused or failed for a stated reason, 2 usage (the declaration included).
 Nothing heavy is imported before a command needs it, so that `--help` answers at once.

@@ -14,8 +14,7 @@ from tasks.prepared import read_run
 
 @flow(name="evaluate", description="Score the best weights of a finished run, with confidence intervals and baselines.", persist_result=False)
 def evaluate(run_dir: str, side: Literal["test", "val"] = "test") -> EvaluationReport:
-    """
-    Score a finished run.
+    """Score a finished run.
 
     Args:
         run_dir: Run directory of a finished training.

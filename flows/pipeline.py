@@ -16,8 +16,7 @@ from tasks.report import report_run
 
 @flow(name="pipeline", description="From a table and a declaration to a registered model with its evidence and report.", persist_result=False)
 def pipeline(config_path: str, overrides: list[str] | None = None) -> RunSummary:
-    """
-    Run a declaration end to end.
+    """Run a declaration end to end.
 
     Args:
         config_path: Path of the YAML declaration.

@@ -19,8 +19,7 @@ from tasks.statistics import fit_statistics, materialise_arrays
     name="prepare", description="Validate, split, assert disjoint, check leaks, fit on train, write arrays. Unchanged steps are reused.", persist_result=False
 )
 def prepare(config_path: str, overrides: list[str] | None = None) -> Prepared:
-    """
-    Prepare the data of a declaration.
+    """Prepare the data of a declaration.
 
     Args:
         config_path: Path of the YAML declaration.

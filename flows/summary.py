@@ -9,8 +9,7 @@ from tasks.context import RunContext
 
 
 class RunSummary(Record):
-    """
-    The outcome of a pipeline run.
+    """The outcome of a pipeline run.
 
     `cached`: the prepared data were reused. `metrics`: of the test rows, with confidence intervals.
     """

@@ -15,8 +15,7 @@ from tasks.track import log_checks, log_prepared
 
 @flow(name="train", description="Prepare and train; test rows and registry stay untouched.", persist_result=False)
 def train(config_path: str, overrides: list[str] | None = None) -> TrainReport:
-    """
-    Train the model of a declaration.
+    """Train the model of a declaration.
 
     Args:
         config_path: Path of the YAML declaration.

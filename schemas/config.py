@@ -1,5 +1,4 @@
-"""
-The declaration: one pydantic tree = the YAML file = the config that is logged with the run.
+"""The declaration: one pydantic tree = the YAML file = the config that is logged with the run.
 
 Every section has defaults that suit the task, so that a useful file is about fifteen lines.
 Unknown keys are refused everywhere (`extra="forbid"`); nothing is mutable (`frozen`).

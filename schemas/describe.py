@@ -31,8 +31,7 @@ def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def value_paths(model: type[BaseModel] = Declaration, prefix: str = "") -> list[str]:
-    """
-    Every dotted path of the declaration that takes a value, in order.
+    """Every dotted path of the declaration that takes a value, in order.
 
     >>> "train.epochs" in value_paths() and "split.embargo" in value_paths()
     True

@@ -24,8 +24,7 @@ def file_ref(path: str | Path) -> FileRef:
 
 
 def verify(ref: FileRef) -> Path:
-    """
-    The file's path, after its bytes were found to be those recorded.
+    """The file's path, after its bytes were found to be those recorded.
 
     Raises:
         IntegrityError: the file is gone or its bytes differ.

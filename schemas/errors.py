@@ -1,5 +1,4 @@
-"""
-The exception tree. Every error that a user can cause derives from `BulkheadError`.
+"""The exception tree. Every error that a user can cause derives from `BulkheadError`.
 
     BulkheadError
     ├── ConfigError(ValueError)         the declaration is wrong or impossible
@@ -86,8 +85,7 @@ class RegistryError(BulkheadError, RuntimeError):
 
 
 def first_few(values: Iterable[object], total: int | None = None, limit: int = 5) -> str:
-    """
-    Render up to `limit` values for a message, with an ellipsis when there are more.
+    """Render up to `limit` values for a message, with an ellipsis when there are more.
 
     >>> first_few([17, 40, 52], total=9, limit=2)
     '17, 40, …'

@@ -38,8 +38,7 @@ _UniqueLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _m
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """
-    The value of a YAML text.
+    """The value of a YAML text.
 
     Raises:
         ConfigError: the text is not YAML, or a key is given twice.
@@ -51,8 +50,7 @@ def parse_yaml(text: str, where: str) -> Any:
 
 
 def expand(text: str) -> str:
-    """
-    Replace ${NAME} and ${NAME:-default} from the environment.
+    """Replace ${NAME} and ${NAME:-default} from the environment.
 
     Raises:
         ConfigError: a name is not set and has no default.
@@ -68,8 +66,7 @@ def expand(text: str) -> str:
 
 
 def apply_overrides(tree: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """
-    A copy of the tree with each `path.to.key=value` set; the value is read as YAML.
+    """A copy of the tree with each `path.to.key=value` set; the value is read as YAML.
 
     >>> apply_overrides({"train": {"epochs": 9}}, ["train.epochs=2", "train.ranks=2"])
     {'train': {'epochs': 2, 'ranks': 2}}
@@ -130,8 +127,7 @@ def explain(error: ValidationError) -> str:
 
 
 def declare(tree: Any, where: str = "declaration") -> Declaration:
-    """
-    Validate a tree into a declaration.
+    """Validate a tree into a declaration.
 
     Raises:
         ConfigError: with one line per mistake, naming the path of the key.
@@ -145,8 +141,7 @@ def declare(tree: Any, where: str = "declaration") -> Declaration:
 
 
 def load_declaration(path: str | Path, overrides: Iterable[str] = ()) -> Declaration:
-    """
-    The declaration in a YAML file, with overrides applied and its data paths made absolute.
+    """The declaration in a YAML file, with overrides applied and its data paths made absolute.
 
     Raises:
         ConfigError: the file cannot be read, is not YAML, or does not validate.

@@ -1,5 +1,4 @@
-"""
-References and reports that tasks pass on: small, frozen, JSON round-trip; never tables.
+"""References and reports that tasks pass on: small, frozen, JSON round-trip; never tables.
 
 A reference names a file by path, SHA-256 and rows. `TrainTable`, `ValTable` and `TestTable` are made by
 `training.data.split` alone; every `fit_*` takes a `TrainTable` and nothing else.
@@ -59,8 +58,7 @@ class SourceRef(Record):
 
 
 class TableSpec(Record):
-    """
-    What each column of the validated table is; made from the declaration and the source's types.
+    """What each column of the validated table is; made from the declaration and the source's types.
 
     The validated table has these columns under their own names (numeric as float64, categorical as text,
     tensors as fixed-size lists) and three of ours: `__id` (text, unique), `__key` (text: what the split
@@ -126,8 +124,7 @@ class ValidatedTable(Record):
 
 
 class SplitTables(Record):
-    """
-    The three sides as separate files, and how they came about.
+    """The three sides as separate files, and how they came about.
 
     `excluded`: rows on no side, by reason (`embargo`, `group_time`). `plan`: the strategy with its
     resolved cut points. `summary`: per side rows, groups, first and last time, label figures.
@@ -178,8 +175,7 @@ class CheckReport(Record):
 
 
 class NumericStats(Record):
-    """
-    One numeric column: `(x - center) / scale`, or the knots of a quantile map; nulls become `fill` first.
+    """One numeric column: `(x - center) / scale`, or the knots of a quantile map; nulls become `fill` first.
 
     `knots` are train quantiles at equally spaced levels; the map is piecewise linear onto normal scores.
     `indicator`: a 0/1 column for nulls is added. `nullable`: a null at serving is filled, not refused.
@@ -247,8 +243,7 @@ class Statistics(Record):
 
 
 class SplitArrays(Record):
-    """
-    The materialised rows of one side, ordered by id hash: array name → .npy file.
+    """The materialised rows of one side, ordered by id hash: array name → .npy file.
 
     `numeric` float32 [N, num_numeric]; `categorical` int64 [N, C]; `tensor_<column>` uint8|float32
     [N, *shape]; `label` float32 [N] (regression, scaled) or int64 [N] (class index; binary: 1 = positive);
@@ -318,8 +313,7 @@ class PreflightReport(Record):
 
 
 class TrainReport(Record):
-    """
-    `result.json` in the run directory, written by rank 0 at the end of training.
+    """`result.json` in the run directory, written by rank 0 at the end of training.
 
     `best_metric` is null, `best_step` 0 and `best_checkpoint` the newest weights only where a run was interrupted
     before its first evaluation.
@@ -351,10 +345,9 @@ class Interval(Record):
 
 
 class EvaluationReport(Record):
-    """
-    Metrics of one side with confidence intervals, beside baselines on the same rows.
+    """Metrics of one side with confidence intervals, beside baselines on the same rows.
 
-    `baselines`: name → metric → value. `differences`: name → model minus baseline in the declared metric, on the same
+    `interval_note`: what the intervals do not cover. `baselines`: name → metric → value. `differences`: name → model minus baseline in the declared metric, on the same
     resamples. `verdict`: one plain sentence on skill over them.
     `predictions`: Parquet with `__id`, `__group`, `label`, `prediction` and, for classes, `probability_<class>`.
     """
@@ -366,6 +359,7 @@ class EvaluationReport(Record):
     differences: dict[str, Interval] = {}
     base_rate: dict[str, float] = {}
     resampled_by: Literal["row", "group"] = "row"
+    interval_note: str = ""
     verdict: str = ""
     has_skill: bool = True
     predictions: FileRef

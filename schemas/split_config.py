@@ -30,8 +30,7 @@ class Fractions(Section):
 
 
 def parse_duration(value: Any) -> float:
-    """
-    Seconds of `24h`, `7d`, `30min`; a bare number passes through (units of a numeric time column).
+    """Seconds of `24h`, `7d`, `30min`; a bare number passes through (units of a numeric time column).
 
     >>> parse_duration("2h"), parse_duration(5)
     (7200.0, 5.0)

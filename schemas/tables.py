@@ -1,5 +1,4 @@
-"""
-Table schemas: the columns and types of the validated table and its sides, and pandera's checks of their values.
+"""Table schemas: the columns and types of the validated table and its sides, and pandera's checks of their values.
 
 The Arrow types are fixed by the `TableSpec`; limits (nulls, min, max, allowed) come from the declaration. pandera runs
 on Arrow batches, so that memory stays bounded; it says which rule a column breaks, and the caller finds the rows.
@@ -24,8 +23,7 @@ RULES = {"SERIES_CONTAINS_NULLS": "nulls", "WRONG_DATATYPE": "type", "COLUMN_NOT
 
 
 def arrow_schema(spec: TableSpec) -> pa.Schema:
-    """
-    Names and types of the validated table, which its three sides share.
+    """Names and types of the validated table, which its three sides share.
 
     `__id` and `__key` text without nulls; `__group` text or null; `__time` float64 or null; label by `label_type`;
     weight float64; split text; numeric float64; categorical text; tensors fixed-size lists of uint8 or float32.
@@ -43,8 +41,7 @@ def arrow_schema(spec: TableSpec) -> pa.Schema:
 
 
 def pandera_schema(spec: TableSpec, configs: Mapping[str, ColumnConfig], types: Mapping[str, pa.DataType]) -> pandera.DataFrameSchema:
-    """
-    Pandera's form of the declared limits, for batches of these columns (tensors excepted, which pandera does not know).
+    """Pandera's form of the declared limits, for batches of these columns (tensors excepted, which pandera does not know).
 
     Args:
         spec: what the columns are.
@@ -94,8 +91,7 @@ def _checks(config: ColumnConfig, kind: pa.DataType, is_weight: bool) -> list[pa
 
 
 def allowed_values(values: tuple[str | int | float | bool, ...], kind: pa.DataType) -> list[str | int | float | bool]:
-    """
-    Declared values in the form they have in a typed column.
+    """Declared values in the form they have in a typed column.
 
     >>> allowed_values((1.0, True, "a"), pa.string()), allowed_values((1, 2), pa.float64())
     (['1', 'true', 'a'], [1.0, 2.0])
@@ -109,8 +105,7 @@ def allowed_values(values: tuple[str | int | float | bool, ...], kind: pa.DataTy
 
 
 def category_text(value: str | int | float | bool) -> str:
-    """
-    How a value reads in a categorical column; whole numbers have no decimal point, whatever their type.
+    """How a value reads in a categorical column; whole numbers have no decimal point, whatever their type.
 
     >>> category_text(1.0), category_text(True), category_text(0.5), category_text("a")
     ('1', 'true', '0.5', 'a')

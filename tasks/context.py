@@ -1,5 +1,4 @@
-"""
-A run from its first line to its last: its directory, its MLflow run, its links, and how it ended.
+"""A run from its first line to its last: its directory, its MLflow run, its links, and how it ended.
 
 The parent owns the status: FINISHED, FAILED with the cause as a tag, or KILLED when the run was cancelled.
 """
@@ -82,8 +81,7 @@ class RunContext:
 
 @contextmanager
 def tracked(declaration: Declaration, kind: str) -> Iterator[RunContext]:
-    """
-    Open a run; whatever happens inside, MLflow hears how it ended.
+    """Open a run; whatever happens inside, MLflow hears how it ended.
 
     Args:
         declaration: of the run.

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
-from training.evaluate import evaluate
 
 from schemas.config import SplitName
 from schemas.records import EvaluationReport, RunSpec, TrainReport
 from tasks.say import say
+from training.evaluate import evaluate
 
 
 @task(
@@ -29,4 +29,6 @@ def evaluate_model(spec: RunSpec, trained: TrainReport, run_dir: Path, side: Spl
     say("evaluate", f"{side} {trained.metric} {value} over {report.rows:,} rows{others}")
     if report.verdict:
         say("", report.verdict, "info" if report.has_skill else "warn")
+    if report.interval_note:
+        say("", report.interval_note, "warn")
     return report

@@ -1,5 +1,4 @@
-"""
-Start the training program with torchrun, watch it, and end it whole.
+"""Start the training program with torchrun, watch it, and end it whole.
 
 The program runs in its own session and writes to `train.log`; this process tails `metrics.jsonl` for the
 progress bar and for MLflow, so that the program itself needs neither Prefect nor a tracking server.
@@ -47,8 +46,7 @@ def command(ranks: int, resolved: Path, run_dir: Path) -> list[str]:
     cache_policy=NO_CACHE,
 )
 def train_model(spec: RunSpec, run_dir: Path, tracker: Tracker) -> TrainReport:
-    """
-    The outcome of the training program, after it ended well.
+    """The outcome of the training program, after it ended well.
 
     Raises:
         TrainingError: the program failed; the message holds the failing rank's cause.
@@ -67,8 +65,7 @@ def train_model(spec: RunSpec, run_dir: Path, tracker: Tracker) -> TrainReport:
 
 
 def launch(run_dir: Path, declaration: Declaration, tracker: Tracker) -> TrainReport:
-    """
-    Run the training program on `resolved.json` to its end and read its result.
+    """Run the training program on `resolved.json` to its end and read its result.
 
     Args:
         run_dir: the run directory.

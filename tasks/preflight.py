@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
-from training.preflight import preflight, require_passed
 
 from schemas.records import PreflightReport, RunSpec
 from tasks.say import say
+from training.preflight import preflight, require_passed
 
 
 @task(

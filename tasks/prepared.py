@@ -34,8 +34,7 @@ def bind(
 
 
 def read_run(run_dir: Path) -> tuple[RunSpec, TrainReport]:
-    """
-    What a finished training left in its directory.
+    """What a finished training left in its directory.
 
     Raises:
         ConfigError: the folder is no run directory, or its training did not finish.

@@ -1,5 +1,4 @@
-"""
-What a person sees while a run is at work: one plain line per step, a bar where there is a terminal.
+"""What a person sees while a run is at work: one plain line per step, a bar where there is a terminal.
 
 Lines go to standard error, so that `--json` on standard output stays clean, and to the Prefect run's log.
 """
@@ -26,8 +25,7 @@ def console() -> Console:
 
 
 def say(step: str, text: str, kind: str = "done") -> None:
-    """
-    Print one line for a person and log it with the Prefect run.
+    """Print one line for a person and log it with the Prefect run.
 
     Args:
         step: what was done, at most 14 characters.

@@ -18,8 +18,7 @@ START_SECONDS = 120.0
 
 
 def serve_uis(prefect_port: int, mlflow_port: int) -> None:
-    """
-    Start both servers, say where they are, and stop them when interrupted.
+    """Start both servers, say where they are, and stop them when interrupted.
 
     Raises:
         LaunchError: a server ended or did not answer in time.

@@ -7,7 +7,6 @@ from typing import Any
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
-from training.data.split import split
 
 from schemas.config import SPLITS, Declaration
 from schemas.home import home
@@ -15,6 +14,7 @@ from schemas.records import CheckReport, SplitTables, ValidatedTable, digest_of
 from tasks.say import say
 from tasks.store import stored, stored_task
 from training.data.leakage import check_leakage, check_overlap, require_passed
+from training.data.split import split
 
 
 def ledger_path(declaration: Declaration) -> Path:

@@ -1,5 +1,4 @@
-"""
-Results kept by content: a step whose inputs have not changed is not done again.
+"""Results kept by content: a step whose inputs have not changed is not done again.
 
 The key of a step is the digest of its inputs (content digests and the sections of the declaration that it
 reads) and of the code and libraries that compute it. A stored result counts only after the digest of every
@@ -38,8 +37,7 @@ LIBRARIES = ("duckdb", "pyarrow", "pandera", "numpy")
 
 @functools.cache
 def code_fingerprint() -> str:
-    """
-    SHA-256 over the sources of `schemas` and `training.data` and the versions of the libraries they call.
+    """SHA-256 over the sources of `schemas` and `training.data` and the versions of the libraries they call.
 
     Prefect's own TASK_SOURCE policy sees a task's body only, so that a change in the pure function
     behind it would go unnoticed.
@@ -94,8 +92,7 @@ def folder(step: str, key: str) -> Path:
 
 
 def save(step: str, key: str, make: Callable[[Path], StoredRecord]) -> StoredRecord:
-    """
-    Make a result in a temporary folder and move it into place whole; nothing half-written stays behind.
+    """Make a result in a temporary folder and move it into place whole; nothing half-written stays behind.
 
     Args:
         step: name of the step, the first part of the folder's name.
@@ -129,8 +126,7 @@ def stored(step: str, inputs: dict[str, Any], record: type[StoredRecord], make: 
 
 
 def stored_task(**options: Any) -> Callable[[Callable[P, R]], Callable[P, Any]]:
-    """
-    A Prefect task whose reused result shows as `Cached`; the caller gets the value itself.
+    """A Prefect task whose reused result shows as `Cached`; the caller gets the value itself.
 
     The Prefect task stands in the attribute `task`.
     """

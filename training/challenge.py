@@ -1,5 +1,4 @@
-"""
-Put the champion before the test rows of a run, as far as neither model learned from them.
+"""Put the champion before the test rows of a run, as far as neither model learned from them.
 
 N rows, C classes.
 """
@@ -27,8 +26,7 @@ BATCH_ROWS = 16_384
 
 
 def challenge(declaration: Declaration, run: RunSpec, test: TestTable, evaluation: EvaluationReport, program_sha256: str, champion: LoadedModel) -> Comparison:
-    """
-    The champion beside the challenger on the test rows that it has not learned from, nor their groups.
+    """The champion beside the challenger on the test rows that it has not learned from, nor their groups.
 
     Nothing about the champion stops the run: what cannot be compared comes back as the comparison's `problem`.
 

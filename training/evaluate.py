@@ -30,6 +30,7 @@ from training.scoring import require_finite
 
 MAX_GROUPS = 30
 MIN_GROUP_ROWS = 10  # a metric of fewer rows says nothing about its group
+MIN_CLUSTERS = 5  # resampling fewer groups gives intervals that are far too narrow; one group gives none
 
 
 def evaluate(run: RunSpec, weights: Path | FileRef, side: SplitName, out_dir: Path) -> EvaluationReport:
@@ -57,8 +58,9 @@ def evaluate(run: RunSpec, weights: Path | FileRef, side: SplitName, out_dir: Pa
     target = _targets(declaration, statistics, data["label"], ids["label"])
     group = None if ids["__group"].isna().all() else ids["__group"].to_numpy()
     weight = data.get("weight")
+    clusters, note = clusters_of(group)
     resampling: dict[str, Any] = {
-        "group": group,
+        "group": clusters,
         "weight": weight,
         "resamples": declaration.evaluate.bootstrap,
         "confidence": declaration.evaluate.confidence,
@@ -71,7 +73,8 @@ def evaluate(run: RunSpec, weights: Path | FileRef, side: SplitName, out_dir: Pa
         rows=arrays.rows,
         metrics=metrics,
         base_rate=base_rate(statistics, target, weight),
-        resampled_by="row" if group is None else "group",
+        resampled_by="row" if clusters is None else "group",
+        interval_note=note,
         predictions=write_predictions(out_dir / "predictions.parquet", statistics, ids, predictions),
         by_group=() if group is None else group_table(declaration.task.kind, group, predictions, target, weight),
         **compared,
@@ -107,7 +110,16 @@ def _compare(
     baselines = {name: compute_predictions(declaration.task.kind, p, target, resampling["weight"]) for name, p in others.items()}
     differences = {name: paired_difference(declaration, declaration.metric, predictions, p, target, **resampling) for name, p in others.items()}
     has_skill, sentence = verdict(declaration, metrics, baselines, differences)
-    return {"baselines": baselines, "verdict": sentence, "has_skill": has_skill}
+    return {"baselines": baselines, "differences": differences, "verdict": sentence, "has_skill": has_skill}
+
+
+def clusters_of(group: np.ndarray | None) -> tuple[np.ndarray | None, str]:
+    """The groups to resample, or None with the reason where they are too few for an interval over groups."""
+    num_groups = 0 if group is None else len(np.unique(group[~pd.isna(group)].astype(str)))
+    if group is None or num_groups >= MIN_CLUSTERS:
+        return group, ""
+    noun = "group" if num_groups == 1 else "groups"
+    return None, f"Only {num_groups} {noun} in these rows: the interval is over rows of these {noun} and says nothing about others."
 
 
 def base_rate(statistics: Statistics, target: np.ndarray, weight: np.ndarray | None) -> dict[str, float]:

@@ -1,5 +1,4 @@
-"""
-From the best weights to a program that takes raw values: preprocessing, network and units in one exported graph.
+"""From the best weights to a program that takes raw values: preprocessing, network and units in one exported graph.
 
 The network in it is that of `training.reference`: it computes in float64, so that the served numbers are the
 evaluated ones.
@@ -35,8 +34,7 @@ PARITY = 1e-6
 
 
 class Program(nn.Module):
-    """
-    Raw values in, predictions out: what serving calls.
+    """Raw values in, predictions out: what serving calls.
 
     Inputs, each present only where the model has such columns: `numeric` float64 [B, D] (NaN is null),
     `categorical` int64 [B, columns], `tensor_<column>` as stored. Output float64: probabilities [B, C] (two
@@ -96,8 +94,7 @@ class Columns(nn.Module):
 
 
 class QuantileMap(nn.Module):
-    """
-    Piecewise linear interpolation, flat outside the knots: `numpy.interp` for several columns at once.
+    """Piecewise linear interpolation, flat outside the knots: `numpy.interp` for several columns at once.
 
     Rows of knots are padded at the right with infinity under the last score, so that beyond the last knot the
     slope is 0.
@@ -130,8 +127,7 @@ def _column(values: Any) -> Tensor:
 
 
 def export_model(run: RunSpec, weights: Path, out_dir: Path, table: TrainTable | ValTable | TestTable) -> ExportedModel:
-    """
-    `program.pt2` and `spec.json` in `out_dir`, proved equal to the network on real rows.
+    """`program.pt2` and `spec.json` in `out_dir`, proved equal to the network on real rows.
 
     Args:
         run: what was trained.
@@ -158,8 +154,7 @@ def export_model(run: RunSpec, weights: Path, out_dir: Path, table: TrainTable |
 
 
 def _save(program: Program, statistics: Statistics, path: Path) -> FileRef:
-    """
-    Export with a free batch axis and write; the bytes depend on program and torch version alone.
+    """Export with a free batch axis and write; the bytes depend on program and torch version alone.
 
     From a batch of two: one of a single row would be exported as a constant.
     Stack traces (they hold paths of this machine) and example inputs (they would be pickled) are left out.
@@ -217,8 +212,7 @@ def _class_dtype(classes: tuple[Any, ...]) -> str:
 
 
 def parity(run: RunSpec, network: nn.Module, program: serving.Program, spec: dict[str, Any], table: TrainTable | ValTable | TestTable) -> float:
-    """
-    Largest difference between the served path from raw rows and the network on the stored arrays of those rows.
+    """Largest difference between the served path from raw rows and the network on the stored arrays of those rows.
 
     Batches of 1, 3 and up to 256 rows go through the program. A regression is compared in standard deviations
     of its label.

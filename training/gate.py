@@ -1,5 +1,4 @@
-"""
-Whether a trained model may enter the registry and take the champion's place: pure functions of figures.
+"""Whether a trained model may enter the registry and take the champion's place: pure functions of figures.
 
 Conditions, each with a verdict of its own:
 
@@ -30,8 +29,7 @@ UNCHANGED = "unchanged"
 
 
 class Comparison(Record):
-    """
-    Challenger and champion on the same rows, unseen by both; or why they could not be compared (`problem`).
+    """Challenger and champion on the same rows, unseen by both; or why they could not be compared (`problem`).
 
     `difference`: challenger - champion, turned so that more is better. `excluded_rows`: of the test side, because the
     champion learned from them or their group.
@@ -59,8 +57,7 @@ def compare(
     group: np.ndarray | None = None,
     weight: np.ndarray | None = None,
 ) -> Comparison:
-    """
-    Both models on the unseen rows, with the paired interval of their difference.
+    """Both models on the unseen rows, with the paired interval of their difference.
 
     Args:
         declaration: gives metric, number of resamples and confidence.
@@ -98,8 +95,7 @@ def _turned(interval: Interval) -> Interval:
 
 
 def judge(declaration: Declaration, evaluation: EvaluationReport, checks: Sequence[CheckResult], comparison: Comparison | None) -> GateReport:
-    """
-    One verdict with one row for each condition; passed only when none failed and the program is a new one.
+    """One verdict with one row for each condition; passed only when none failed and the program is a new one.
 
     Args:
         declaration: section `register` counts.

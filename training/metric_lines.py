@@ -21,8 +21,7 @@ class Figure(NamedTuple):
 
 
 def metric_batches(path: Path, offset: int, size: int) -> Iterator[tuple[list[Figure], int]]:
-    """
-    Figures of the whole lines from a byte offset on, at most `size` at once, each batch with the offset behind it.
+    """Figures of the whole lines from a byte offset on, at most `size` at once, each batch with the offset behind it.
 
     A last line without its end is left for a later call.
     """
@@ -42,8 +41,7 @@ def metric_batches(path: Path, offset: int, size: int) -> Iterator[tuple[list[Fi
 
 
 def figures(line: bytes) -> list[Figure]:
-    """
-    Figures of one line; none of an event, and none of a line that cannot be read.
+    """Figures of one line; none of an event, and none of a line that cannot be read.
 
     Values of steps go under `step/`, so that a chart of `train/loss` beside `val/loss` holds evaluations only.
 

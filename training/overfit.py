@@ -24,9 +24,11 @@ ROWS, FEWER_ROWS = 32, 8
 STEPS = 400
 WARM_UP = 20
 NEAR_ZERO = 0.02
-LR, LR_FEWER, LR_LINEAR = 2e-3, 5e-4, 0.1
+LR, LR_SMALL, LR_LINEAR = 2e-3, 1e-2, 0.1
+PATIENCE = 100  # steps without a gain of 2 % after which an attempt is given up
 MAX_SECONDS = 60.0
 CHECK_EVERY = 10
+TINY = 1e-9
 
 
 @dataclass(frozen=True)
@@ -43,14 +45,14 @@ class Curve:
     @property
     def share(self) -> float:
         """Last loss as a share of the constant's."""
-        return self.losses[-1] / max(self.constant, 1e-12)
+        return self.losses[-1] / max(self.constant, TINY)
 
 
 def overfit(network: nn.Module, declaration: Declaration, statistics: Statistics, shape: ModelShape, probe: Probe) -> tuple[CheckResult, Curve]:
     """Whether the network learns one batch by heart, with the curve.
 
-    A network that fails on 32 rows is tried on 8: passing those alone is a warning (a small network, or inputs
-    that barely differ). A linear model is tried on at most half as many rows as it has inputs, because more need
+    A network that fails on 32 rows is tried again with a larger learning rate, then on 8 and on 2 rows: passing
+    those alone is a warning (a small network, or inputs that barely differ). A linear model is tried on at most half as many rows as it has inputs, because more need
     not be linearly separable.
     """
     plain = declaration.model_copy(update={"loss": declaration.loss.model_copy(update={"label_smoothing": 0.0, "class_weights": "none"})})
@@ -68,33 +70,38 @@ def overfit(network: nn.Module, declaration: Declaration, statistics: Statistics
 def _attempts(declaration: Declaration, shape: ModelShape, available: int) -> tuple[tuple[int, float], ...]:
     """Rows and learning rates to try, hardest first."""
     if declaration.model.kind != "linear":
-        return (min(ROWS, available), LR), (min(FEWER_ROWS, available), LR_FEWER)
+        return tuple((min(rows, available), lr) for rows, lr in ((ROWS, LR), (ROWS, LR_SMALL), (FEWER_ROWS, LR_SMALL), (2, LR_SMALL)))
     inputs = shape.numeric + shape.tensor_width + sum(n - 1 for n in shape.categories)
     rows = max(2, min(ROWS, available, inputs // 2))
     return (rows, LR_LINEAR), (max(2, rows // 4), LR_LINEAR), (2, LR_LINEAR)
 
 
 def learn(network: nn.Module, loss: Loss, outputs: int, probe: Probe, lr: float, deadline: float) -> Curve:
-    """Train a copy of the network on these rows alone until the loss is near zero, or for 400 steps, or out of time."""
+    """Train a copy of the network on these rows alone until the loss is near zero, it no longer falls, 400 steps, or the deadline."""
     student = without_dropout(copy.deepcopy(network))
-    constant = constant_loss(loss, probe.label, outputs)
     optimizer = torch.optim.AdamW([p for p in student.parameters() if p.requires_grad], lr=lr, weight_decay=0.0)
-    losses: list[float] = []
+    constant, losses, reached = constant_loss(loss, probe.label, outputs), list[float](), False
     for step in range(STEPS):
         optimizer.zero_grad(set_to_none=True)
         scores = student(probe.inputs)
         value = loss.per_row(scores, probe.label).mean()
         losses.append(float(value.detach()))
-        reached = losses[-1] <= NEAR_ZERO * constant or (step % CHECK_EVERY == 0 and _eval_loss(student, loss, probe) <= NEAR_ZERO * constant)
-        late = time.monotonic() > deadline
-        if reached or late or not math.isfinite(losses[-1]):
+        goal = NEAR_ZERO * (constant if constant > TINY else losses[0])
+        if step % CHECK_EVERY == 0:
+            losses[-1] = min(losses[-1], _eval_loss(student, loss, probe))
+        reached = losses[-1] <= goal
+        if reached or _stalled(losses) or time.monotonic() > deadline:
             break
         value.backward()
         torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
-        for group in optimizer.param_groups:
-            group["lr"] = lr * min(1.0, (step + 1) / WARM_UP) * (1 - step / STEPS)
+        optimizer.param_groups[0]["lr"] = lr * min(1.0, (step + 1) / WARM_UP) * (1 - step / STEPS)
         optimizer.step()
-    return Curve(len(probe), tuple(losses), constant, scores.detach(), reached, late and not reached)
+    return Curve(len(probe), tuple(losses), constant, scores.detach(), reached, time.monotonic() > deadline and not reached)
+
+
+def _stalled(losses: list[float]) -> bool:
+    """Not finite, or without a gain of 2 % for 100 steps."""
+    return not math.isfinite(losses[-1]) or (len(losses) > PATIENCE and min(losses[-PATIENCE:]) > 0.98 * min(losses[:-PATIENCE]))
 
 
 def without_dropout(network: nn.Module) -> nn.Module:
@@ -110,7 +117,7 @@ def constant_loss(loss: Loss, label: Tensor, outputs: int) -> float:
     if label.dtype.is_floating_point:
         scores = label.mean().reshape(1, 1)
     else:
-        counts = torch.bincount(label, minlength=max(2, outputs)).clamp(min=1e-3).log()
+        counts = torch.bincount(label, minlength=max(2, outputs)).float().clamp(min=1e-3).log()
         scores = (counts[1] - counts[0]).reshape(1, 1) if outputs == 1 else counts.reshape(1, -1)
     return float(loss.per_row(scores.expand(len(label), -1), label).mean())
 

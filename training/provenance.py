@@ -1,5 +1,4 @@
-"""
-Where a run came from: code, libraries, machine. Never the environment, never a host or user name.
+"""Where a run came from: code, libraries, machine. Never the environment, never a host or user name.
 
 Passwords in addresses are masked wherever text of a run is kept (`masked`).
 """
@@ -27,8 +26,7 @@ _SECRET_VALUE = re.compile(r"(?i)([?&;](?:[\w.-]*(?:password|passwd|secret|token
 
 
 def masked(text: str) -> str:
-    """
-    The text with user names, passwords and tokens of addresses replaced by `***`.
+    """The text with user names, passwords and tokens of addresses replaced by `***`.
 
     >>> masked("postgresql://ann:pw@db.local/m?sslpassword=x&a=1")
     'postgresql://***@db.local/m?sslpassword=***&a=1'
@@ -37,8 +35,7 @@ def masked(text: str) -> str:
 
 
 def provenance(repo: Path | None) -> dict[str, Any]:
-    """
-    Commit and its cleanliness, library versions, interpreter, platform and hardware, as JSON-able values.
+    """Commit and its cleanliness, library versions, interpreter, platform and hardware, as JSON-able values.
 
     Args:
         repo: a folder inside the checkout whose code runs; None where there is none. A missing git program or a folder
@@ -74,8 +71,7 @@ def git_state(repo: Path | None) -> dict[str, Any]:
 
 
 def dirty_diff(repo: Path | None) -> str:
-    """
-    What tracked files differ from the commit, whole, with credentials in addresses masked; empty when clean.
+    """What tracked files differ from the commit, whole, with credentials in addresses masked; empty when clean.
 
     Untracked files are left out: they are where keys and data lie. Binary files are named, not shown.
     """

@@ -1,5 +1,4 @@
-"""
-The trained network as it is registered: on the CPU, in eval mode, in float64.
+"""The trained network as it is registered: on the CPU, in eval mode, in float64.
 
 From the float32 weights and inputs that it was trained with, but computing in float64: then its results depend on
 neither batch size, threads nor device beyond 1e-12. In float32 they differ by about 2e-6 standard deviations of the
@@ -30,8 +29,7 @@ TARGETS = ("label", "weight")
 
 
 def reference_network(run: RunSpec, weights: Path) -> nn.Module:
-    """
-    The trained network in float64, or in float32 where a custom module refuses float64.
+    """The trained network in float64, or in float32 where a custom module refuses float64.
 
     Args:
         run: what was trained.
@@ -68,8 +66,7 @@ def precision(network: nn.Module) -> torch.dtype:
 
 
 def blank_batch(statistics: Statistics, numeric: torch.dtype, width: int | None = None, rows: int = 2) -> dict[str, Tensor]:
-    """
-    A batch with no data in it, keys in sorted order.
+    """A batch with no data in it, keys in sorted order.
 
     Args:
         statistics: say which inputs there are.
@@ -86,8 +83,7 @@ def blank_batch(statistics: Statistics, numeric: torch.dtype, width: int | None 
 
 
 def reference_scores(network: nn.Module, arrays: SplitArrays, rows: int | None = None) -> np.ndarray:
-    """
-    Raw scores float64 [N, K] of the rows of a side in their order, by `reference_network`.
+    """Raw scores float64 [N, K] of the rows of a side in their order, by `reference_network`.
 
     Args:
         network: made by `reference_network`.

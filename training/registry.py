@@ -1,5 +1,4 @@
-"""
-The registry of models: put one in whole, fetch one only when its bytes are those that were registered.
+"""The registry of models: put one in whole, fetch one only when its bytes are those that were registered.
 
 A version holds `program.pt2`, `spec.json` and `serving.py` (what predicts) beside `evidence.json`,
 `split_manifest.json` and `trained_on.npy` (what it may be believed for); the SHA-256 of each is a tag of the version.
@@ -52,8 +51,7 @@ OUTPUT_TYPES = {"bool": "boolean", "int64": "long", "float64": "double", "str": 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """
-    A model fetched from the registry, its files verified against the version's tags.
+    """A model fetched from the registry, its files verified against the version's tags.
 
     `evidence` and `trained_on` (sorted uint64 hashes of the ids and groups it learned from) are None for a
     model that was registered without them.
@@ -79,8 +77,7 @@ class LoadedModel:
 
 
 def load_champion(name: str, uri: str) -> LoadedModel | None:
-    """
-    The version at alias `champion`; None where the model or the alias does not exist yet, and only there.
+    """The version at alias `champion`; None where the model or the alias does not exist yet, and only there.
 
     Raises:
         RegistryError: the registry cannot be reached, refuses, or the version cannot be fetched.
@@ -106,8 +103,7 @@ def is_absent(error: Exception) -> bool:
 
 
 def load_model(model_uri: str, uri: str) -> LoadedModel:
-    """
-    Fetch a model (`models:/NAME@ALIAS`, `models:/NAME/VERSION`, a folder), verify its files, then load it.
+    """Fetch a model (`models:/NAME@ALIAS`, `models:/NAME/VERSION`, a folder), verify its files, then load it.
 
     For a registered version nothing is read or run before its digests agree with the tags of the version.
 
@@ -144,8 +140,7 @@ def _version(model_uri: str, uri: str) -> ModelVersion | None:
 
 
 def verify_files(folder: Path, version: ModelVersion) -> None:
-    """
-    Compare each file with the digest that the version's tags name.
+    """Compare each file with the digest that the version's tags name.
 
     Raises:
         RegistryError: the version has no such tags.
@@ -194,8 +189,7 @@ def register(
     split_manifest: Mapping[str, Any],
     alias: str = CHAMPION,
 ) -> Registered:
-    """
-    A new version of the run's model, loaded back and tried before the alias moves to it.
+    """A new version of the run's model, loaded back and tried before the alias moves to it.
 
     Args:
         exported: its files are verified first.
@@ -238,8 +232,7 @@ def register(
 
 @contextmanager
 def refused(name: str, uri: str) -> Iterator[None]:
-    """
-    An error of MLflow inside becomes a `RegistryError` that names the model and the (masked) address.
+    """An error of MLflow inside becomes a `RegistryError` that names the model and the (masked) address.
 
     Raises:
         RegistryError: MLflow raised.
@@ -333,8 +326,7 @@ def _ensure_model(client: MlflowClient, name: str, run: RunSpec) -> None:
 
 
 def _try_out(model_uri: str, uri: str, spec: dict[str, Any]) -> None:
-    """
-    Fetch the version as a consumer would and predict the input example.
+    """Fetch the version as a consumer would and predict the input example.
 
     Raises:
         RegistryError: it does not load, or does not predict a row for a row.
@@ -350,8 +342,7 @@ def _try_out(model_uri: str, uri: str, spec: dict[str, Any]) -> None:
 
 
 def _move_alias(client: MlflowClient, name: str, alias: str, version: str, gate: GateReport | None) -> None:
-    """
-    Point the alias to the version; the one before keeps alias `previous`.
+    """Point the alias to the version; the one before keeps alias `previous`.
 
     Raises:
         RegistryError: another version took the alias after the gate had compared.
@@ -375,8 +366,7 @@ def _move_alias(client: MlflowClient, name: str, alias: str, version: str, gate:
 
 
 def signature(spec: dict[str, Any]) -> ModelSignature:
-    """
-    Named columns, all required, extra ones ignored.
+    """Named columns, all required, extra ones ignored.
 
     Inputs are of type Any: MLflow refuses int64 for a declared double (it takes int32 and float32), a float column
     with a null for a declared long, and every number for a declared string. serving.py does the checking, by name

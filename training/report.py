@@ -1,5 +1,4 @@
-"""
-The report of a run: one HTML file that answers, in the order a reader asks, what came out and whether to believe it.
+"""The report of a run: one HTML file that answers, in the order a reader asks, what came out and whether to believe it.
 
 The file needs nothing else: no script, no font, no address is loaded (its content security policy forbids it),
 pictures are inline, and text from data is escaped. The same inputs give the same bytes.
@@ -30,8 +29,7 @@ TEMPLATE = "report.html.j2"
 
 
 class ReportInputs(Record):
-    """
-    All that the report shows.
+    """All that the report shows.
 
     `given`: dotted paths that the user's file or overrides set; every other value is shown as a default.
     `links`: name to address or path (MLflow run, Prefect flow run, run directory). Absent: `val`, `gate` and
@@ -73,8 +71,7 @@ class Headline:
 
 
 def write_report(inputs: ReportInputs, path: Path) -> FileRef:
-    """
-    Write the report whole or not at all; the same inputs give the same bytes.
+    """Write the report whole or not at all; the same inputs give the same bytes.
 
     Args:
         inputs: the records of a finished run; the files they name are read.

@@ -312,8 +312,7 @@ def digests(prepared: Prepared, train: TrainReport, test: EvaluationReport) -> l
 
 
 def flatten(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """
-    Dotted names and printed values of a nested dictionary.
+    """Dotted names and printed values of a nested dictionary.
 
     >>> list(flatten({"git": {"sha": "ab", "dirty": False}, "gpus": []}))
     [('git.sha', 'ab'), ('git.dirty', 'no'), ('gpus', 'none')]

@@ -155,8 +155,7 @@ class Section:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Cell]], *, words: Iterable[int] = (0,), limit: int = 40, what: str = "rows") -> Table:
-    """
-    At most `limit` rows, with a note that counts what was left out; columns not in `words` hold numbers.
+    """At most `limit` rows, with a note that counts what was left out; columns not in `words` hold numbers.
 
     >>> table(["a", "n"], [["x", "1"], ["y", "2"]], limit=1, what="groups").note
     'The first 1 of 2 groups.'

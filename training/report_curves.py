@@ -1,5 +1,4 @@
-"""
-Learning curves: read `metrics.jsonl`, and say in words whether the network over- or underfits.
+"""Learning curves: read `metrics.jsonl`, and say in words whether the network over- or underfits.
 
 The rule of the reading (`read_curves`), on losses measured in eval mode on fixed train rows (T) and on
 validation rows (V). All sizes are shares of U, the loss of an uninformed model (the theoretical initial loss,
@@ -117,8 +116,7 @@ def kept_index(history: History, best_step: int) -> int | None:
 
 
 def read_curves(train: list[float], val: list[float], kept: int, uninformed: float, ended_early: bool) -> Reading:
-    """
-    Over- or underfitting, by the rule at the top of this file.
+    """Over- or underfitting, by the rule at the top of this file.
 
     Args:
         train: loss in eval mode on fixed train rows, one per evaluation.

@@ -1,5 +1,4 @@
-"""
-What the report reads back from the files of a run: the materialised sides and the test predictions.
+"""What the report reads back from the files of a run: the materialised sides and the test predictions.
 
 Figures about the split come from the written arrays and ids, not from the plan. Only the columns that are
 shown are read, and nothing loops over rows in Python.
@@ -28,8 +27,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Side:
-    """
-    One side as it was materialised.
+    """One side as it was materialised.
 
     `times`: float64 [N] without nulls, or None where no time is declared. `labels`: int64 counts [C] for
     classes, else (mean, standard deviation) in the user's units. `groups`: distinct non-null groups.
@@ -56,8 +54,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Predictions:
-    """
-    Scored rows in file order.
+    """Scored rows in file order.
 
     `label` and `prediction`: class index int64 [N], or values float64 [N] in the user's units.
     `probability`: float64 [N, C], or None for regression. `time`: float64 [N] (NaN where null) or None.
@@ -98,8 +95,7 @@ def _times(column: pa.ChunkedArray) -> Floats:
 
 
 def read_predictions(report: EvaluationReport, prepared: Prepared) -> Predictions:
-    """
-    The predictions that the metrics were computed from.
+    """The predictions that the metrics were computed from.
 
     Raises:
         DataError: the file lacks a column, or holds a label that train did not have.

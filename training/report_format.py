@@ -1,5 +1,4 @@
-"""
-How the report writes numbers, times and text from data: one way everywhere.
+"""How the report writes numbers, times and text from data: one way everywhere.
 
 Text that comes from data (categories, ids, file names, messages) passes through `plain`; the template escapes
 it, so that a hostile category name is shown and never run.
@@ -31,8 +30,7 @@ METRIC_NAMES = {
 
 
 def number(value: float | None) -> str:
-    """
-    Four significant digits; integer digits are never dropped, and counts are exact.
+    """Four significant digits; integer digits are never dropped, and counts are exact.
 
     >>> number(0.73124), number(12345.678), number(-0.00001234), number(None), number(12345)
     ('0.7312', '12,346', '−1.234e-05', '–', '12,345')
@@ -63,8 +61,7 @@ def count(value: int) -> str:
 
 
 def plural(value: int, noun: str) -> str:
-    """
-    A count with its noun.
+    """A count with its noun.
 
     >>> plural(1, "check"), plural(1200, "row")
     ('1 check', '1,200 rows')
@@ -73,8 +70,7 @@ def plural(value: int, noun: str) -> str:
 
 
 def capital(text: str) -> str:
-    """
-    The text with its first letter in upper case, the rest as it is.
+    """The text with its first letter in upper case, the rest as it is.
 
     >>> capital("macro F1"), capital("")
     ('Macro F1', '')
@@ -83,8 +79,7 @@ def capital(text: str) -> str:
 
 
 def share(value: float | None) -> str:
-    """
-    A share between 0 and 1 as per cent, with enough digits that a rare class is not shown as 0.
+    """A share between 0 and 1 as per cent, with enough digits that a rare class is not shown as 0.
 
     >>> share(0.1234), share(0.00012), share(1.0)
     ('12.3 %', '0.012 %', '100.0 %')
@@ -95,8 +90,7 @@ def share(value: float | None) -> str:
 
 
 def percent(level: float) -> str:
-    """
-    A round share such as a confidence level.
+    """A round share such as a confidence level.
 
     >>> percent(0.95), percent(0.995)
     ('95 %', '99.5 %')
@@ -112,8 +106,7 @@ def interval(value: Interval) -> str:
 
 
 def duration(seconds: float) -> str:
-    """
-    A length of time in the two largest units that matter.
+    """A length of time in the two largest units that matter.
 
     >>> duration(0.42), duration(75), duration(7322), duration(14 * 86400)
     ('0.42 s', '1 min 15 s', '2 h 2 min', '14 d')
@@ -129,8 +122,7 @@ def duration(seconds: float) -> str:
 
 
 def instant(value: float | None, timestamp: bool) -> str:
-    """
-    A time: UTC date (with the hour where it is not midnight) of epoch seconds, or the number itself.
+    """A time: UTC date (with the hour where it is not midnight) of epoch seconds, or the number itself.
 
     >>> instant(86400.0, True), instant(86400.0 + 3660, True), instant(12.0, False)
     ('1970-01-02', '1970-01-02 01:01', '12.00')
@@ -147,8 +139,7 @@ def instant(value: float | None, timestamp: bool) -> str:
 
 
 def plain(value: object, limit: int = 80) -> str:
-    r"""
-    Text from data on one line: control and direction characters made visible as `·`, cut at `limit` with an ellipsis.
+    r"""Text from data on one line: control and direction characters made visible as `·`, cut at `limit` with an ellipsis.
 
     >>> plain("a\x00b\u202ec", 80), plain("abcdef", 4)
     ('a·b·c', 'abc…')
@@ -160,8 +151,7 @@ def plain(value: object, limit: int = 80) -> str:
 
 
 def show(value: Any, limit: int = 200) -> str:
-    """
-    Any small value of a record or declaration as one line of text.
+    """Any small value of a record or declaration as one line of text.
 
     >>> show(None), show(True), show((1, 2)), show({"a": 1.5}), show(0.1)
     ('none', 'yes', '1, 2', 'a: 1.5', '0.1')

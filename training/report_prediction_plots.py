@@ -57,8 +57,7 @@ def precision_recall(rows: Predictions, pr_auc: float | None) -> Picture:
 
 
 def wilson(hits: Floats, totals: Floats) -> tuple[Floats, Floats]:
-    """
-    95 % interval of a share.
+    """95 % interval of a share.
 
     Source: Wilson, E. B. (1927), Probable inference, the law of succession, and statistical inference, JASA 22.
     """

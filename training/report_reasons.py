@@ -141,8 +141,7 @@ class Setting:
 
 
 def settings(declaration: Declaration, given: Iterable[str], prepared: Prepared) -> tuple[Setting, ...]:
-    """
-    Every setting that matters for this run in the declaration's order; `data.columns` is left to its own table.
+    """Every setting that matters for this run in the declaration's order; `data.columns` is left to its own table.
 
     Args:
         declaration: the resolved declaration.

@@ -33,8 +33,7 @@ MAX_GROUPS = 30
 
 
 def standing(value: Interval, baseline: float | None, greater_is_better: bool, difference: Interval | None = None) -> Standing:
-    """
-    How the model stands to a baseline: better or worse only where chance is ruled out.
+    """How the model stands to a baseline: better or worse only where chance is ruled out.
 
     Args:
         value: the model's metric. Its interval decides where no paired difference is known.
@@ -69,7 +68,7 @@ def metric_blocks(declaration: Declaration, test: EvaluationReport, val: Evaluat
         _skill(test),
         _metric_table(names, directions, declaration.evaluate.confidence, test, val),
         Words(
-            f"↑ higher is better, ↓ lower is better. An interval holds {percent(declaration.evaluate.confidence)} of {count(declaration.evaluate.bootstrap)} bootstrap resamples by {test.resampled_by}. "
+            f"↑ higher is better, ↓ lower is better. An interval holds {percent(declaration.evaluate.confidence)} of {count(declaration.evaluate.bootstrap)} bootstrap resamples by {test.resampled_by}. {test.interval_note + ' ' if test.interval_note else ''}"
             f"All {plural(test.rows, 'test row')} are scored once."
         ),
     ]

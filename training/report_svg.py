@@ -1,5 +1,4 @@
-"""
-The report's pictures: inline SVG whose colours follow the page (light, dark, print), each with a text alternative.
+"""The report's pictures: inline SVG whose colours follow the page (light, dark, print), each with a text alternative.
 
 matplotlib is imported on first use, without pyplot, so that no global figure or display is touched. Letters stay
 text in the SVG: the page's font applies, they can be searched, and scripts that matplotlib's font lacks still show.

@@ -1,5 +1,4 @@
-"""
-Score a file with a registered model: `bulkhead predict MODEL_URI IN OUT`.
+"""Score a file with a registered model: `bulkhead predict MODEL_URI IN OUT`.
 
 Rows are read as training read its source (same delimiter, null texts and derived columns), in batches, and written
 with all their columns and the predictions beside them, whole or not at all.
@@ -35,8 +34,7 @@ FORMATS = (".parquet", ".csv", ".csv.gz")
 
 
 def predict_file(model_uri: str, in_path: Path, out_path: Path, tracking_uri: str | None = None) -> int:
-    """
-    Write every row of a file with its predictions; returns the number of rows.
+    """Write every row of a file with its predictions; returns the number of rows.
 
     Args:
         model_uri: `models:/NAME@champion`, `models:/NAME/3`, or a folder with a model.

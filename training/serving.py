@@ -1,5 +1,4 @@
-"""
-Predict from raw rows, alone: this file, `program.pt2` and `spec.json` are the whole registered model.
+"""Predict from raw rows, alone: this file, `program.pt2` and `spec.json` are the whole registered model.
 
 MLflow ships and runs this very file with the model (models from code), so it imports nothing of the project
 that made it. Load it with `mlflow.pyfunc.load_model("models:/NAME@champion")` and call `predict(frame)`.
@@ -39,8 +38,7 @@ Program = Callable[[dict[str, torch.Tensor]], torch.Tensor]
 
 
 def read_spec(path: str | Path) -> dict[str, Any]:
-    """
-    The columns, classes and program digest that the model was exported with.
+    """The columns, classes and program digest that the model was exported with.
 
     Raises:
         ValueError: the file is no spec that this code understands.
@@ -52,8 +50,7 @@ def read_spec(path: str | Path) -> dict[str, Any]:
 
 
 def load_program(path: str | Path, spec: dict[str, Any]) -> Program:
-    """
-    The exported program, read only after its bytes were found to be those that the spec names.
+    """The exported program, read only after its bytes were found to be those that the spec names.
 
     Raises:
         ValueError: the program's SHA-256 differs from the spec's; nothing of it was read.
@@ -72,8 +69,7 @@ def load_program(path: str | Path, spec: dict[str, Any]) -> Program:
 
 
 def refuse(column: str, problem: str, bad: np.ndarray, index: pd.Index, remedy: str) -> None:
-    """
-    Pass when no row is bad; else name the column, how many rows, and the first five index labels.
+    """Pass when no row is bad; else name the column, how many rows, and the first five index labels.
 
     Raises:
         ValueError: `bad` [N] is true somewhere.
@@ -91,8 +87,7 @@ def missing(values: pd.Series, null_texts: tuple[str, ...]) -> np.ndarray:
 
 
 def numbers(values: pd.Series, column: dict[str, Any], null_texts: tuple[str, ...] = ()) -> np.ndarray:
-    """
-    One numeric column as float64 [N], null as NaN; text that spells a number counts as that number.
+    """One numeric column as float64 [N], null as NaN; text that spells a number counts as that number.
 
     Raises:
         ValueError: something that is no number, an infinite number, or a null in a column that has no filling.
@@ -113,8 +108,7 @@ def numbers(values: pd.Series, column: dict[str, Any], null_texts: tuple[str, ..
 
 
 def spellings(value: Any) -> tuple[str, ...]:
-    """
-    How training may have spelled a category as text, likeliest first; its vocabulary decides.
+    """How training may have spelled a category as text, likeliest first; its vocabulary decides.
 
     Training casts categories to text: whole numbers without a point whatever their type (3 and 3.0 are '3'), true
     is 'true', and other numbers are the shortest text that gives them back, in double or in single precision.
@@ -145,8 +139,7 @@ def codes(values: pd.Series, column: dict[str, Any], null_texts: tuple[str, ...]
 
 
 def tensors(values: pd.Series, column: dict[str, Any]) -> np.ndarray:
-    """
-    One tensor column as an array [N, *shape] of its stored type, from cells that are flat or shaped sequences.
+    """One tensor column as an array [N, *shape] of its stored type, from cells that are flat or shaped sequences.
 
     Raises:
         ValueError: a null, another number of elements, or elements that the stored type cannot hold.
@@ -173,8 +166,7 @@ def _dense(value: Any) -> np.ndarray:
 
 
 def inputs(spec: dict[str, Any], frame: pd.DataFrame) -> dict[str, torch.Tensor]:
-    """
-    Raw named columns as the program's inputs: `numeric` float64 [N, D], `categorical` int64 [N, C], `tensor_<column>`.
+    """Raw named columns as the program's inputs: `numeric` float64 [N, D], `categorical` int64 [N, C], `tensor_<column>`.
 
     Raises:
         ValueError: a column is missing or given twice, or a value is refused.
@@ -206,8 +198,7 @@ def run(program: Program, batch: dict[str, torch.Tensor]) -> np.ndarray:
 
 
 def predict(spec: dict[str, Any], program: Program, frame: pd.DataFrame) -> pd.DataFrame:
-    """
-    A row of predictions for each row of the frame, under its index.
+    """A row of predictions for each row of the frame, under its index.
 
     Raises:
         ValueError: see `inputs`.
@@ -225,8 +216,7 @@ class RawRows(mlflow.pyfunc.PythonModel):
     """What MLflow loads: the program behind its columns."""
 
     def load_context(self, context: Any) -> None:
-        """
-        Read the spec, verify the program's bytes, load it.
+        """Read the spec, verify the program's bytes, load it.
 
         Raises:
             ValueError: the spec is of another format, or the program was changed after its export.
@@ -235,8 +225,7 @@ class RawRows(mlflow.pyfunc.PythonModel):
         self.program = load_program(context.artifacts["program"], self.spec)
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """
-        Predictions for a frame of raw rows; see the head of this file.
+        """Predictions for a frame of raw rows; see the head of this file.
 
         Raises:
             ValueError: a column is missing, or a value is refused, with column and rows.

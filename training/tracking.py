@@ -1,5 +1,4 @@
-"""
-What a run says to MLflow: one run, written by one process, never stopped by a server that is away.
+"""What a run says to MLflow: one run, written by one process, never stopped by a server that is away.
 
 `start_run` must reach the server (what fails, fails in the first minute). From then on nothing here raises while
 the model trains: what the server did not take is kept and sent again at the next call and at the end. Metrics
@@ -80,8 +79,7 @@ def _be_quick() -> None:
 
 @contextmanager
 def reached(uri: str, doing: str) -> Iterator[None]:
-    """
-    Whatever a server does wrong inside becomes a `TrackingError` that names the (masked) address.
+    """Whatever a server does wrong inside becomes a `TrackingError` that names the (masked) address.
 
     Raises:
         TrackingError: the server cannot be reached, or refuses.
@@ -134,8 +132,7 @@ def _experiment(client: MlflowClient, name: str, uri: str) -> str:
 def start_run(
     declaration: Declaration, uri: str | None = None, flow_run_id: str | None = None, tags: Mapping[str, str] | None = None, name: str | None = None
 ) -> Tracker:
-    """
-    A new run, or the run that the same flow run started before (a retry goes on writing to it).
+    """A new run, or the run that the same flow run started before (a retry goes on writing to it).
 
     Args:
         declaration: logged as parameters and whole as `config.yaml`, with credentials masked.
@@ -171,8 +168,7 @@ def _earlier(client: MlflowClient, experiment: str, flow_run_id: str | None) -> 
 
 
 def flatten(section: BaseModel, prefix: str = "") -> dict[str, str]:
-    """
-    Each value of the declaration under its dotted path; mappings with a user's keys as one JSON text. Masked.
+    """Each value of the declaration under its dotted path; mappings with a user's keys as one JSON text. Masked.
 
     >>> from schemas.config import TrackingConfig
     >>> flatten(TrackingConfig(uri="http://ann:pw@host"))["uri"]
@@ -198,8 +194,7 @@ def config_text(declaration: Declaration) -> str:
 
 
 class Tracker:
-    """
-    One MLflow run. After construction no method but `finish` raises because of the server.
+    """One MLflow run. After construction no method but `finish` raises because of the server.
 
     Args:
         uri: absolute address of the server; shown only masked.
@@ -222,8 +217,7 @@ class Tracker:
     # ---- numbers
 
     def forward_metrics(self, path: Path, offset: int = 0) -> int:
-        """
-        Send the whole lines of `metrics.jsonl` from a byte offset on; the offset from which the next call goes on.
+        """Send the whole lines of `metrics.jsonl` from a byte offset on; the offset from which the next call goes on.
 
         A line that is not yet whole is left. A file that was rewritten (a resumed run drops what it makes again) is
         read from its start. Steps that the server has of a metric are not sent again. Values of steps go under
@@ -280,8 +274,7 @@ class Tracker:
             self.log_text("dirty.diff", diff)
 
     def log_dataset(self, name: str, uri: str, sha256: str, rows: int, context: str) -> None:
-        """
-        Name a data set by our own digest: MLflow's own depends on row order and samples rows.
+        """Name a data set by our own digest: MLflow's own depends on row order and samples rows.
 
         Args:
             name: what it is, e.g. `source` or `train`.
@@ -320,8 +313,7 @@ class Tracker:
     # ---- the end
 
     def finish(self, status: Status) -> None:
-        """
-        Send what is left and end the run.
+        """Send what is left and end the run.
 
         Raises:
             TrackingError: something was still not taken; all of it lies in the run directory.

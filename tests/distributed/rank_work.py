@@ -16,6 +16,8 @@ from schemas.config import TrainConfig
 from schemas.errors import BulkheadError
 from schemas.load import declare
 from schemas.records import RunSpec
+from tests.training.networks import FirstColumn, InPlace, Plain
+from tests.training.runs import WIDTH, declaration_tree, statistics, synthetic, write_side
 from training import metrics
 from training.batches import WindowReader
 from training.guard import StopSignal
@@ -26,8 +28,6 @@ from training.sampling import Sampler
 from training.scoring import score
 from training.state import model_digest
 from training.step import Step
-from tests.training.networks import FirstColumn, InPlace, Plain
-from tests.training.runs import WIDTH, declaration_tree, statistics, synthetic, write_side
 
 CASES = [  # train rows, rows of a window, rows of a micro-batch, weighted
     (37, 16, None, True),

@@ -1,4 +1,4 @@
-"""A tracking database of its own for each test, copied from one that was set up once."""
+"""A tracking database of its own for each test, copied from one that was set up once, and a case that was exported once."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from schemas.load import declare
+from schemas.records import ExportedModel
+from tests.training.cases import Case, make_case
+from training.export import export_model
 from training.tracking import SQLITE, default_tracking_uri, probe
 
 
@@ -28,6 +31,14 @@ def uri(blank_database: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch) -
     found = default_tracking_uri(None)
     assert found == f"{SQLITE}{own_home}/mlflow.db"
     return found
+
+
+@pytest.fixture(scope="session")
+def clinic(tmp_path_factory: pytest.TempPathFactory) -> tuple[Case, ExportedModel]:
+    """The binary case with every kind of column, and its exported model; nobody changes them."""
+    folder = tmp_path_factory.mktemp("clinic")
+    case = make_case(folder)
+    return case, export_model(case.run, case.weights, folder / "model", case.split.val)
 
 
 def declaration(**sections: object) -> object:

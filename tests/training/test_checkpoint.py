@@ -38,7 +38,11 @@ class Run:
 
 
 def parts(step: int) -> dict[str, Any]:
-    return {"model.pt": {"w": torch.full((40,), float(step))}, "optimizer.pt": {"state": {0: {"m": torch.ones(40)}}, "param_groups": []}, "trainer.pt": {"state": {"step": step}}}
+    return {
+        "model.pt": {"w": torch.full((40,), float(step))},
+        "optimizer.pt": {"state": {0: {"m": torch.ones(40)}}, "param_groups": []},
+        "trainer.pt": {"state": {"step": step}},
+    }
 
 
 @pytest.mark.req("C2")
@@ -137,7 +141,9 @@ def test_a_hostile_checkpoint_with_a_right_manifest_runs_nothing(tmp_path: Path,
     assert run.checkpoints.newest() == 10
     assert not mark.exists()
     assert "holds something else than tensors" in run.told[0]
-    torch.load(tmp_path / "run" / "step-00000020.damaged" / name, weights_only=False) if container == "torch" else pickle.loads((tmp_path / "run" / "step-00000020.damaged" / name).read_bytes())
+    torch.load(tmp_path / "run" / "step-00000020.damaged" / name, weights_only=False) if container == "torch" else pickle.loads(
+        (tmp_path / "run" / "step-00000020.damaged" / name).read_bytes()
+    )
     assert mark.exists(), "the payload works where it is let"
 
 
@@ -163,7 +169,9 @@ def test_a_manifest_cannot_point_elsewhere(tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_run_is_refused_with_the_difference(tmp_path: Path) -> None:
     Run(tmp_path).save(10)
     other = {**IDENTITY, "train": {"batch_size": 32, "seed": 0}, "world_size": 4}
-    with pytest.raises(CheckpointError, match="train.batch_size is 32, the checkpoint has 16; world_size is 4, the checkpoint has 2. Train in a new run directory"):
+    with pytest.raises(
+        CheckpointError, match="train.batch_size is 32, the checkpoint has 16; world_size is 4, the checkpoint has 2. Train in a new run directory"
+    ):
         Run(tmp_path, identity=other).checkpoints.newest()
     assert Run(tmp_path).checkpoints.newest() == 10, "refused, not set aside"
 
@@ -245,6 +253,8 @@ def test_a_replacement_that_did_not_come_is_put_back(tmp_path: Path) -> None:
 
 @pytest.mark.req("C3")
 def test_the_manifest_seals_itself() -> None:
-    manifest = Manifest(name="best-00000001", step=1, identity={"a": 1}, environment={}, files={name: FileEntry(sha256="0", num_bytes=1) for name in LIGHT}).sealed()
+    manifest = Manifest(
+        name="best-00000001", step=1, identity={"a": 1}, environment={}, files={name: FileEntry(sha256="0", num_bytes=1) for name in LIGHT}
+    ).sealed()
     assert manifest.sha256 == digest_of({k: v for k, v in manifest.model_dump(mode="json").items() if k != "sha256"})
     assert Manifest.model_validate_json(manifest.text()) == manifest

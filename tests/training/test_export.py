@@ -15,24 +15,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.errors import CheckpointError, IntegrityError
-from schemas.records import NumericStats, Statistics
+from schemas.records import ExportedModel, NumericStats, Statistics
 from tests.training.cases import Case, declaration_of, expected, make_case
+from tests.training.mlflow_home import clinic
 from training import serving
 from training.data.apply import transform_numeric
 from training.export import Columns, export_model
 from training.reference import reference_network
 
+__all__ = ["clinic"]
 MODELS: dict[str, dict[str, Any]] = {
     "linear": {"kind": "linear"},
     "mlp": {"kind": "mlp", "hidden": [16]},
     "resmlp": {"kind": "resmlp", "width": 16, "depth": 2},
     "cnn": {"kind": "cnn", "channels": [4], "hidden": 8},
 }
-
-
-@pytest.fixture(scope="module")
-def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    return make_case(tmp_path_factory.mktemp("case"))
 
 
 @pytest.mark.req("R1")
@@ -68,8 +65,9 @@ def test_a_block_that_the_model_lacks_is_no_input(tmp_path: Path, kept: tuple[st
 
 
 @pytest.mark.req("R1")
-def test_the_same_run_exports_the_same_bytes_without_paths_data_or_pickles(case: Case, tmp_path: Path) -> None:
-    first, second = (export_model(case.run, case.weights, tmp_path / name, case.split.val) for name in ("a", "b"))
+def test_the_same_run_exports_the_same_bytes_without_paths_data_or_pickles(clinic: tuple[Case, ExportedModel], tmp_path: Path) -> None:
+    case, first = clinic
+    second = export_model(case.run, case.weights, tmp_path, case.split.val)
     assert first.program.sha256 == second.program.sha256
     assert first.spec.sha256 == second.spec.sha256
     with zipfile.ZipFile(first.program.path) as archive:
@@ -113,7 +111,8 @@ def test_a_custom_network_that_insists_on_single_precision_is_exported_in_it(tmp
 
 
 @pytest.mark.req("S1")
-def test_weights_of_another_network_or_with_code_are_refused(case: Case, tmp_path: Path) -> None:
+def test_weights_of_another_network_or_with_code_are_refused(clinic: tuple[Case, ExportedModel], tmp_path: Path) -> None:
+    case = clinic[0]
     marker, hostile = tmp_path / "executed", tmp_path / "hostile.pt"
     with open(hostile, "wb") as file:
         pickle.dump(_Bomb(marker), file)

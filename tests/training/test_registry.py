@@ -16,24 +16,23 @@ from mlflow import MlflowClient
 from schemas.digest import file_ref
 from schemas.errors import IntegrityError, RegistryError
 from schemas.records import ExportedModel, GateReport, Registered
-from tests.training.cases import Case, evidence_of, make_case, write_weights
-from tests.training.mlflow_home import blank_database, declaration, uri
+from tests.training.cases import Case, evidence_of, write_weights
+from tests.training.mlflow_home import blank_database, clinic, declaration, uri
 from training.data.unseen import trained_keys
 from training.export import export_model
 from training.registry import FILES, environment, input_example, load_champion, load_model, register
 from training.serving import read_spec
 from training.tracking import Tracker, start_run
 
-__all__ = ["blank_database", "uri"]
+__all__ = ["blank_database", "clinic", "uri"]
 
 
 class Made:
     """One case exported with two sets of weights."""
 
-    def __init__(self, folder: Path) -> None:
-        self.case: Case = make_case(folder)
-        other = write_weights(folder / "other.pt", self.case.run, 0, seed=5)
-        self.first, self.second = (export_model(self.case.run, w, folder / f"model-{i}", self.case.split.val) for i, w in enumerate((self.case.weights, other)))
+    def __init__(self, folder: Path, case: Case, first: ExportedModel) -> None:
+        self.case, self.first = case, first
+        self.second = export_model(case.run, write_weights(folder / "other.pt", case.run, 0, seed=5), folder / "model", case.split.val)
         self.keys = trained_keys([self.case.split.train, self.case.split.val])
 
     def register(self, uri: str, exported: ExportedModel, champion: str | None = None, tracker: Tracker | None = None) -> Registered:
@@ -43,8 +42,8 @@ class Made:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    return Made(tmp_path_factory.mktemp("made"))
+def made(tmp_path_factory: pytest.TempPathFactory, clinic: tuple[Case, ExportedModel]) -> Made:
+    return Made(tmp_path_factory.mktemp("made"), *clinic)
 
 
 def alias(uri: str, name: str) -> str:

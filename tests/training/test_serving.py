@@ -19,23 +19,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.digest import sha256_file
-from tests.training.cases import Case, arrow, expected, make_case
+from schemas.records import ExportedModel
+from tests.training.cases import Case, arrow, expected
+from tests.training.mlflow_home import clinic
 from training import serving
 from training.data.apply import encode_categories
 from training.data.engine import connect
 from training.data.typed import _category
-from training.export import export_model
 from training.reference import reference_network
 
+__all__ = ["clinic"]
 ENGINE = connect(threads=1)
 
 
 class Served:
     """An exported case and what evaluation says of its test rows."""
 
-    def __init__(self, folder: Path) -> None:
-        self.case: Case = make_case(folder)
-        self.exported = export_model(self.case.run, self.case.weights, folder / "model", self.case.split.val)
+    def __init__(self, case: Case, exported: ExportedModel) -> None:
+        self.case, self.exported = case, exported
         self.spec = serving.read_spec(self.exported.spec.path)
         self.program = serving.load_program(self.exported.program.path, self.spec)
         self.rows = self.case.raw["test"]
@@ -46,8 +47,8 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
-    return Served(tmp_path_factory.mktemp("served"))
+def served(clinic: tuple[Case, ExportedModel]) -> Served:
+    return Served(*clinic)
 
 
 # ---------------------------------------------------------------------------------- equal numbers

@@ -54,7 +54,13 @@ def test_the_order_of_a_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> 
         real = getattr(owner, name)
         monkeypatch.setattr(owner, name, lambda *a, **k: (order.append(name), real(*a, **k))[1])
 
-    for owner, name in [(trainer.optimizer, "zero_grad"), (trainer.optimizer, "step"), (trainer.step, "clip"), (trainer.step, "gate"), (trainer.schedule, "apply")]:
+    for owner, name in [
+        (trainer.optimizer, "zero_grad"),
+        (trainer.optimizer, "step"),
+        (trainer.step, "clip"),
+        (trainer.step, "gate"),
+        (trainer.schedule, "apply"),
+    ]:
         noted(owner, name)
     trainer.model.register_forward_hook(lambda *_: order.append("forward"))
     last = list(trainer.model.parameters())[0]
@@ -149,7 +155,11 @@ def test_a_window_read_ahead_is_the_window_read_later() -> None:
         ahead.prefetch(number + 1)
         assert all(torch.equal(window.batch[name], value) for name, value in before.items()), "reading ahead must not overwrite the current window"
         other = plain.read(number)
-        assert torch.equal(window.rows, other.rows) and torch.equal(window.batch["numeric"], other.batch["numeric"]) and torch.equal(window.coefficient, other.coefficient)
+        assert (
+            torch.equal(window.rows, other.rows)
+            and torch.equal(window.batch["numeric"], other.batch["numeric"])
+            and torch.equal(window.coefficient, other.coefficient)
+        )
 
 
 @pytest.mark.req("T6")

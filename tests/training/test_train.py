@@ -88,7 +88,13 @@ def test_a_run_learns_and_reports_the_best_weights_by_validation(tmp_path: Path,
     trainer.model.load_state_dict(weights)
     from training import metrics
 
-    again = metrics.compute(trainer.declaration, spec.statistics, score(trainer.model, spec.arrays.val, 32, Parallel()), np.load(spec.arrays.val.arrays["label"].path), np.load(spec.arrays.val.arrays["weight"].path))
+    again = metrics.compute(
+        trainer.declaration,
+        spec.statistics,
+        score(trainer.model, spec.arrays.val, 32, Parallel()),
+        np.load(spec.arrays.val.arrays["label"].path),
+        np.load(spec.arrays.val.arrays["weight"].path),
+    )
     assert again[metric] == report.best_metric
 
 
@@ -108,7 +114,9 @@ def test_steps_are_logged_every_so_often_and_by_layer(tmp_path: Path) -> None:
 def test_it_stops_early_and_keeps_the_best(tmp_path: Path) -> None:
     noise = {"train": synthetic(60, 0), "val": synthetic(60, 1)}
     noise["train"]["label"] = np.random.default_rng(0).integers(0, 2, 60)
-    spec = make_run(tmp_path, arrays=noise, train={"epochs": 60, "batch_size": 60, "patience": 3, "metric": "log_loss"}, optimizer={"kind": "adamw", "lr": 0.05})
+    spec = make_run(
+        tmp_path, arrays=noise, train={"epochs": 60, "batch_size": 60, "patience": 3, "metric": "log_loss"}, optimizer={"kind": "adamw", "lr": 0.05}
+    )
     report = go(spec, tmp_path / "run")
     evaluations = journal(tmp_path / "run", "evaluation")
     losses = [e["values"]["val/log_loss"] for e in evaluations]
@@ -139,7 +147,11 @@ def test_it_evaluates_every_n_steps_and_at_the_end(tmp_path: Path) -> None:
 @pytest.mark.req("C5")
 @pytest.mark.parametrize("device_steps", [(5,), (9, 14, 20)])
 def test_a_run_stopped_by_sigterm_goes_on_bit_identically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device_steps: tuple[int, ...]) -> None:
-    sections = {"model": SCRIPTED, "train": {"epochs": 3, "batch_size": 16, "micro_batch_size": 5, "log_every": 2, "checkpoint_every": 4}, "schedule": {"kind": "plateau", "patience": 0}}
+    sections = {
+        "model": SCRIPTED,
+        "train": {"epochs": 3, "batch_size": 16, "micro_batch_size": 5, "log_every": 2, "checkpoint_every": 4},
+        "schedule": {"kind": "plateau", "patience": 0},
+    }
     spec = make_run(tmp_path, rows=(103, 40), **sections)
     whole = go(spec, tmp_path / "whole")
     position = 0
@@ -155,7 +167,8 @@ def test_a_run_stopped_by_sigterm_goes_on_bit_identically(tmp_path: Path, monkey
     assert same(last_state(tmp_path / "whole"), last_state(tmp_path / "parts"))
     for kind in ("step", "evaluation"):
         one, other = (
-            [{k: v for k, v in r["values"].items() if k not in ("rows_per_second", "memory_mb")} | {"step": r["step"]} for r in journal(tmp_path / name, kind)] for name in ("whole", "parts")
+            [{k: v for k, v in r["values"].items() if k not in ("rows_per_second", "memory_mb")} | {"step": r["step"]} for r in journal(tmp_path / name, kind)]
+            for name in ("whole", "parts")
         )
         assert one == other
     assert any("interrupted by SIGTERM" in e["message"] for e in journal(tmp_path / "parts", "event"))
@@ -255,6 +268,8 @@ def test_the_command_writes_the_result_and_leaves_the_cause_of_a_failure(tmp_pat
     assert TrainReport.model_validate_json((tmp_path / "run" / "result.json").read_text()).status == "finished"
     assert "promise: exact" in done.stdout and "epoch 2/2 step 8/8" in done.stdout
     cause = tmp_path / "cause.json"
-    failed = subprocess.run([*command, str(tmp_path / "absent.json")], env=environment(TORCHELASTIC_ERROR_FILE=str(cause)), cwd=ROOT, capture_output=True, text=True, check=False)
+    failed = subprocess.run(
+        [*command, str(tmp_path / "absent.json")], env=environment(TORCHELASTIC_ERROR_FILE=str(cause)), cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert failed.returncode == 1
     assert json.loads(cause.read_text())["message"]["message"].startswith(f"ConfigError: {tmp_path / 'absent.json'}: expected a resolved run")

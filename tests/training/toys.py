@@ -116,14 +116,20 @@ def write_side(folder: Path, task: str, arrays: Arrays, groups: int | None = Non
     rows = len(arrays["label"])
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", array)
-    label = arrays["label"].astype(np.float64) * SCALE + CENTER if task == "regression" else np.array(CLASSES[task])[arrays["label"].clip(0, len(CLASSES[task]) - 1)]
+    label = (
+        arrays["label"].astype(np.float64) * SCALE + CENTER
+        if task == "regression"
+        else np.array(CLASSES[task])[arrays["label"].clip(0, len(CLASSES[task]) - 1)]
+    )
     group = pa.nulls(rows, pa.string()) if groups is None else pa.array([f"g{i % groups}" for i in range(rows)])
     ids = {"__id": [f"{folder.name}-{i}" for i in range(rows)], "__group": group, "__time": pa.nulls(rows, pa.float64()), "label": label}
     pq.write_table(pa.table(ids), folder / "ids.parquet")
     return SplitArrays(rows=rows, arrays={name: file_ref(folder / f"{name}.npy") for name in arrays}, ids=file_ref(folder / "ids.parquet"))
 
 
-def write_run(folder: Path, declaration: Declaration, rows: int = 400, sides: dict[str, Arrays] | None = None, groups: int | None = None, **options: Any) -> RunSpec:
+def write_run(
+    folder: Path, declaration: Declaration, rows: int = 400, sides: dict[str, Arrays] | None = None, groups: int | None = None, **options: Any
+) -> RunSpec:
     """A run on disk whose three sides come from one process, or are the arrays given."""
     task = declaration.task.kind
     made = {side: make_arrays(task, rows if side == "train" else max(rows // 2, 30), seed=i, **options) for i, side in enumerate(("train", "val", "test"))}
@@ -133,7 +139,16 @@ def write_run(folder: Path, declaration: Declaration, rows: int = 400, sides: di
     refs = {side: write_side(folder / "arrays" / side, task, arrays, groups) for side, arrays in made.items()}
     (folder / "arrays" / "statistics.json").write_text(statistics.model_dump_json())
     spec = TableSpec(
-        id=("id",), group=(), time=None, label="y", label_type="float", weight=None, split=None, numeric=tuple(s.name for s in statistics.numeric), categorical=(), tensor={}
+        id=("id",),
+        group=(),
+        time=None,
+        label="y",
+        label_type="float",
+        weight=None,
+        split=None,
+        numeric=tuple(s.name for s in statistics.numeric),
+        categorical=(),
+        tensor={},
     )
     arrays = ArraysRef(directory=str(folder / "arrays"), **refs, statistics=file_ref(folder / "arrays" / "statistics.json"), sha256="0" * 64)
     return RunSpec(run_id="toy", name="toy", declaration=declaration.model_dump(mode="json"), spec=spec, statistics=statistics, arrays=arrays)

@@ -1,5 +1,4 @@
-"""
-Pure appliers of the fitted statistics: table columns in, model arrays out; nothing is fitted here.
+"""Pure appliers of the fitted statistics: table columns in, model arrays out; nothing is fitted here.
 
 The arithmetic is subtract, divide, clip and piecewise-linear interpolation in float64, so that the exported
 program repeats it to 1e-12. N rows, D numeric columns, C categorical columns.
@@ -20,8 +19,7 @@ UNKNOWN, NULL, FIRST = 0, 1, 2  # category codes: unknown or rare, null, then th
 
 
 def transform_numeric(values: np.ndarray, statistics: Statistics) -> np.ndarray:
-    """
-    The numeric block of the model input, row by row independent of all other rows.
+    """The numeric block of the model input, row by row independent of all other rows.
 
     Fills nulls, scales, clips, casts to float32, then appends the null indicators. A null of a column
     without `fill` stays NaN: callers refuse it where they can name the row.
@@ -56,8 +54,7 @@ def clip_bounds(statistics: Statistics) -> np.ndarray:
 
 
 def quantile_points(column: NumericStats) -> tuple[np.ndarray, np.ndarray]:
-    """
-    Strictly increasing knots and their normal scores, both float64 [K]: the map is linear between, flat outside.
+    """Strictly increasing knots and their normal scores, both float64 [K]: the map is linear between, flat outside.
 
     The outer levels are moved in by half a step, where the normal score is finite; knots that coincide
     (a value that many rows share) become one knot with the mean of their scores.
@@ -73,8 +70,7 @@ def quantile_points(column: NumericStats) -> tuple[np.ndarray, np.ndarray]:
 
 
 def encode_categories(table: pa.Table | pa.RecordBatch, statistics: Statistics) -> np.ndarray:
-    """
-    Category codes int64 [N, C]: 0 unknown or rare, 1 null, then the position in the fitted vocabulary.
+    """Category codes int64 [N, C]: 0 unknown or rare, 1 null, then the position in the fitted vocabulary.
 
     Args:
         table: holds the columns of `statistics.categorical` as text, null where missing.
@@ -94,8 +90,7 @@ def _codes(values: pa.Array | pa.ChunkedArray, column: CategoryStats) -> np.ndar
 
 
 def encode_label(values: pa.Array | pa.ChunkedArray, statistics: Statistics) -> np.ndarray:
-    """
-    The label as the loss wants it: class index int64 [N], or the scaled value float32 [N] for a regression.
+    """The label as the loss wants it: class index int64 [N], or the scaled value float32 [N] for a regression.
 
     Args:
         values: the label column, without nulls.

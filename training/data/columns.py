@@ -36,8 +36,7 @@ class Resolved(NamedTuple):
 
 
 def family(kind: str) -> Family:
-    """
-    What values of an SQL type are like.
+    """What values of an SQL type are like.
 
     >>> family("DECIMAL(10,2)"), family("UTINYINT[784]"), family("TIMESTAMP WITH TIME ZONE")
     ('float', 'list', 'instant')
@@ -56,8 +55,7 @@ def family(kind: str) -> Family:
 
 
 def nesting(kind: str) -> int:
-    """
-    How many lists deep an SQL type is.
+    """How many lists deep an SQL type is.
 
     >>> nesting("UTINYINT[]"), nesting("FLOAT[28][28]"), nesting("DOUBLE")
     (1, 2, 0)
@@ -66,8 +64,7 @@ def nesting(kind: str) -> int:
 
 
 def resolve(types: Mapping[str, str], declaration: Declaration) -> Resolved:
-    """
-    Each column of the source has one role, and each role has the columns it needs.
+    """Each column of the source has one role, and each role has the columns it needs.
 
     Args:
         types: column name to SQL type, in the order of the source, derived columns included.

@@ -1,5 +1,4 @@
-"""
-A first declaration, guessed from the table: `bulkhead init DATA`.
+"""A first declaration, guessed from the table: `bulkhead init DATA`.
 
 Every guess has its reason in a comment beside it. It is a draft to be read, not a verdict.
 """
@@ -75,8 +74,7 @@ class Draft(NamedTuple):
 
 
 def draft(uri: str, label: str | None = None, name: str | None = None) -> str:
-    """
-    The YAML text of a first declaration for a table, which loads as it is and says why beside each line.
+    """The YAML text of a first declaration for a table, which loads as it is and says why beside each line.
 
     Args:
         uri: Parquet, CSV, CSV.gz or Arrow file, folder or glob.
@@ -331,8 +329,7 @@ def _scalar(text: str) -> str:
 
 
 def _slug(uri: str) -> str:
-    """
-    A declaration's name from a path.
+    """A declaration's name from a path.
 
     >>> _slug("/data/Bike Hour_2.csv.gz")
     'bike-hour_2'

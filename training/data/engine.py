@@ -1,5 +1,4 @@
-"""
-The data engine: a confined DuckDB connection, the quoting of SQL, canonical row text, and atomic Parquet files.
+"""The data engine: a confined DuckDB connection, the quoting of SQL, canonical row text, and atomic Parquet files.
 
 SQL is plain text in a subset that DuckDB and Spark share; every name and value in it passes `ident` or `literal`.
 """
@@ -26,8 +25,7 @@ ROW_GROUP_BYTES = 64 << 20  # wide rows (tensors) make smaller row groups, so th
 
 
 def connect(memory_limit: str | None = None, threads: int | None = None) -> duckdb.DuckDBPyConnection:
-    """
-    An in-memory engine that loads no extension, sees no Python variable, and spills to a folder of its own.
+    """An in-memory engine that loads no extension, sees no Python variable, and spills to a folder of its own.
 
     Args:
         memory_limit: such as "2GB"; past it the engine spills to disk. Default: 80 % of RAM.
@@ -59,8 +57,7 @@ def confine(connection: duckdb.DuckDBPyConnection, readable: Iterable[str | Path
 
 
 def ident(name: str) -> str:
-    """
-    A name as an SQL identifier.
+    """A name as an SQL identifier.
 
     >>> ident('say "hi" twice')
     '"say ""hi"" twice"'
@@ -71,8 +68,7 @@ def ident(name: str) -> str:
 
 
 def literal(value: str | bool | int | float | None) -> str:
-    """
-    A value as an SQL literal; floats stay doubles (a bare 0.1 would be a decimal), infinity and NaN are refused.
+    """A value as an SQL literal; floats stay doubles (a bare 0.1 would be a decimal), infinity and NaN are refused.
 
     >>> literal("it's"), literal(0.1), literal(3), literal(None), literal(True)
     ("'it''s'", "cast('0.1' as double)", '3', 'null', 'true')
@@ -93,8 +89,7 @@ def literal(value: str | bool | int | float | None) -> str:
 
 
 def without_nan(number: str) -> str:
-    """
-    SQL of a float with NaN made null.
+    """SQL of a float with NaN made null.
 
     Not by `isnan`: DuckDB 2.0 answers it from a Parquet file's minimum and maximum, which leave NaN out when pyarrow wrote them.
     """
@@ -120,8 +115,7 @@ def row(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[Any, ...]:
 
 
 def row_text_sql(columns: Sequence[str]) -> str:
-    """
-    SQL for a text of the row that two rows share only if they are equal: each value with its length, null apart.
+    """SQL for a text of the row that two rows share only if they are equal: each value with its length, null apart.
 
     Column order does not count. Floats must be doubles without -0.0, as in the validated table.
 
@@ -140,8 +134,7 @@ def row_md5_sql(columns: Sequence[str]) -> str:
 def write_parquet(
     connection: duckdb.DuckDBPyConnection, query: str, path: str | Path, metadata: Mapping[str, str] | None = None, schema: pa.Schema | None = None
 ) -> TableRef:
-    """
-    Stream a query to a Parquet file, whole or not at all; equal rows in equal order give equal bytes.
+    """Stream a query to a Parquet file, whole or not at all; equal rows in equal order give equal bytes.
 
     Args:
         connection: the engine; another result that is still open on it is closed.

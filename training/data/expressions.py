@@ -1,5 +1,4 @@
-"""
-Expressions of the declaration (`data.derive`, `data.filter`): pure functions of one row, or refused.
+"""Expressions of the declaration (`data.derive`, `data.filter`): pure functions of one row, or refused.
 
 The engine's own parser turns the text into a tree; only the node classes and functions listed here may stand in it.
 So an expression cannot read files, settings or other rows, and gives the same value whenever and wherever it is run.
@@ -34,8 +33,7 @@ FUNCTIONS = frozenset(_ALLOWED.split())
 
 
 def derived_sql(connection: duckdb.DuckDBPyConnection, relation: str, derive: Mapping[str, str]) -> str:
-    """
-    The relation with the derived columns added in their order; each may use those before it.
+    """The relation with the derived columns added in their order; each may use those before it.
 
     Raises:
         ConfigError: an expression is no pure function of the row, a column it names does not exist, or its own name is taken.
@@ -51,8 +49,7 @@ def derived_sql(connection: duckdb.DuckDBPyConnection, relation: str, derive: Ma
 
 
 def filtered_sql(connection: duckdb.DuckDBPyConnection, relation: str, condition: str | None) -> str:
-    """
-    The rows of the relation for which the condition is true (neither false nor null).
+    """The rows of the relation for which the condition is true (neither false nor null).
 
     Raises:
         ConfigError: the condition is no pure function of the row that gives true or false.

@@ -1,5 +1,4 @@
-"""
-The ledger: decisions of a split that depend on more than the row, written down at first sight and never changed.
+"""The ledger: decisions of a split that depend on more than the row, written down at first sight and never changed.
 
 A file of JSON lines, each with its own SHA-256 and that of the line before, beside a folder `<ledger>.parts` of Parquet
 files that hold side by key hash. Lines are only ever appended. A part is drafted, the line that names it is written
@@ -28,8 +27,7 @@ DRAFT = "draft.parquet"
 
 
 class Entry(Record):
-    """
-    One line: what a way of splitting decided when it saw a table for the first time, or new keys in it.
+    """One line: what a way of splitting decided when it saw a table for the first time, or new keys in it.
 
     `way` identifies the split (see `digest_of`), `split` says it in words; `frozen` holds cut points or bin edges;
     `part` the Parquet file (name within the folder of parts, SHA-256) with `key_hash` and `side`; `table` is the
@@ -59,8 +57,7 @@ class Entry(Record):
 
 
 class Ledger:
-    """
-    The verified entries of one way of splitting, and the means to append to them.
+    """The verified entries of one way of splitting, and the means to append to them.
 
     Use it inside `opened`, which holds the lock that keeps two runs from deciding at once.
     """
@@ -89,8 +86,7 @@ class Ledger:
         return f"(select key_hash, side from read_parquet([{', '.join(parts)}], hive_partitioning = false))"
 
     def append(self, connection: duckdb.DuckDBPyConnection, split: dict[str, Any], table: str, frozen: dict[str, Any], decided: str | None) -> None:
-        """
-        Write down what is new; nothing is written when nothing is.
+        """Write down what is new; nothing is written when nothing is.
 
         Args:
             connection: the engine that holds `decided`.
@@ -117,8 +113,7 @@ class Ledger:
 
 @contextmanager
 def opened(path: Path, way: str) -> Iterator[Ledger]:
-    """
-    The ledger at a path, every line and part of it verified, locked against other runs until the block ends.
+    """The ledger at a path, every line and part of it verified, locked against other runs until the block ends.
 
     Args:
         path: the file; an absent one is an empty ledger.

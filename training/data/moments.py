@@ -1,5 +1,4 @@
-"""
-Exact moments and quantiles of numeric columns: the same bits for any row order, thread count or chunking.
+"""Exact moments and quantiles of numeric columns: the same bits for any row order, thread count or chunking.
 
 Floating-point sums depend on their order, and an engine with several threads adds in another order every time.
 Here each value is turned into an integer (62 bits below the column's largest) before it is added: integer sums
@@ -37,8 +36,7 @@ class Moments(NamedTuple):
 
 
 def column_moments(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[str]) -> dict[str, Moments]:
-    """
-    Moments of columns of a table, bit-identical for every row order and thread count.
+    """Moments of columns of a table, bit-identical for every row order and thread count.
 
     Args:
         connection: an open engine.
@@ -86,8 +84,7 @@ def _extremes(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequen
 
 
 def column_quantiles(connection: duckdb.DuckDBPyConnection, table: str, levels: Mapping[str, Sequence[float]], rows: int) -> dict[str, tuple[float, ...]]:
-    """
-    Exact quantiles (linear between order statistics), a few columns at a time so that memory stays bounded.
+    """Exact quantiles (linear between order statistics), a few columns at a time so that memory stays bounded.
 
     Args:
         connection: an open engine.

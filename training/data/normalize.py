@@ -1,5 +1,4 @@
-"""
-The only fit in the repository: statistics of the train side, and of nothing else.
+"""The only fit in the repository: statistics of the train side, and of nothing else.
 
 `fit` takes a `TrainTable`, a type that the split alone makes, and reads nothing but that file. Sums are exact
 (see moments.py), so the result is the same for any row order and thread count.
@@ -46,8 +45,7 @@ class _Train(NamedTuple):
 
 
 def fit(train: TrainTable, spec: TableSpec, declaration: Declaration, connection: duckdb.DuckDBPyConnection | None = None) -> Statistics:
-    """
-    Statistics of the train side: they cannot depend on a validation or test row, nor on row order or threads.
+    """Statistics of the train side: they cannot depend on a validation or test row, nor on row order or threads.
 
     Args:
         train: the reference that the split made; its Parquet metadata must say `bulkhead.side: train`.

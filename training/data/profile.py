@@ -48,8 +48,7 @@ class Profile(NamedTuple):
 
 
 def read_sample(connection: duckdb.DuckDBPyConnection, uri: str) -> tuple[DataConfig, list[Profile], int]:
-    """
-    Put a sample of the table into the engine and describe its columns.
+    """Put a sample of the table into the engine and describe its columns.
 
     Args:
         connection: an open engine; afterwards it holds the table `bulkhead_sample` of at most 200,000 rows.
@@ -188,8 +187,7 @@ def _double(column: Profile) -> str:
 
 
 def plain(text: str) -> str:
-    r"""
-    A name as it may stand in a comment: one line, printable.
+    r"""A name as it may stand in a comment: one line, printable.
 
     >>> plain("a\nb")
     'a b'

@@ -1,5 +1,4 @@
-"""
-Materialised arrays: each side as contiguous `.npy` files that ranks share through the page cache.
+"""Materialised arrays: each side as contiguous `.npy` files that ranks share through the page cache.
 
 Rows keep the order of the split's files (the hash of the id), so that the arrays do not depend on the engine.
 Everything is written into a temporary folder, checked from the written files, and only then renamed.
@@ -35,8 +34,7 @@ Layout = dict[str, tuple[str, tuple[int, ...], Maker]]  # array name → dtype, 
 
 
 def materialise(split: SplitTables, validated: ValidatedTable, statistics: Statistics, declaration: Declaration, out_dir: Path) -> ArraysRef:
-    """
-    The three sides as arrays, whole or not at all, with a digest over every file.
+    """The three sides as arrays, whole or not at all, with a digest over every file.
 
     Streams each side in batches; memory does not grow with the rows. An existing `out_dir` is replaced.
 
@@ -73,8 +71,7 @@ def materialise(split: SplitTables, validated: ValidatedTable, statistics: Stati
 
 
 def load_arrays(side: SplitArrays, verify: bool = False) -> dict[str, np.ndarray]:
-    """
-    The arrays of one side, memory-mapped and read-only: name → array with `side.rows` rows.
+    """The arrays of one side, memory-mapped and read-only: name → array with `side.rows` rows.
 
     Args:
         side: the reference.

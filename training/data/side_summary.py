@@ -24,8 +24,7 @@ REMEDIES = {
 
 
 def refuse_unusable(connection: duckdb.DuckDBPyConnection, table: str, sides: str, spec: TableSpec, declaration: Declaration) -> None:
-    """
-    Refuse sides without rows, with a single class, or with a class that train lacks.
+    """Refuse sides without rows, with a single class, or with a class that train lacks.
 
     Args:
         connection: the engine.

@@ -39,8 +39,7 @@ ARROW_VIEW = "bulkhead_arrow_source"
 
 
 def fingerprint(data: DataConfig) -> SourceRef:
-    """
-    The source as it is now: its files in sorted order, each checked to its end and hashed.
+    """The source as it is now: its files in sorted order, each checked to its end and hashed.
 
     Raises:
         SourceError: a file is missing, unreadable, empty or truncated; a folder or glob holds none, or several formats.
@@ -59,8 +58,7 @@ def fingerprint(data: DataConfig) -> SourceRef:
 
 
 def verify_source(source: SourceRef) -> None:
-    """
-    Refuse a source whose files are not those that were fingerprinted.
+    """Refuse a source whose files are not those that were fingerprinted.
 
     Raises:
         SourceError: a file is gone or its bytes differ.
@@ -71,8 +69,7 @@ def verify_source(source: SourceRef) -> None:
 
 
 def relation_sql(source: SourceRef, data: DataConfig, connection: duckdb.DuckDBPyConnection) -> str:
-    """
-    All rows of all files as one SQL relation; columns are matched by name, no row is skipped, and NaN is null.
+    """All rows of all files as one SQL relation; columns are matched by name, no row is skipped, and NaN is null.
 
     Args:
         source: from `fingerprint`.
@@ -237,8 +234,7 @@ def _header(path: Path, options: CsvConfig) -> list[str]:
 
 
 def _agree(columns: dict[str, list[tuple[str, str]]]) -> None:
-    """
-    Refuse names that SQL cannot tell apart, and files that differ in their columns.
+    """Refuse names that SQL cannot tell apart, and files that differ in their columns.
 
     Raises:
         SourceError: with the names, or the difference between two files.

@@ -1,5 +1,4 @@
-"""
-The only place that decides the side of a row.
+"""The only place that decides the side of a row.
 
 By hash: `substr(md5('<seed>:<key>'), 1, 8)`, eight hexadecimal digits, compared as text with the cut points; the key is the
 group where the strategy keeps groups whole, else the row's key. It depends on the row alone, so rows that are added
@@ -34,8 +33,7 @@ ROWS, SIDES = "validated_rows", "decided_sides"
 
 
 class Decision(NamedTuple):
-    """
-    SQL for the side of a row of `ROWS` (or the reason it has none), and what stands behind it.
+    """SQL for the side of a row of `ROWS` (or the reason it has none), and what stands behind it.
 
     `plan` is for people; `frozen` and `decided` (a relation of key_hash, side) go to the ledger when they are new.
     """
@@ -47,8 +45,7 @@ class Decision(NamedTuple):
 
 
 def split(validated: ValidatedTable, declaration: Declaration, out_dir: Path, ledger: Path) -> SplitTables:
-    """
-    Three files, train.parquet, val.parquet and test.parquet, with each row of the table in one of them or left out for a stated reason.
+    """Three files, train.parquet, val.parquet and test.parquet, with each row of the table in one of them or left out for a stated reason.
 
     Args:
         validated: the table to split; its file must have the recorded bytes.
@@ -104,8 +101,7 @@ def hash_sql(key: str, seed: int) -> str:
 
 
 def cut_point(share: float) -> str:
-    """
-    The eight hexadecimal digits below which a share of all hashes lies.
+    """The eight hexadecimal digits below which a share of all hashes lies.
 
     >>> cut_point(0.8), cut_point(0.9)
     ('cccccccc', 'e6666666')
@@ -126,8 +122,7 @@ def needs_ledger(declaration: Declaration) -> bool:
 
 
 def way_of(declaration: Declaration, spec: TableSpec) -> dict[str, Any]:
-    """
-    What must stay the same for frozen decisions to hold: strategy, seed, shares and the columns they rest on.
+    """What must stay the same for frozen decisions to hold: strategy, seed, shares and the columns they rest on.
 
     Embargo and pins do not count: they apply on top of what is frozen.
     """

@@ -1,5 +1,4 @@
-"""
-Strata: units dealt out so that every class, or bin of a number, has the declared share of rows on each side.
+"""Strata: units dealt out so that every class, or bin of a number, has the declared share of rows on each side.
 
 A unit is a row's key or a whole group. Units with the same number of rows in each class have the same profile and are
 interchangeable, so that cost grows with the number of different profiles. Shapes: P profiles, C classes, S = 3 sides.
@@ -35,8 +34,7 @@ def stratum_sql(label: str, edges: list[float] | None) -> str:
 
 
 def count_units(connection: duckdb.DuckDBPyConnection, table: str, key: str, stratum: str, assigned: str) -> None:
-    """
-    Make tables of rows by unit and stratum, and of units with their profile and, where decided before, their side.
+    """Make tables of rows by unit and stratum, and of units with their profile and, where decided before, their side.
 
     Args:
         connection: the engine.
@@ -52,8 +50,7 @@ def count_units(connection: duckdb.DuckDBPyConnection, table: str, key: str, str
 
 
 def allot(connection: duckdb.DuckDBPyConnection, fractions: Fractions, digits: str) -> None:
-    """
-    Make table `unit_sides` (key_hash, side, is_new): held units keep their side, new ones are dealt out.
+    """Make table `unit_sides` (key_hash, side, is_new): held units keep their side, new ones are dealt out.
 
     Args:
         connection: the engine, after `count_units`.
@@ -105,8 +102,7 @@ def _numbers(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any]:
 
 
 def allocate(profiles: np.ndarray, units: np.ndarray, held_rows: np.ndarray, held_units: np.ndarray, fractions: Fractions) -> np.ndarray:
-    """
-    Units of each profile for each side, so that every class comes as close to the declared shares as whole units allow.
+    """Units of each profile for each side, so that every class comes as close to the declared shares as whole units allow.
 
     Profiles are taken in the order given (large ones first do best). Each is shared out in proportion to what the
     sides still lack of its classes; single units left over go where they lower the chi-square distance most.

@@ -1,5 +1,4 @@
-"""
-Tensor columns: fixed-size lists in Parquet to arrays, and their per-channel moments, streamed.
+"""Tensor columns: fixed-size lists in Parquet to arrays, and their per-channel moments, streamed.
 
 N rows; shape (H, W) or (D,) has one channel, shape (C, H, W) has C.
 """
@@ -23,8 +22,7 @@ BITS = 40  # float values become integers of 40 bits before they are added, so t
 
 
 def tensor_array(column: pa.Array, name: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """
-    One Arrow column of lists as an array [N, *shape].
+    """One Arrow column of lists as an array [N, *shape].
 
     Raises:
         DataError: a null row or element, or a row with another number of elements.
@@ -49,8 +47,7 @@ def rows_per_batch(shape: tuple[int, ...], dtype: str) -> int:
 
 
 def channel_moments(path: Path, name: str, shape: tuple[int, ...], dtype: str) -> tuple[list[float], list[float], bool]:
-    """
-    Per-channel mean and population standard deviation over all rows, the same for any row order.
+    """Per-channel mean and population standard deviation over all rows, the same for any row order.
 
     A channel without spread gets a standard deviation of 1.
 

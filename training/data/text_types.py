@@ -1,5 +1,4 @@
-"""
-The types of text columns, decided on every value of every file: no sample, no guessing of formats.
+"""The types of text columns, decided on every value of every file: no sample, no guessing of formats.
 
 A column is a number, a truth value, a date or a timestamp only if each of its values is; otherwise it stays text.
 Codes with leading zeros stay text (007 is not 7), and only ISO dates are dates (1/2/11 has two readings).
@@ -34,8 +33,7 @@ FORMS = {"BOOLEAN": TRUTH, "DATE": DATE, "TIMESTAMP": LOCAL, "INSTANT": INSTANT}
 
 
 def typed_sql(connection: duckdb.DuckDBPyConnection, relation: str, names: Sequence[str]) -> str:
-    """
-    A relation of text columns with each column cast to the type that all its values have.
+    """A relation of text columns with each column cast to the type that all its values have.
 
     Args:
         connection: the engine; the relation is read twice.

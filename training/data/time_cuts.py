@@ -22,8 +22,7 @@ def time_side_sql(cuts: dict[str, float], embargo: float) -> str:
 
 
 def share_cuts(connection: duckdb.DuckDBPyConnection, table: str, fractions: Fractions) -> dict[str, float]:
-    """
-    The times at which val and test begin so that shares of rows come closest; a time never stands on two sides.
+    """The times at which val and test begin so that shares of rows come closest; a time never stands on two sides.
 
     Raises:
         SplitError: fewer than three different times.
@@ -40,8 +39,7 @@ def share_cuts(connection: duckdb.DuckDBPyConnection, table: str, fractions: Fra
 
 
 def declared_cuts(cuts: TimeCuts, spec: TableSpec) -> dict[str, float]:
-    """
-    Declared cut points in the units of `__time`.
+    """Declared cut points in the units of `__time`.
 
     Raises:
         SplitError: a cut does not fit the time column, or they are out of order.

@@ -1,5 +1,4 @@
-"""
-The typed table as SQL: each column cast to its one form, and the keys that identify and split rows.
+"""The typed table as SQL: each column cast to its one form, and the keys that identify and split rows.
 
 Forms: numbers float64 (NaN is null, no -0.0); categories text (1.0 is '1', so that whole numbers read alike from
 any file format); tensors flat lists of one length; keys unicode NFC text; time float64, UTC epoch seconds of a timestamp.
@@ -20,8 +19,7 @@ LABEL_SQL = {"bool": "boolean", "int": "bigint", "float": "double", "text": "var
 
 
 def typed_sql(resolved: Resolved, relation: str) -> str:
-    """
-    A relation with the columns of the validated table, and those role columns that have limits of their own.
+    """A relation with the columns of the validated table, and those role columns that have limits of their own.
 
     Without a declared id, `__key` is the hash of the features and `__id` the hash of the whole row with its occurrence,
     so that rows keep both when the source is reordered, and rows of equal features share a key.

@@ -1,5 +1,4 @@
-"""
-Which rows a model has never learned from: hashes of ids and groups that travel with it.
+"""Which rows a model has never learned from: hashes of ids and groups that travel with it.
 
 A hash is the first 64 bits of md5 over `id:` or `group:` and the key. It is not salted, so that a later run can
 recognise the keys: whoever can enumerate the keys can recognise them too. Protect the file like a list of the ids.
@@ -22,8 +21,7 @@ HASH = "cast('0x' || substr(md5(concat('{kind}:', {column})), 1, 16) as ubigint)
 
 
 def trained_keys(tables: Iterable[TableRef]) -> np.ndarray:
-    """
-    Sorted distinct hashes uint64 of every `__id` and non-null `__group` of the tables a model was made with.
+    """Sorted distinct hashes uint64 of every `__id` and non-null `__group` of the tables a model was made with.
 
     Args:
         tables: train and validation: one gave the weights, the other chose among them.
@@ -37,8 +35,7 @@ def trained_keys(tables: Iterable[TableRef]) -> np.ndarray:
 
 
 def unseen_rows(table: TableRef, seen: np.ndarray, by_group: bool) -> np.ndarray:
-    """
-    Which rows [N] of a table, in its order, a model has not learned from.
+    """Which rows [N] of a table, in its order, a model has not learned from.
 
     Args:
         table: with `__id` and `__group`.

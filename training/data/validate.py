@@ -24,8 +24,7 @@ ORDER = "md5(__id), __id"  # neither the order of the source nor the number of i
 
 
 def validate(source: SourceRef, declaration: Declaration, out_dir: Path) -> ValidatedTable:
-    """
-    The typed table of the source, each row of which keeps the declaration; `out_dir/validated.parquet`.
+    """The typed table of the source, each row of which keeps the declaration; `out_dir/validated.parquet`.
 
     Args:
         source: from `fingerprint`; its files must still have the bytes they had then.

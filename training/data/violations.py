@@ -37,8 +37,7 @@ def source_violations(connection: duckdb.DuckDBPyConnection, resolved: Resolved,
 
 
 def value_violations(connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str) -> list[str]:
-    """
-    Rules of the declaration that pandera finds broken on the typed table, with the rows that break them.
+    """Rules of the declaration that pandera finds broken on the typed table, with the rows that break them.
 
     Args:
         connection: the engine that holds the typed table.

@@ -159,8 +159,7 @@ def overlap_results(connection: duckdb.DuckDBPyConnection, split: SplitTables, v
 
 
 def _ordered_in_time(declaration: Declaration, validated: ValidatedTable) -> bool:
-    """
-    Whether the sides promise an order in time: time strategies do; so does a predefined split of timestamps.
+    """Whether the sides promise an order in time: time strategies do; so does a predefined split of timestamps.
 
     A numeric time (a cycle or a day since admission) counts per entity, and says nothing across entities.
     """

@@ -18,8 +18,7 @@ def judged(result: CheckResult, declaration: Declaration) -> CheckResult:
 
 
 def require_passed(report: CheckReport) -> None:
-    """
-    Return when no check failed.
+    """Return when no check failed.
 
     Raises:
         LeakageError: with each failed check's finding and remedy.

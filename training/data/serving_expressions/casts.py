@@ -8,7 +8,24 @@ from typing import Any
 
 import numpy as np
 
-from .vectors import BLANKS, DAY, NUMERAL, UNITS, BadRows, bounds, decimals, demand, dtype, each, family, fitted, is_decimal, parse_moment, scaled_down, whole_of
+from .vectors import (
+    BLANKS,
+    DAY,
+    NUMERAL,
+    UNITS,
+    BadRows,
+    bounds,
+    decimals,
+    demand,
+    dtype,
+    each,
+    family,
+    fitted,
+    is_decimal,
+    parse_moment,
+    scaled_down,
+    whole_of,
+)
 
 TRUTHS = {**dict.fromkeys(("true", "t", "yes", "y", "1"), True), **dict.fromkeys(("false", "f", "no", "n", "0"), False)}
 # from a family of types to the families that a cast may lead to
@@ -16,8 +33,7 @@ CASTS = {"z": "nbtdsie", "n": "nbt", "b": "nbt", "t": "tnbds", "e": "t", "d": "d
 
 
 def cast(values: np.ndarray, source: str, target: str) -> np.ndarray:
-    """
-    Values [N] of one SQL type as another.
+    """Values [N] of one SQL type as another.
 
     Raises:
         BadRows: a value that the target cannot hold.
@@ -118,8 +134,7 @@ def _number_to_text(values: np.ndarray, source: str, target: str) -> np.ndarray:
 
 
 def decimal_text(value: int, scale: int) -> str:
-    """
-    A decimal with all digits of its scale.
+    """A decimal with all digits of its scale.
 
     >>> decimal_text(-50, 3), decimal_text(7, 0)
     ('-0.050', '7')

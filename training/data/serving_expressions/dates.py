@@ -18,11 +18,11 @@ PARTS = ("year", "quarter", "month", "week", "day", "hour", "minute", "second")
 _SPAN = {"day": DAY, "hour": HOUR, "minute": MINUTE, "second": MICROS}
 _INTERVAL = {"to_years": (0, 12), "to_months": (0, 1), "to_weeks": (1, 7), "to_days": (1, 1), "to_hours": (2, HOUR), "to_minutes": (2, MINUTE)}
 _INTERVAL |= {"to_seconds": (2, MICROS), "to_milliseconds": (2, 1000)}
+INTERVAL_OPS = tuple(_INTERVAL)
 
 
 def part_name(text: str) -> str:
-    """
-    The one name of a date part.
+    """The one name of a date part.
 
     Raises:
         ValueError: no part that is computed here.
@@ -165,8 +165,7 @@ def between(end: np.ndarray, start: np.ndarray) -> np.ndarray:
 
 
 def make_date(year: np.ndarray, month: np.ndarray, day: np.ndarray) -> np.ndarray:
-    """
-    Days since 1970.
+    """Days since 1970.
 
     Raises:
         BadRows: there is no such day.
@@ -180,8 +179,7 @@ def make_date(year: np.ndarray, month: np.ndarray, day: np.ndarray) -> np.ndarra
 
 
 def make_timestamp(year: np.ndarray, month: np.ndarray, day: np.ndarray, hour: np.ndarray, minute: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """
-    Microseconds since 1970; seconds may have a fraction.
+    """Microseconds since 1970; seconds may have a fraction.
 
     Raises:
         BadRows: there is no such moment.
@@ -199,8 +197,7 @@ Directive = tuple[str, re.Pattern[str]]
 
 
 def parse_format(text: str) -> list[Directive]:
-    """
-    The steps of reading a text of this `strptime` format.
+    """The steps of reading a text of this `strptime` format.
 
     Raises:
         ValueError: a directive that is not read here.
@@ -228,8 +225,7 @@ def parse(values: np.ndarray, text: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def parse_all(values: np.ndarray, text: str) -> np.ndarray:
-    """
-    As `parse`, for texts that must all have the form.
+    """As `parse`, for texts that must all have the form.
 
     Raises:
         BadRows: some have not.

@@ -38,8 +38,7 @@ def lower(text: str) -> str:
 
 
 def substring(text: str, start: int, length: int | None = None) -> str:
-    """
-    A part of a text; negative starts count from its end, a negative length goes to the left.
+    """A part of a text; negative starts count from its end, a negative length goes to the left.
 
     >>> substring("hello", 2, 3), substring("hello", -3, 2), substring("hello", 0, 2), substring("hello", 2, -1)
     ('ell', 'll', 'h', 'h')
@@ -124,8 +123,7 @@ TEXT |= {name: TEXT[known] for name, known in SAME.items()}
 
 
 def apply(op: str, args: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    """
-    A function of text over rows.
+    """A function of text over rows.
 
     Raises:
         BadRows: it has no value there.

@@ -1,5 +1,4 @@
-"""
-Columns of one SQL type, their nulls beside them, and how raw values of a frame become them.
+"""Columns of one SQL type, their nulls beside them, and how raw values of a frame become them.
 
 N rows. Values by type: BOOLEAN bool; whole numbers and decimals (as whole numbers of their last digit) int64, or Python
 integers where 64 bits are too few; FLOAT float32; DOUBLE float64; VARCHAR text objects; DATE days and timestamps their
@@ -65,8 +64,7 @@ class BadRows(ValueError):
 
 
 def demand(good: np.ndarray, problem: str) -> None:
-    """
-    Pass when all rows are good.
+    """Pass when all rows are good.
 
     Raises:
         BadRows: some are not.
@@ -79,8 +77,7 @@ def demand(good: np.ndarray, problem: str) -> None:
 
 
 def family(kind: str) -> str:
-    """
-    One letter for what an SQL type holds: number, boolean, text, date, s(timestamp), interval, enum, z(null); else empty.
+    """One letter for what an SQL type holds: number, boolean, text, date, s(timestamp), interval, enum, z(null); else empty.
 
     >>> family("DECIMAL(10,2)"), family("TIMESTAMP_NS"), family("DOUBLE[]")
     ('n', 's', '')
@@ -137,8 +134,7 @@ def constant(value: Any, kind: str, rows: int) -> Vector:
 
 
 def fitted(values: np.ndarray, kind: str) -> np.ndarray:
-    """
-    Whole numbers as an array of their type.
+    """Whole numbers as an array of their type.
 
     Raises:
         BadRows: a number is beyond the type.
@@ -152,8 +148,7 @@ def fitted(values: np.ndarray, kind: str) -> np.ndarray:
 
 
 def column(series: pd.Series, kind: str, null_texts: tuple[str, ...] = ()) -> Vector:
-    """
-    Raw values as a vector of the type that the column had in training; NaN is null.
+    """Raw values as a vector of the type that the column had in training; NaN is null.
 
     Whole numbers may arrive as floats (as they do beside nulls) or as text, dates and timestamps as ISO text, numbers
     of a text column as numbers. Timestamps with an offset are taken to UTC.
@@ -200,8 +195,7 @@ def _instants(series: pd.Series, kind: str) -> np.ndarray:
 
 
 def each(values: np.ndarray, function: Any, kind: np.dtype) -> np.ndarray:
-    """
-    A function of each value.
+    """A function of each value.
 
     Raises:
         BadRows: it gave None.
@@ -304,8 +298,7 @@ _MOMENT = re.compile(rf"{_DATE}(?:[T ]{_CLOCK}(?: ?(Z|UTC|[+-]\d{{2}}(?::?\d{{2}
 
 
 def parse_moment(text: str, *, offset: bool) -> int | None:
-    """
-    ISO date or timestamp as nanoseconds since 1970; None where the text is none.
+    """ISO date or timestamp as nanoseconds since 1970; None where the text is none.
 
     Args:
         text: blanks around it do not count.

@@ -1,0 +1,301 @@
+"""Derived columns from raw rows, where the engine of training is not there: a package of its own, shipped with the model.
+
+It imports numpy, pandas and the standard library, and nothing of the project that made it. `training.data.portable`
+turns the declaration's SQL into trees of the few operations listed here; `derive` computes them with the same results:
+null propagation and three-valued logic, whole and exact decimal numbers, text by code points, UTC. A tree is data: it
+is looked up in tables of functions, and never run as code.
+
+A tree: `{"sql", "columns": {name: SQL type}, "root": node}`; a node: `{"op", "type", "args": [node]}`, or with op
+`column` a `name`, with op `constant` a `value`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from . import casts, dates, numbers, text
+from .vectors import BadRows, Vector, column, constant, dtype, nulls, series
+
+Tree = Mapping[str, Any]
+Node = Mapping[str, Any]
+Strict = Callable[[str, str, list[str], list[np.ndarray]], Any]
+
+
+def derive(frame: pd.DataFrame, trees: Mapping[str, Tree], wanted: Collection[str] | None = None, null_texts: tuple[str, ...] = ()) -> pd.DataFrame:
+    """The frame with its derived columns; one that is there already is taken as given.
+
+    Args:
+        frame: N raw rows under any index; see `vectors.column` for what each type may look like.
+        trees: from `training.data.portable`, in the declared order.
+        wanted: the derived columns to add; default: all.
+        null_texts: texts that stood for null in the training source.
+
+    Returns:
+        A new frame; numbers with nulls as NaN or None, decimals as doubles.
+
+    Raises:
+        ValueError: a raw column is missing or given twice, a value does not fit its type, or an operation has no value
+            on a row (such as a cast of text that is no number); with column, rows and the derived column.
+    """
+    missing = [name for name in (trees if wanted is None else wanted) if name not in frame.columns]
+    _refuse_absent(frame, trees, missing)
+    known: dict[str, Vector] = {}
+    added = {name: series(_derived(name, frame, trees, known, null_texts), trees[name]["root"]["type"], frame.index) for name in missing}
+    return frame.assign(**added)
+
+
+def raw_columns(trees: Mapping[str, Tree], wanted: Collection[str], present: Collection[str] = ()) -> dict[str, tuple[str, ...]]:
+    """Raw columns that derived ones are computed from, each with those that need it; no further than to columns that are present."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name in wanted:
+        for source in () if name in present else trees[name]["columns"]:
+            inner = raw_columns(trees, [source], present) if source in trees else {source: ()}
+            found |= {raw: tuple(dict.fromkeys((*found.get(raw, ()), name))) for raw in inner}
+    return found
+
+
+def _refuse_absent(frame: pd.DataFrame, trees: Mapping[str, Tree], wanted: list[str]) -> None:
+    needed = raw_columns(trees, wanted, set(frame.columns))
+    absent = {raw: names for raw, names in needed.items() if raw not in frame.columns}
+    if absent:
+        listed = ", ".join(f"{raw!r} (for {', '.join(map(repr, names))})" for raw, names in absent.items())
+        raise ValueError(f"missing columns: {listed}; pass them, or the derived columns themselves")
+    repeated = [name for name in {*needed, *trees} if name in frame.columns and isinstance(frame[name], pd.DataFrame)]
+    if repeated:
+        raise ValueError(f"columns given twice: {', '.join(map(repr, sorted(repeated)))}; keep one of each")
+
+
+def _derived(name: str, frame: pd.DataFrame, trees: Mapping[str, Tree], known: dict[str, Vector], null_texts: tuple[str, ...]) -> Vector:
+    """A derived column and, kept in `known` under name and type, all that it reads."""
+    tree = trees[name]
+    read: dict[str, Vector] = {}
+    for source, kind in tree["columns"].items():
+        key = f"{source} {kind}"
+        if key not in known:
+            given = source in frame.columns
+            known[key] = _raw(frame[source], kind, name, null_texts) if given else _derived(source, frame, trees, known, null_texts)
+        read[source] = known[key]
+    try:
+        return evaluate(tree["root"], read, np.arange(len(frame)))
+    except BadRows as bad:
+        raise ValueError(f"derived column {name!r} ({tree['sql']}): {bad.problem}{_where(bad, frame.index)}") from None
+
+
+def _raw(values: pd.Series, kind: str, derived: str, null_texts: tuple[str, ...]) -> Vector:
+    try:
+        return column(values, kind, null_texts)
+    except BadRows as bad:
+        raise ValueError(f"column {values.name!r} (for {derived!r}): {bad.problem}{_where(bad, values.index)}") from None
+
+
+def _where(bad: BadRows, index: pd.Index) -> str:
+    count = int(bad.rows.sum())
+    return f" in {count} rows (index {', '.join(map(str, index[bad.rows][:5]))}{', …' if count > 5 else ''}); mend or leave out those rows"
+
+
+# --------------------------------------------------------------------------------------- evaluation
+
+
+def evaluate(node: Node, columns: Mapping[str, Vector], rows: np.ndarray) -> Vector:
+    """A node's values on some rows.
+
+    Args:
+        node: of a tree.
+        columns: all rows of what it reads.
+        rows: positions [M] of the rows to compute.
+
+    Raises:
+        BadRows: an operation has no value on a row; its mask is over all rows.
+        ValueError: the tree has an operation that is not known here.
+    """
+    op = node["op"]
+    if op == "column":
+        found = columns[node["name"]]
+        return Vector(found.values[rows], found.null[rows])
+    if op == "constant":
+        return constant(node["value"], node["type"], len(rows))
+    if op in BRANCHES:
+        return BRANCHES[op](node, columns, rows)
+    args = [evaluate(arg, columns, rows) for arg in node["args"]]
+    if op in LENIENT:
+        return LENIENT[op](args)
+    if op not in STRICT:
+        raise ValueError(f"unknown operation {op!r}; the model was made by another version")
+    try:
+        return _strict(node, args, len(rows))
+    except BadRows as bad:
+        total = len(next(iter(columns.values())).null) if columns else len(rows)
+        mask = np.zeros(total, dtype=bool)
+        mask[rows[bad.rows]] = True
+        raise BadRows(mask, bad.problem) from None
+
+
+def _strict(node: Node, args: list[Vector], rows: int) -> Vector:
+    """Null where any argument is; the operation sees the other rows alone."""
+    result = nulls(node["type"], rows)
+    null = np.zeros(rows, dtype=bool)
+    for arg in args:
+        null |= arg.null
+    present = np.flatnonzero(~null)
+    kinds = [arg["type"] for arg in node["args"]]
+    try:
+        found = STRICT[node["op"]](node["op"], node["type"], kinds, [arg.values[present] for arg in args])
+    except BadRows as bad:
+        mask = np.zeros(rows, dtype=bool)
+        mask[present[bad.rows]] = True
+        raise BadRows(mask, bad.problem) from None
+    values, failed = found if isinstance(found, tuple) else (found, np.zeros(len(present), dtype=bool))
+    result.values[present] = values
+    null[present[failed]] = True
+    return Vector(result.values, null)
+
+
+def _case(node: Node, columns: Mapping[str, Vector], rows: np.ndarray) -> Vector:
+    """Condition, value, condition, value …, otherwise; each value is computed only where it counts."""
+    result, left = nulls(node["type"], len(rows)), np.arange(len(rows))
+    *arms, otherwise = node["args"]
+    for condition, value in zip(arms[::2], arms[1::2], strict=True):
+        found = evaluate(condition, columns, rows[left])
+        holds = found.values & ~found.null
+        _put(result, left[holds], evaluate(value, columns, rows[left[holds]]))
+        left = left[~holds]
+    _put(result, left, evaluate(otherwise, columns, rows[left]))
+    return result
+
+
+def _coalesce(node: Node, columns: Mapping[str, Vector], rows: np.ndarray) -> Vector:
+    """The first that is not null; the next is computed only where those before are null."""
+    result, left = nulls(node["type"], len(rows)), np.arange(len(rows))
+    for value in node["args"]:
+        _put(result, left, evaluate(value, columns, rows[left]))
+        left = left[result.null[left]]
+    return result
+
+
+def _put(result: Vector, at: np.ndarray, found: Vector) -> None:
+    result.values[at], result.null[at] = found.values, found.null
+
+
+# ----------------------------------------------------------------------- operations that take nulls
+
+
+def _and(args: list[Vector]) -> Vector:
+    """False where any is false, else null where any is null."""
+    false = np.any([~a.values & ~a.null for a in args], axis=0)
+    return Vector(~false, np.any([a.null for a in args], axis=0) & ~false)
+
+
+def _or(args: list[Vector]) -> Vector:
+    """True where any is true, else null where any is null."""
+    true = np.any([a.values & ~a.null for a in args], axis=0)
+    return Vector(true, np.any([a.null for a in args], axis=0) & ~true)
+
+
+def _in(args: list[Vector]) -> Vector:
+    return _or([Vector(numbers.equal(args[0].values, a.values), args[0].null | a.null) for a in args[1:]])
+
+
+def _distinct(args: list[Vector]) -> Vector:
+    a, b = args
+    return _known(np.where(a.null | b.null, a.null != b.null, ~numbers.equal(a.values, b.values)))
+
+
+def _known(values: np.ndarray) -> Vector:
+    return Vector(values, np.zeros(len(values), dtype=bool))
+
+
+def _extreme(args: list[Vector], better: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Vector:
+    """The least or greatest of those that are not null."""
+    best = Vector(args[0].values.copy(), args[0].null.copy())
+    for arg in args[1:]:
+        take = ~arg.null & (best.null | better(arg.values, best.values))
+        _put(best, take, Vector(arg.values[take], arg.null[take]))
+    return best
+
+
+def _concat(args: list[Vector]) -> Vector:
+    """Nulls are left out."""
+    return _known(casts.texts("".join(row) for row in zip(*([*np.where(a.null, "", a.values)] for a in args), strict=True)))
+
+
+def _concat_ws(args: list[Vector]) -> Vector:
+    """Nulls are left out with their separator; null where the separator is."""
+    separator, *parts = args
+    rows = zip(separator.values, *([*np.where(p.null, None, p.values)] for p in parts), strict=True)
+    return Vector(casts.texts(between.join(v for v in row if v is not None) for between, *row in rows), separator.null)
+
+
+BRANCHES: dict[str, Callable[[Node, Mapping[str, Vector], np.ndarray], Vector]] = {"case": _case, "coalesce": _coalesce}
+LENIENT: dict[str, Callable[[list[Vector]], Vector]] = {
+    "and": _and,
+    "or": _or,
+    "in": _in,
+    "is null": lambda args: _known(args[0].null),
+    "is not null": lambda args: _known(~args[0].null),
+    "is distinct from": _distinct,
+    "is not distinct from": lambda args: _known(~_distinct(args).values),
+    "least": lambda args: _extreme(args, numbers.less),
+    "greatest": lambda args: _extreme(args, lambda a, b: numbers.less(b, a)),
+    "concat": _concat,
+    "concat_ws": _concat_ws,
+}
+
+
+# ---------------------------------------------------------------- operations that never see a null
+
+
+def _sum(op: str, kind: str, kinds: list[str], args: list[np.ndarray]) -> np.ndarray:
+    """`+` and `-`: of numbers, and of dates, timestamps and intervals."""
+    factor = 1 if op == "+" else -1
+    if kinds[0] == "INTERVAL" and len(args) == 2 and kinds[1] != "INTERVAL":
+        args, kinds = args[::-1], kinds[::-1]
+    if kinds[-1] == "INTERVAL" and kinds[0] != "INTERVAL":
+        return dates.shift(args[0], factor * args[1], kinds[0])
+    if kind == "INTERVAL":
+        return dates.between(*args) if kinds[0] != "INTERVAL" else args[0] + factor * args[1] if len(args) == 2 else factor * args[0]
+    if "DATE" in kinds:
+        return np.asarray(args[0] + factor * args[1])
+    return numbers.arithmetic(op, args, kind)
+
+
+def _logical_not(op: str, kind: str, kinds: list[str], args: list[np.ndarray]) -> np.ndarray:
+    return ~args[0]
+
+
+STRICT: dict[str, Strict] = {
+    "cast": lambda op, kind, kinds, args: casts.cast(args[0], kinds[0], kind),
+    "try_cast": lambda op, kind, kinds, args: casts.try_cast(args[0], kinds[0], kind),
+    "not": _logical_not,
+    "+": _sum,
+    "-": _sum,
+    "*": lambda op, kind, kinds, args: numbers.arithmetic(op, args, kind),
+    "//": lambda op, kind, kinds, args: numbers.quotient(args, kind),
+    **dict.fromkeys(("%", "mod"), lambda op, kind, kinds, args: numbers.remainder(args, kind)),
+    **dict.fromkeys(numbers.FLOAT_OPS, lambda op, kind, kinds, args: numbers.of_floats(op, args)),
+    "log": lambda op, kind, kinds, args: numbers.log(args),
+    "abs": lambda op, kind, kinds, args: numbers.absolute(args[0], kind),
+    "sign": lambda op, kind, kinds, args: numbers.sign(args[0]),
+    **dict.fromkeys(("round", "floor", "ceil", "trunc"), lambda op, kind, kinds, args: numbers.rounded(op, args, kinds[0], kind)),
+    "ceiling": lambda op, kind, kinds, args: numbers.rounded("ceil", args, kinds[0], kind),
+    **{name: lambda op, kind, kinds, args: numbers.COMPARISONS[op](*args) for name in numbers.COMPARISONS},
+    **dict.fromkeys(text.TEXT, lambda op, kind, kinds, args: text.apply(op, args, dtype(kind))),
+    **dict.fromkeys(dates.PART_OPS, lambda op, kind, kinds, args: dates.part(op, args[0], kinds[0])),
+    "epoch": lambda op, kind, kinds, args: dates.epoch(args[0], kinds[0]),
+    "last_day": lambda op, kind, kinds, args: dates.last_day(args[0], kinds[0]),
+    "make_date": lambda op, kind, kinds, args: dates.make_date(*args),
+    "make_timestamp": lambda op, kind, kinds, args: dates.make_timestamp(*args),
+    **dict.fromkeys(dates.INTERVAL_OPS, lambda op, kind, kinds, args: dates.interval(op, args[0])),
+    **dict.fromkeys(("date_trunc", "datetrunc"), lambda op, kind, kinds, args: dates.truncate(_first(args[0]), args[1], kinds[1])),
+    **dict.fromkeys(("date_diff", "datediff"), lambda op, kind, kinds, args: dates.difference(_first(args[0]), args[1], args[2], kinds[1])),
+    "strptime": lambda op, kind, kinds, args: dates.parse_all(args[0], _first(args[1])),
+    "try_strptime": lambda op, kind, kinds, args: dates.parse(args[0], _first(args[1])),
+}
+
+
+def _first(values: np.ndarray) -> str:
+    """The one text of a constant argument."""
+    return str(values[0]) if len(values) else ""
