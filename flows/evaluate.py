@@ -8,11 +8,17 @@ from typing import Literal
 from prefect import flow
 
 from schemas.records import EvaluationReport
+from tasks.context import run_name
 from tasks.evaluate import evaluate_model
 from tasks.prepared import read_run
 
 
-@flow(name="evaluate", description="Score the best weights of a finished run, with confidence intervals and baselines.", persist_result=False)
+@flow(
+    name="evaluate",
+    flow_run_name=run_name,
+    description="Score the best weights of a finished run, with confidence intervals and baselines.",
+    persist_result=False,
+)
 def evaluate(run_dir: str, side: Literal["test", "val"] = "test") -> EvaluationReport:
     """Score a finished run.
 

@@ -8,13 +8,18 @@ from flows.prepare import prepare_data
 from flows.summary import RunSummary, summarise
 from flows.train import train_on
 from schemas.load import load_declaration
-from tasks.context import tracked
+from tasks.context import run_name, tracked
 from tasks.evaluate import evaluate_model
 from tasks.register import collect_evidence, export, judge_challenger, register_model
 from tasks.report import report_run
 
 
-@flow(name="pipeline", description="From a table and a declaration to a registered model with its evidence and report.", persist_result=False)
+@flow(
+    name="pipeline",
+    flow_run_name=run_name,
+    description="From a table and a declaration to a registered model with its evidence and report.",
+    persist_result=False,
+)
 def pipeline(config_path: str, overrides: list[str] | None = None) -> RunSummary:
     """Run a declaration end to end.
 

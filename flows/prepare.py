@@ -9,6 +9,7 @@ from prefect import flow
 from schemas.config import Declaration
 from schemas.load import load_declaration
 from schemas.records import Prepared
+from tasks.context import run_name
 from tasks.prepared import bind
 from tasks.source import fingerprint_source, validate_table
 from tasks.split import assert_disjoint, leakage_checks, split_rows
@@ -16,7 +17,10 @@ from tasks.statistics import fit_statistics, materialise_arrays
 
 
 @flow(
-    name="prepare", description="Validate, split, assert disjoint, check leaks, fit on train, write arrays. Unchanged steps are reused.", persist_result=False
+    name="prepare",
+    flow_run_name=run_name,
+    description="Validate, split, assert disjoint, check leaks, fit on train, write arrays. Unchanged steps are reused.",
+    persist_result=False,
 )
 def prepare(config_path: str, overrides: list[str] | None = None) -> Prepared:
     """Prepare the data of a declaration.

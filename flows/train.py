@@ -7,13 +7,13 @@ from prefect import flow
 from flows.prepare import prepare_data
 from schemas.load import load_declaration
 from schemas.records import PreflightReport, Prepared, RunSpec, TrainReport
-from tasks.context import RunContext, tracked
+from tasks.context import RunContext, run_name, tracked
 from tasks.launch import train_model
 from tasks.preflight import check_model
 from tasks.track import log_checks, log_prepared
 
 
-@flow(name="train", description="Prepare and train; test rows and registry stay untouched.", persist_result=False)
+@flow(name="train", flow_run_name=run_name, description="Prepare and train; test rows and registry stay untouched.", persist_result=False)
 def train(config_path: str, overrides: list[str] | None = None) -> TrainReport:
     """Train the model of a declaration.
 

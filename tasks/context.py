@@ -79,6 +79,12 @@ class RunContext:
         return spec
 
 
+def run_name() -> str:
+    """Name of a flow run in Prefect: the flow and the file or folder that it was called with."""
+    given = flow_run.parameters
+    return f"{flow_run.flow_name} {Path(str(given.get('config_path') or given.get('run_dir') or '')).stem}".strip()
+
+
 @contextmanager
 def tracked(declaration: Declaration, kind: str) -> Iterator[RunContext]:
     """Open a run; whatever happens inside, MLflow hears how it ended.

@@ -43,7 +43,9 @@ def report_run(
     path = run.run_dir / "report.html"
     write_report(inputs, path)
     run.tracker.log_artifact(path)
-    create_markdown_artifact(key="summary", markdown=summary_markdown(run, evaluated, registered, path), description=f"{run.declaration.name}: outcome")
+    summary = summary_markdown(run, evaluated, registered, path)
+    run.tracker.set_tags({"mlflow.note.content": summary})  # the description that MLflow shows on top of the run
+    create_markdown_artifact(key="summary", markdown=summary, description=f"{run.declaration.name}: outcome")
     say("report", str(path))
     return path
 

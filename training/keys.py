@@ -34,14 +34,20 @@ def generator(seed: int, *parts: int | str) -> torch.Generator:
 
 def seed_process(seed: int) -> None:
     """Seed Python, NumPy, torch and CUDA, for what a user's own code draws outside of a window."""
-    random.seed(derive(seed, "python"))
-    np.random.seed(derive(seed, "numpy") % 2**32)
-    torch.manual_seed(derive(seed, "torch"))
+    key = derive(seed, "process")
+    random.seed(key)
+    np.random.seed(key % 2**32)
+    torch.manual_seed(key)
 
 
 def seed_window(seed: int, epoch: int, step: int, shard: int, device: torch.device) -> None:
-    """Start torch's global streams for one window on one rank (a logical shard of the global batch)."""
+    """Start all global streams for one window on one rank (a logical shard of the global batch).
+
+    Python's and NumPy's as well: a library that is imported late may draw from them, so their states are no state of the run.
+    """
     key = derive(seed, "window", epoch, step, shard)
+    random.seed(key)
+    np.random.seed(key % 2**32)
     torch.default_generator.manual_seed(key)
     if device.type == "cuda":
         torch.cuda.manual_seed(key)

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from schemas.records import RunSpec
-from tests.distributed.launch import run_ranks
+from schemas.records import RunSpec, TrainReport
+from tests.distributed.launch import run_ranks, torchrun
 from tests.distributed.rank_work import everything
 from tests.training.runs import keep_torch_settings, make_run, synthetic
+from tests.training.test_train import SCRIPTED, last_state, same
 from training.parallel import Parallel
 
 WORLD_SIZES = (1, 2, 3)
@@ -25,9 +26,11 @@ PLAIN = {
 BAD_ROW = 63
 
 
-def prepare(folder: Path) -> None:
+def prepare(folder: Path, size: int) -> None:
     make_run(folder / "steady", rows=(101, 33), **STEADY)
     make_run(folder / "plain", rows=(101, 33), **PLAIN)
+    if size == 2:
+        make_run(folder / "noisy", rows=(101, 33), model=SCRIPTED, train={"epochs": 3, "batch_size": 16, "micro_batch_size": 6, "checkpoint_every": 2})
     make_run(folder / "few", rows=(1, 33))
     make_run(folder / "unused", model={"kind": "custom", "path": "tests.training.networks:HalfUsed"})
     bad = {"train": synthetic(101, 0), "val": synthetic(33, 1)}
@@ -40,7 +43,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str,
     results: dict[int, list[dict[str, Any]]] = {}
     for size in WORLD_SIZES:
         folder = tmp_path_factory.mktemp(f"world{size}")
-        prepare(folder)
+        prepare(folder, size)
         if size == 1:
             with pytest.MonkeyPatch.context() as patch, keep_torch_settings():
                 patch.setenv("BULKHEAD_ALLOW_IMPORTS", "tests")
@@ -153,3 +156,29 @@ def test_the_run_records_its_promise(worlds: dict[int, Any], size: int) -> None:
     assert report["world_size"] == size
     spec = RunSpec.model_validate_json((Path(worlds[size][0]["folder"]) / "steady" / "resolved.json").read_text())
     assert report["run_id"] == spec.run_id
+
+
+@pytest.mark.req("C5")
+@pytest.mark.req("C6")
+def test_under_torchrun_killed_and_stopped_in_mid_epoch_it_ends_bit_identical(worlds: dict[int, Any]) -> None:
+    folder = Path(worlds[2][0]["folder"]) / "noisy"
+    whole = worlds[2][0]["trained"]["noisy"]["report"]
+    killed = torchrun(2, folder / "resolved.json", folder / "parts", BULKHEAD_TEST_SIGNAL="KILL:1:23")  # in the second epoch
+    assert killed.returncode != 0
+    assert not (folder / "parts" / "result.json").exists()
+    newest = max((folder / "parts" / "checkpoints").glob("step-*"))
+    assert newest.name == "step-00000010", "in mid-epoch: an epoch has 7 steps"
+
+    stopped = torchrun(2, folder / "resolved.json", folder / "parts", BULKHEAD_TEST_SIGNAL="TERM:1:5")
+    assert stopped.returncode == 0, stopped.stderr[-3000:]
+    report = TrainReport.model_validate_json((folder / "parts" / "result.json").read_text())
+    assert report.status == "interrupted" and 10 < report.steps < 21
+
+    ended = torchrun(2, folder / "resolved.json", folder / "parts")
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    report = TrainReport.model_validate_json((folder / "parts" / "result.json").read_text())
+    assert report.status == "finished"
+    assert report.model_sha256 == whole["model_sha256"]
+    assert same(last_state(folder / "run-2"), last_state(folder / "parts"))
+    events = [json.loads(line).get("message", "") for line in (folder / "parts" / "metrics.jsonl").read_text().splitlines()]
+    assert "resumed from step-00000010" in events

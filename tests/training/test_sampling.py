@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -66,25 +69,20 @@ def test_impossible_sizes_are_refused() -> None:
 @pytest.mark.req("T12")
 def test_noise_of_a_window_follows_from_its_key_alone() -> None:
     cpu = torch.device("cpu")
-    draws = []
-    for before in (0, 7):
-        torch.rand(before)
-        keys.seed_window(1, 2, 30, 0, cpu)
-        draws.append(torch.rand(3).tolist())
-    assert draws[0] == draws[1]
-    others = set()
-    for key in [(2, 2, 30, 0), (1, 3, 30, 0), (1, 2, 31, 0), (1, 2, 30, 1)]:
+
+    def drawn(*key: int) -> tuple[float, ...]:
         keys.seed_window(*key, cpu)
-        others.add(tuple(torch.rand(3).tolist()))
-    assert len(others) == 4 and tuple(draws[0]) not in others
+        return (*torch.rand(3).tolist(), float(np.random.rand()), random.random())
+
+    first = drawn(1, 2, 30, 0)
+    torch.rand(7), np.random.rand(7), random.random()
+    assert drawn(1, 2, 30, 0) == first
+    others = [drawn(2, 2, 30, 0), drawn(1, 3, 30, 0), drawn(1, 2, 31, 0), drawn(1, 2, 30, 1)]
+    assert all(len({values[i] for values in [first, *others]}) == 5 for i in range(5))
 
 
 @pytest.mark.req("C2")
 def test_captured_streams_go_on_where_they_were() -> None:
-    import random
-
-    import numpy as np
-
     cpu = torch.device("cpu")
     keys.seed_process(5)
     np.random.standard_normal(3), random.gauss(0, 1)

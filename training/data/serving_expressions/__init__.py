@@ -81,20 +81,28 @@ def _derived(name: str, frame: pd.DataFrame, trees: Mapping[str, Tree], known: d
         read[source] = known[key]
     try:
         return evaluate(tree["root"], read, np.arange(len(frame)))
-    except BadRows as bad:
-        raise ValueError(f"derived column {name!r} ({tree['sql']}): {bad.problem}{_where(bad, frame.index)}") from None
+    except NoValue as error:
+        raise ValueError(f"derived column {name!r} ({tree['sql']}): {error}{_where(error.rows, frame.index)}") from None
 
 
 def _raw(values: pd.Series, kind: str, derived: str, null_texts: tuple[str, ...]) -> Vector:
     try:
         return column(values, kind, null_texts)
     except BadRows as bad:
-        raise ValueError(f"column {values.name!r} (for {derived!r}): {bad.problem}{_where(bad, values.index)}") from None
+        raise ValueError(f"column {values.name!r} (for {derived!r}): {bad.problem}{_where(np.flatnonzero(bad.rows), values.index)}") from None
 
 
-def _where(bad: BadRows, index: pd.Index) -> str:
-    count = int(bad.rows.sum())
-    return f" in {count} rows (index {', '.join(map(str, index[bad.rows][:5]))}{', …' if count > 5 else ''}); mend or leave out those rows"
+def _where(rows: np.ndarray, index: pd.Index) -> str:
+    shown = ", ".join(map(str, index[rows[:5]])) + (", …" if len(rows) > 5 else "")
+    return f" in {len(rows)} rows (index {shown}); mend or leave out those rows"
+
+
+class NoValue(ValueError):
+    """An operation has no value on some rows of the frame: their positions."""
+
+    def __init__(self, rows: np.ndarray, problem: str) -> None:
+        super().__init__(problem)
+        self.rows = rows
 
 
 # --------------------------------------------------------------------------------------- evaluation
@@ -109,7 +117,7 @@ def evaluate(node: Node, columns: Mapping[str, Vector], rows: np.ndarray) -> Vec
         rows: positions [M] of the rows to compute.
 
     Raises:
-        BadRows: an operation has no value on a row; its mask is over all rows.
+        NoValue: an operation has no value on a row.
         ValueError: the tree has an operation that is not known here.
     """
     op = node["op"]
@@ -125,29 +133,20 @@ def evaluate(node: Node, columns: Mapping[str, Vector], rows: np.ndarray) -> Vec
         return LENIENT[op](args)
     if op not in STRICT:
         raise ValueError(f"unknown operation {op!r}; the model was made by another version")
-    try:
-        return _strict(node, args, len(rows))
-    except BadRows as bad:
-        total = len(next(iter(columns.values())).null) if columns else len(rows)
-        mask = np.zeros(total, dtype=bool)
-        mask[rows[bad.rows]] = True
-        raise BadRows(mask, bad.problem) from None
+    return _strict(node, args, rows)
 
 
-def _strict(node: Node, args: list[Vector], rows: int) -> Vector:
+def _strict(node: Node, args: list[Vector], rows: np.ndarray) -> Vector:
     """Null where any argument is; the operation sees the other rows alone."""
-    result = nulls(node["type"], rows)
-    null = np.zeros(rows, dtype=bool)
-    for arg in args:
-        null |= arg.null
+    result, null = nulls(node["type"], len(rows)), np.any([arg.null for arg in args], axis=0)
     present = np.flatnonzero(~null)
+    if not len(present):
+        return result
     kinds = [arg["type"] for arg in node["args"]]
     try:
         found = STRICT[node["op"]](node["op"], node["type"], kinds, [arg.values[present] for arg in args])
     except BadRows as bad:
-        mask = np.zeros(rows, dtype=bool)
-        mask[present[bad.rows]] = True
-        raise BadRows(mask, bad.problem) from None
+        raise NoValue(rows[present[bad.rows]], bad.problem) from None
     values, failed = found if isinstance(found, tuple) else (found, np.zeros(len(present), dtype=bool))
     result.values[present] = values
     null[present[failed]] = True
@@ -283,6 +282,7 @@ STRICT: dict[str, Strict] = {
     "ceiling": lambda op, kind, kinds, args: numbers.rounded("ceil", args, kinds[0], kind),
     **{name: lambda op, kind, kinds, args: numbers.COMPARISONS[op](*args) for name in numbers.COMPARISONS},
     **dict.fromkeys(text.TEXT, lambda op, kind, kinds, args: text.apply(op, args, dtype(kind))),
+    "split": lambda op, kind, kinds, args: text.split_parts(args),
     **dict.fromkeys(dates.PART_OPS, lambda op, kind, kinds, args: dates.part(op, args[0], kinds[0])),
     "epoch": lambda op, kind, kinds, args: dates.epoch(args[0], kinds[0]),
     "last_day": lambda op, kind, kinds, args: dates.last_day(args[0], kinds[0]),

@@ -77,8 +77,9 @@ def try_cast(values: np.ndarray, source: str, target: str) -> tuple[np.ndarray, 
 
 def texts(values: Any) -> np.ndarray:
     """Texts as an array of objects."""
-    result = np.empty(len(values), dtype=object)
-    result[:] = list(values)
+    found = list(values)
+    result = np.empty(len(found), dtype=object)
+    result[:] = found
     return result
 
 
@@ -87,8 +88,9 @@ def texts(values: Any) -> np.ndarray:
 
 def half_away(values: np.ndarray) -> np.ndarray:
     """Floats rounded to whole ones, halves away from zero."""
-    whole = np.trunc(values)
-    return np.asarray(whole + np.where(np.abs(values - whole) >= 0.5, np.copysign(1, values), np.copysign(0, values)).astype(values.dtype))
+    with np.errstate(invalid="ignore"):  # infinity and NaN stay what they are
+        whole = np.trunc(values)
+        return np.asarray(whole + np.where(np.abs(values - whole) >= 0.5, np.copysign(1, values), np.copysign(0, values)).astype(values.dtype))
 
 
 def divided_half_away(values: np.ndarray, divisor: int) -> np.ndarray:
@@ -117,7 +119,8 @@ def _float_to_number(values: np.ndarray, target: str, scale: int) -> np.ndarray:
     low, high = bounds(target)
     # compared as doubles: 2^63 - 1 is none, and 2^63 must not pass
     demand((whole >= float(low)) & (whole < float(high + 1)), f"a number is too large for {target}, or none")
-    return np.array([int(v) for v in whole], dtype=object).astype(dtype(target)) if dtype(target) == object else whole.astype(np.int64)
+    exact = np.array([int(v) for v in whole], dtype=object) if dtype(target).hasobject else whole
+    return exact.astype(dtype(target))
 
 
 def _narrowed(values: np.ndarray, target: str) -> np.ndarray:
@@ -130,7 +133,19 @@ def _narrowed(values: np.ndarray, target: str) -> np.ndarray:
 def _number_to_text(values: np.ndarray, source: str, target: str) -> np.ndarray:
     if is_decimal(source):
         return texts([decimal_text(int(v), decimals(source)[1]) for v in values])
-    return texts([str(v) for v in values])  # numpy spells floats by the shortest digits that give them back
+    return texts([single_text(v) if source == "FLOAT" else str(v) for v in values])
+
+
+def single_text(value: np.float32) -> str:
+    """
+    The shortest digits that give a single back, laid out as those of doubles are.
+
+    >>> single_text(np.float32(0.1)), single_text(np.float32(1e10)), single_text(np.float32(1e-7))
+    ('0.1', '10000000000.0', '1e-07')
+    """
+    if not np.isfinite(value) or value == 0 or 1e-4 <= abs(float(value)) < 1e16:
+        return np.format_float_positional(value, unique=True, trim="0") if np.isfinite(value) else str(value)
+    return np.format_float_scientific(value, unique=True, trim="-", exp_digits=2)
 
 
 def decimal_text(value: int, scale: int) -> str:

@@ -19,6 +19,7 @@ _SPAN = {"day": DAY, "hour": HOUR, "minute": MINUTE, "second": MICROS}
 _INTERVAL = {"to_years": (0, 12), "to_months": (0, 1), "to_weeks": (1, 7), "to_days": (1, 1), "to_hours": (2, HOUR), "to_minutes": (2, MINUTE)}
 _INTERVAL |= {"to_seconds": (2, MICROS), "to_milliseconds": (2, 1000)}
 INTERVAL_OPS = tuple(_INTERVAL)
+LIMITS = (2.0**31, 2.0**31, 2.0**63)  # of months, days, microseconds
 
 
 def part_name(text: str) -> str:
@@ -138,8 +139,14 @@ def epoch(values: np.ndarray, kind: str) -> np.ndarray:
 
 
 def interval(op: str, amount: np.ndarray) -> np.ndarray:
-    """An interval [N, 3] of so many hours, days …"""
+    """
+    An interval [N, 3] of so many hours, days …
+
+    Raises:
+        BadRows: too many.
+    """
     place, factor = _INTERVAL[op]
+    demand(np.abs(amount.astype(np.float64) * factor) < LIMITS[place], "an interval is too long")
     result = np.zeros((len(amount), 3), dtype=np.int64)
     result[:, place] = half_away(amount * factor) if amount.dtype.kind == "f" else amount * factor
     return result

@@ -67,7 +67,7 @@ def arithmetic(op: str, args: list[np.ndarray], kind: str) -> np.ndarray:
     function = _BINARY[op]
     if args[0].dtype.kind == "f":
         return of_pair(function, args)
-    if dtype(kind) == object or _may_overflow(function, args):
+    if dtype(kind).hasobject or _may_overflow(function, args):
         args = [a.astype(object) for a in args]
     return fitted(function(*args), kind)
 
@@ -167,7 +167,7 @@ def _rounded_floats(op: str, values: np.ndarray, digits: np.ndarray | None) -> n
         up = whole(values * factor) / factor
         down = whole(values / factor) * factor
         found = np.where(digits >= 0, np.where(np.isfinite(up), up, values), np.where(np.isfinite(down), down, 0.0))
-    return np.asarray(found.astype(values.dtype))
+    return np.asarray(np.where(np.isfinite(values), found, values).astype(values.dtype))
 
 
 # --------------------------------------------------------------------------------------- comparison

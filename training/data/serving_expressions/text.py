@@ -63,11 +63,11 @@ def right(text: str, count: int) -> str:
     return text[max(len(text) - count, 0) :] if count >= 0 else text[-count:]
 
 
-def split_part(text: str, separator: str, position: int) -> str:
-    """One of the parts between separators, from 1 or from the end at -1; empty where there is none."""
+def split_part(text: str, separator: str, position: int) -> str | None:
+    """One of the parts between separators, from 1 or from the end at -1; None where there is none."""
     parts = text.split(separator) if separator else list(text)
     at = position - 1 if position > 0 else len(parts) + position
-    return parts[at] if position and 0 <= at < len(parts) else ""
+    return parts[at] if position and 0 <= at < len(parts) else None
 
 
 def pad(text: str, length: int, filling: str, *, before: bool) -> str | None:
@@ -110,7 +110,6 @@ TEXT: dict[str, Callable[..., Any]] = {
     "right": right,
     "substring": substring,
     "replace": lambda text, old, new: text.replace(old, new) if old else text,
-    "split_part": split_part,
     "lpad": lambda text, length, filling: pad(text, length, filling, before=True),
     "rpad": lambda text, length, filling: pad(text, length, filling, before=False),
     "~~": like,
@@ -120,6 +119,14 @@ TEXT: dict[str, Callable[..., Any]] = {
 }
 SAME = {"strpos": "instr", "position": "instr", "len": "length", "lcase": "lower", "ucase": "upper", "substr": "substring"}
 TEXT |= {name: TEXT[known] for name, known in SAME.items()}
+
+
+def split_parts(args: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """`split_part` over rows: texts, and bool [N]: where there is none."""
+    found = [split_part(*row) for row in zip(*(a.tolist() for a in args), strict=True)]
+    result = np.empty(len(found), dtype=object)
+    result[:] = ["" if part is None else part for part in found]
+    return result, np.array([part is None for part in found], dtype=bool)
 
 
 def apply(op: str, args: list[np.ndarray], dtype: np.dtype) -> np.ndarray:

@@ -1,0 +1,117 @@
+"""D4, C3: the ledger is appended to, never changed, and refused when damaged."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.errors import IntegrityError
+from training.data.engine import connect, rows
+from training.data.ledger import DRAFT, opened
+
+ONE = "(select 'k1' as key_hash, 'train' as side union all select 'k2', 'val')"
+TWO = "(select 'k3' as key_hash, 'test' as side)"
+TABLE = "0" * 64
+
+
+def append(path: Path, decided: str | None, frozen: dict[str, Any] | None = None, way: str = "a") -> None:
+    with opened(path, way) as book:
+        book.append(connect(threads=1), {"kind": "stratified"}, TABLE, frozen or {}, decided)
+
+
+def assigned(path: Path, way: str = "a") -> dict[str, str]:
+    with opened(path, way) as book:
+        return dict(rows(connect(threads=1), f"select * from {book.assigned}"))
+
+
+@pytest.mark.req("D4")
+def test_what_was_decided_is_read_back_by_the_same_way_of_splitting_alone(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "ledger"
+    assert assigned(path) == {} and not path.exists()
+    append(path, ONE, {"bin_edges": [0.1, 0.2]})
+    first = path.read_bytes()
+    append(path, TWO)
+    append(path, "(select 'k1' as key_hash, 'test' as side)", way="b")
+    assert assigned(path) == {"k1": "train", "k2": "val", "k3": "test"} and assigned(path, "b") == {"k1": "test"} and assigned(path, "c") == {}
+    assert path.read_bytes().startswith(first) and len(path.read_text().splitlines()) == 3
+    with opened(path, "a") as book:
+        assert book.frozen == {"bin_edges": [0.1, 0.2]}
+        copy = book.copy_to(tmp_path / "copy.jsonl")
+    assert [line for line in path.read_text().splitlines() if '"way": "a"' in line] == copy.file.read_text().splitlines()
+
+
+@pytest.mark.req("D4")
+def test_nothing_is_written_where_nothing_is_new(tmp_path: Path) -> None:
+    append(tmp_path / "ledger", "(select 'k' as key_hash, 'val' as side where false)")
+    append(tmp_path / "ledger", None)
+    assert not (tmp_path / "ledger").exists()
+
+
+def _edit(path: Path, change: Callable[[bytes], bytes]) -> None:
+    path.write_bytes(change(path.read_bytes()))
+
+
+def _part(path: Path, number: int = 0) -> Path:
+    return sorted(Path(f"{path}.parts").glob("*.parquet"))[number]
+
+
+DAMAGE: list[tuple[str, Callable[[Path], object], str]] = [
+    ("a side changed in a part", lambda p: _edit(_part(p), lambda b: b.replace(b"train", b"tests")), "part .* is missing or was changed"),
+    ("one bit of a part", lambda p: _edit(_part(p), lambda b: b[:100] + bytes([b[100] ^ 1]) + b[101:]), "part .* is missing or was changed"),
+    ("a part gone", lambda p: _part(p).unlink(), "part .* is missing or was changed"),
+    ("the file gone", lambda p: p.unlink(), "no line names part"),
+    ("the file emptied", lambda p: p.write_bytes(b""), "the file is empty"),
+    ("cut within a line", lambda p: _edit(p, lambda b: b[:-40]), "line 2 is no entry"),
+    ("the last line gone", lambda p: _edit(p, lambda b: b.splitlines(True)[0]), "no line names part"),
+    ("the first line gone", lambda p: _edit(p, lambda b: b.splitlines(True)[1]), "line 1 was changed, or does not follow"),
+    ("lines swapped", lambda p: _edit(p, lambda b: b"".join(reversed(b.splitlines(True)))), "line 1 was changed, or does not follow"),
+    ("a cut point changed", lambda p: _edit(p, lambda b: b.replace(b"70.5", b"71.5")), "line 1 was changed"),
+    ("the last line changed", lambda p: _edit(p, lambda b: b.replace(b"85.5", b"86.5")), "line 2 was changed"),
+    ("no text", lambda p: p.write_bytes(b"\xff\xfe\x00"), "line 1 is no entry"),
+]
+
+
+@pytest.mark.req("C3")
+@pytest.mark.parametrize(("damage", "message"), [d[1:] for d in DAMAGE], ids=[d[0] for d in DAMAGE])
+def test_a_damaged_ledger_is_refused_with_what_to_do(tmp_path: Path, damage: Callable[[Path], object], message: str) -> None:
+    path = tmp_path / "ledger"
+    append(path, ONE, {"val": 70.5})
+    append(path, TWO, {"test": 85.5})
+    damage(path)
+    with pytest.raises(IntegrityError, match=rf"ledger is damaged: {message}.*restore the ledger and its \.parts folder from a backup"):
+        assigned(path)
+
+
+@pytest.mark.req("C3")
+def test_a_kill_before_or_after_the_line_leaves_the_ledger_whole(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    append(path, ONE)
+    _part(path).rename(Path(f"{path}.parts") / DRAFT)  # killed after the line, before its part got its name
+    assert assigned(path) == {"k1": "train", "k2": "val"} and not (Path(f"{path}.parts") / DRAFT).exists()
+    (Path(f"{path}.parts") / DRAFT).write_bytes(b"half a part")  # killed while the next part was drafted
+    append(path, TWO)
+    assert assigned(path) == {"k1": "train", "k2": "val", "k3": "test"}
+
+
+def _hold(path: Path, ready: Any) -> None:
+    with opened(path, "a") as book:
+        ready.set()
+        time.sleep(0.5)
+        book.append(connect(threads=1), {}, TABLE, {}, ONE)
+
+
+@pytest.mark.req("D4")
+def test_two_runs_do_not_decide_at_once(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    other = context.Process(target=_hold, args=(tmp_path / "ledger", ready))
+    other.start()
+    assert ready.wait(30)
+    assert assigned(tmp_path / "ledger") == {"k1": "train", "k2": "val"}  # waited for the other to finish
+    other.join(30)
+    assert other.exitcode == 0
