@@ -11,6 +11,7 @@ N rows, K scores.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from schemas.records import RunSpec, SplitArrays, Statistics
 from training.data.shards import load_arrays
 from training.models.build import build_model
 
-ROWS = 1024
+ROWS, VALUES = 1024, 2**18  # of one forward pass, at most
 TARGETS = ("label", "weight")
 
 
@@ -95,9 +96,10 @@ def reference_scores(network: nn.Module, arrays: SplitArrays, rows: int | None =
     """
     blocks = {name: array[:rows] for name, array in load_arrays(arrays, verify=True).items() if name not in TARGETS}
     found, dtype = [], precision(network)
+    step = max(1, min(ROWS, VALUES // sum(math.prod(block.shape[1:]) for block in blocks.values())))
     with torch.inference_mode():
-        for start in range(0, len(next(iter(blocks.values()))), ROWS):
-            batch = {name: torch.from_numpy(np.array(block[start : start + ROWS])) for name, block in blocks.items()}
+        for start in range(0, len(next(iter(blocks.values()))), step):
+            batch = {name: torch.from_numpy(np.array(block[start : start + step])) for name, block in blocks.items()}
             if "numeric" in batch:
                 batch["numeric"] = batch["numeric"].to(dtype)
             found.append(network(batch).double())

@@ -29,7 +29,7 @@ with warnings.catch_warnings():  # MLflow warns of its own type hints
     import mlflow.pyfunc
 
 FORMAT = 1
-ROWS_PER_CALL = 1024  # bounds memory; results do not depend on it beyond float64 rounding
+ROWS_PER_CALL, VALUES_PER_CALL = 1024, 2**18  # bound memory; results do not depend on them beyond float64 rounding
 UNKNOWN, NULL, FIRST = 0, 1, 2  # category codes: unknown, null, then the vocabulary
 Program = Callable[[dict[str, torch.Tensor]], torch.Tensor]
 
@@ -192,8 +192,9 @@ def inputs(spec: dict[str, Any], frame: pd.DataFrame) -> dict[str, torch.Tensor]
 def run(program: Program, batch: dict[str, torch.Tensor]) -> np.ndarray:
     """The program's outcome on all rows, float64 [N] or [N, C], in calls of bounded size."""
     rows = len(next(iter(batch.values())))
+    step = max(1, min(ROWS_PER_CALL, VALUES_PER_CALL // sum(block[0].numel() for block in batch.values())))
     with torch.inference_mode():
-        parts = [program({name: block[start : start + ROWS_PER_CALL] for name, block in batch.items()}) for start in range(0, rows, ROWS_PER_CALL)]
+        parts = [program({name: block[start : start + step] for name, block in batch.items()}) for start in range(0, rows, step)]
     return np.asarray(torch.cat(parts).numpy())
 
 

@@ -44,7 +44,13 @@ MAX_PARAM_LENGTH = 6000
 MAX_TAG_LENGTH = 8000
 DIGEST_LENGTH = 32  # of 36 characters that MLflow keeps; the whole SHA-256 is logged as a tag
 RETRY_SECONDS = 30.0  # between two attempts at a server that is away, so that waiting for it does not fill the run
-PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
+SETTINGS = {  # MLflow's own defaults wait for minutes, and print addresses with their passwords; settings of the user stay
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}
+for _variable, _value in SETTINGS.items():
+    os.environ.setdefault(_variable, _value)
 SQLITE = "sqlite:///"
 
 
@@ -62,19 +68,12 @@ def default_tracking_uri(declaration: Declaration | None) -> str:
 
 def probe(uri: str) -> str:
     """Why the server at an address cannot be used, credentials masked; empty where it can."""
-    _be_quick()
     try:
         with _alone(uri):
             MlflowClient(tracking_uri=uri, registry_uri=uri).search_experiments(max_results=1)
     except Exception as error:  # whatever is wrong is the answer
         return masked(_first_line(error))
     return ""
-
-
-def _be_quick() -> None:
-    """MLflow's own defaults wait for minutes; settings of the user stay."""
-    for variable, value in PATIENCE.items():
-        os.environ.setdefault(variable, value)
 
 
 @contextmanager
@@ -145,7 +144,6 @@ def start_run(
         TrackingError: the server cannot be reached or refuses.
     """
     address = uri or default_tracking_uri(declaration)
-    _be_quick()
     with reached(address, "starting a run"), _alone(address):
         client = MlflowClient(tracking_uri=address, registry_uri=address)
         experiment = _experiment(client, declaration.tracking.experiment or declaration.name, address)

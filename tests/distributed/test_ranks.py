@@ -18,7 +18,7 @@ from tests.training.test_train import SCRIPTED, last_state, same
 from training.parallel import Parallel
 
 WORLD_SIZES = (1, 2, 3)
-STEADY = {"model": {"kind": "mlp", "hidden": [16], "dropout": 0.2}, "train": {"epochs": 2, "batch_size": 16, "micro_batch_size": 3, "log_every": 1}}
+STEADY = {"model": {"kind": "mlp", "hidden": [64, 64], "dropout": 0.2}, "train": {"epochs": 2, "batch_size": 16, "micro_batch_size": 3, "log_every": 1}}
 PLAIN = {
     "model": {"kind": "mlp", "hidden": [16], "dropout": 0.0},
     "train": {"epochs": 3, "batch_size": 16, "micro_batch_size": 5, "clip": "value", "clip_at": 0.05},

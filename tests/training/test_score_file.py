@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -71,10 +71,16 @@ def test_many_rows_go_through_in_batches_with_nulls_only_in_some(registry: Regis
 
 
 @pytest.mark.req("R4")
-def test_derived_columns_that_the_model_needs_are_made_from_the_file(registry: Registry, tmp_path: Path) -> None:
+def test_derived_columns_that_the_model_needs_are_made_from_the_file(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = registry.champion.spec | {"derived": {"day": "cents / 100 / 365", "label_of": "outcome = 'x'", "income": "day * 365", "other": "1"}}
     assert wanted_expressions(spec, [c for c in registry.rows.columns if c != "income"]) == {"day": "cents / 100 / 365", "income": "day * 365"}
     assert wanted_expressions(spec, list(registry.rows.columns)) == {}
+    monkeypatch.setattr("training.score_file.load_model", lambda uri, tracking: dataclasses.replace(registry.champion, spec=spec))
+    registry.rows.drop(columns="income").assign(cents=registry.rows["income"] * 100).to_parquet(tmp_path / "rows.parquet")
+    predict_file(URI, tmp_path / "rows.parquet", tmp_path / "out.parquet", registry.uri)
+    found = pd.read_parquet(tmp_path / "out.parquet")
+    assert "income" not in found.columns
+    np.testing.assert_allclose(found["probability_yes"], registry.wanted["probability_yes"], rtol=0, atol=1e-9)
 
 
 @pytest.mark.req("S2")
@@ -113,12 +119,7 @@ def test_texts_that_training_read_as_null_are_null_here_too(registry: Registry, 
     frame = registry.rows.astype({"age": object, "ward": object})
     frame[["age", "ward"]] = frame[["age", "ward"]].where(frame[["age", "ward"]].notna(), "?")
     frame.to_csv(tmp_path / "rows.csv", index=False)
-    monkeypatch.setattr("training.score_file.load_model", lambda uri, tracking: _with_nulls(registry.champion))
+    spec = registry.champion.spec | {"csv": registry.champion.spec["csv"] | {"null_values": ["?"]}}
+    monkeypatch.setattr("training.score_file.load_model", lambda uri, tracking: dataclasses.replace(registry.champion, spec=spec))
     predict_file(URI, tmp_path / "rows.csv", tmp_path / "out.csv", registry.uri)
     np.testing.assert_allclose(pd.read_csv(tmp_path / "out.csv")["probability_yes"], registry.wanted["probability_yes"], rtol=0, atol=1e-12)
-
-
-def _with_nulls(model: LoadedModel) -> LoadedModel:
-    spec = json.loads(json.dumps(model.spec))
-    spec["csv"]["null_values"] = ["?"]
-    return LoadedModel(**{**vars(model), "spec": spec})

@@ -110,7 +110,7 @@ def portable(expressions: Mapping[str, str], source_types: Mapping[str, str], fe
         confine(connection)
         empty = f"(select {', '.join(f'cast(null as {kind}) as {ident(name)}' for name, kind in source_types.items())} limit 0)"
         connection.execute(f"create temp table {EMPTY} as select * from {derived_sql(connection, empty, expressions)}")
-        for name, expression in reversed(expressions.items()):
+        for name, expression in reversed(list(expressions.items())):
             if name in wanted:
                 trees[name] = _tree(connection, name, expression)
                 wanted |= trees[name]["columns"].keys() & expressions.keys()
@@ -198,7 +198,7 @@ def _value(value: dict[str, Any]) -> Any:
     """A constant as JSON: whole numbers and decimals by their digits, an interval as months, days and microseconds."""
     if value["is_null"]:
         return None
-    kind, found = _type(value["type"]), value.get("value")
+    kind, found = _type(value["type"]), value["value"]
     if kind == "INTERVAL":
         return [found["months"], found["days"], found["micros"]]
     if isinstance(found, dict) and found.keys() == {"upper", "lower"}:

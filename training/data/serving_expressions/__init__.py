@@ -224,8 +224,8 @@ def _concat(args: list[Vector]) -> Vector:
 def _concat_ws(args: list[Vector]) -> Vector:
     """Nulls are left out with their separator; null where the separator is."""
     separator, *parts = args
-    rows = zip(separator.values, *([*np.where(p.null, None, p.values)] for p in parts), strict=True)
-    return Vector(casts.texts(between.join(v for v in row if v is not None) for between, *row in rows), separator.null)
+    rows = zip(separator.values, *(zip(p.values, p.null, strict=True) for p in parts), strict=True)
+    return Vector(casts.texts(between.join(value for value, null in row if not null) for between, *row in rows), separator.null)
 
 
 BRANCHES: dict[str, Callable[[Node, Mapping[str, Vector], np.ndarray], Vector]] = {"case": _case, "coalesce": _coalesce}

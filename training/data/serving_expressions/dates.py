@@ -49,7 +49,7 @@ def _month_start(months: np.ndarray) -> np.ndarray:
 
 
 def _isodow(days: np.ndarray) -> np.ndarray:
-    return (days + 3) % 7 + 1
+    return np.asarray((days + 3) % 7 + 1)
 
 
 def _year(days: np.ndarray) -> np.ndarray:
@@ -62,7 +62,7 @@ def _isoyear(days: np.ndarray) -> np.ndarray:
 
 def _week(days: np.ndarray) -> np.ndarray:
     thursday = days - _isodow(days) + 4
-    return (thursday - _month_start((_year(thursday) - 1970) * 12)) // 7 + 1
+    return np.asarray((thursday - _month_start((_year(thursday) - 1970) * 12)) // 7 + 1)
 
 
 _OF_DAYS: dict[str, Callable[[np.ndarray], np.ndarray]] = {

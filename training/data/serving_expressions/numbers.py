@@ -159,7 +159,8 @@ def _rounded_digits(op: str, values: np.ndarray, digits: np.ndarray, source: str
 
 
 def _rounded_floats(op: str, values: np.ndarray, digits: np.ndarray | None) -> np.ndarray:
-    whole: Callable[[np.ndarray], np.ndarray] = {"round": half_away, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc}[op]
+    functions: dict[str, Callable[..., Any]] = {"round": half_away, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc}
+    whole = functions[op]
     with np.errstate(all="ignore"):
         if digits is None:
             return np.asarray(whole(values))

@@ -141,7 +141,7 @@ def fitted(values: np.ndarray, kind: str) -> np.ndarray:
     """
     low, high = bounds(kind)
     demand(np.asarray((values >= low) & (values <= high), dtype=bool), f"a number is too large for {kind}")
-    return values.astype(dtype(kind))
+    return np.asarray(values.astype(dtype(kind)))
 
 
 # ------------------------------------------------------------------------------------- from a frame
@@ -180,9 +180,9 @@ def column(series: pd.Series, kind: str, null_texts: tuple[str, ...] = ()) -> Ve
 def _typed(series: pd.Series, kind: str) -> np.ndarray:
     """Values without nulls, as the type stores them."""
     if kind in ("FLOAT", "DOUBLE") and series.dtype.kind in "biuf":
-        return series.to_numpy(dtype=dtype(kind))
-    if kind in WHOLE and series.dtype.kind in "bi":
-        return fitted(series.to_numpy(dtype=np.int64), kind)
+        return np.asarray(series.to_numpy(dtype=dtype(kind)))
+    if kind in WHOLE and series.dtype.kind in "biu":
+        return fitted(series.to_numpy(dtype=np.uint64 if series.dtype.kind == "u" else np.int64), kind)
     if kind in UNITS and series.dtype.kind == "M":
         return _instants(series, kind)
     return each(series.to_numpy(dtype=object), lambda value: _value(value, kind), dtype(kind))
@@ -207,7 +207,7 @@ def each(values: np.ndarray, function: Any, kind: np.dtype) -> np.ndarray:
     return result
 
 
-def _value(value: Any, kind: str) -> Any:
+def _value(value: Any, kind: str) -> str | bool | int | float | None:
     """One raw value as its type stores it; None where it is no such value."""
     if kind in ("VARCHAR", "ENUM"):
         return _text(value)
@@ -284,7 +284,7 @@ def _nanos(value: datetime.datetime | np.datetime64) -> int:
     if stamp.tzinfo is not None:
         stamp = stamp.tz_convert("UTC").tz_localize(None)
     seconds = days_of(stamp) * 86_400 + stamp.hour * 3600 + stamp.minute * 60 + stamp.second
-    return seconds * 1_000_000_000 + stamp.microsecond * 1000 + stamp.nanosecond
+    return int(seconds * 1_000_000_000 + stamp.microsecond * 1000 + stamp.nanosecond)
 
 
 def days_of(value: datetime.date) -> int:
