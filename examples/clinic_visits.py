@@ -25,9 +25,9 @@ The process, step by step:
   filtration (creatinine and age together) that matters most under a diuretic or ACE inhibitor, HbA1c turned round by
   insulin, age steeper for smokers, a winter wave that hits the old, and the clinic. Potassium is only noise.
 
-`--truth` prints the AUROC of the true probability. It knows frailty and values that were never measured, so no model
-reaches it: 0.9089 with the default arguments, all visits. On the test side of `clinic_visits.yaml` logistic
-regression reaches about @LINEAR, gradient-boosted trees @TREES.
+`--truth` prints the AUROC of the true probability: 0.8904 with the default arguments over all visits. It knows frailty
+and values that were never measured, so no model reaches it. On the test side of `clinic_visits.yaml` logistic
+regression reaches about 0.77, gradient-boosted trees 0.82, the declared network 0.84.
 """
 
 from __future__ import annotations

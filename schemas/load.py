@@ -68,6 +68,8 @@ def expand(text: str) -> str:
 def apply_overrides(tree: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """A copy of the tree with each `path.to.key=value` set; the value is read as YAML.
 
+    An override that chooses another variant (`model.kind=mlp`) drops the keys that only the old one knows.
+
     >>> apply_overrides({"train": {"epochs": 9}}, ["train.epochs=2", "train.ranks=2"])
     {'train': {'epochs': 2, 'ranks': 2}}
 
@@ -87,8 +89,20 @@ def apply_overrides(tree: dict[str, Any], overrides: Iterable[str]) -> dict[str,
             if not isinstance(node[key], dict):
                 raise ConfigError(f"override {override!r}: {key} is {node[key]!r}, not a section")
             node = node[key]
-        node[keys[-1]] = parse_yaml(text, f"override {override!r}")
+        value = parse_yaml(text, f"override {override!r}")
+        if keys[1:] == ["kind"] and node.get("kind", value) != value:
+            result[keys[0]] = node = _for_kind(keys[0], value, node)
+        node[keys[-1]] = value
     return result
+
+
+def _for_kind(section: str, kind: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """What stays of a section when an override chooses another variant: the keys that the new one knows too."""
+    field = Declaration.model_fields.get(section)
+    for variant in getattr(field.annotation, "__args__", ()) if field else ():
+        if variant.model_fields["kind"].default == kind:
+            return {k: v for k, v in values.items() if k in variant.model_fields}
+    return values
 
 
 def _copy(value: Any) -> Any:

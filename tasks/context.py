@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import mlflow
 from prefect import get_run_logger
 from prefect.artifacts import create_link_artifact
 from prefect.exceptions import MissingContextError
@@ -26,7 +25,7 @@ from schemas.home import home
 from schemas.records import Prepared, RunSpec, digest_of
 from tasks.say import say
 from training.provenance import dirty_diff, masked, provenance
-from training.tracking import Tracker, config_text, default_tracking_uri, start_run
+from training.tracking import Tracker, config_text, start_run
 
 MLFLOW_UI = "http://127.0.0.1:5000"
 ROOT = Path(__file__).resolve().parent.parent
@@ -100,10 +99,7 @@ def tracked(declaration: Declaration, kind: str) -> Iterator[RunContext]:
     run_dir = home() / "runs" / declaration.name / run_id
     flow_run_id = str(flow_run.id) if flow_run.id else None
     tags = {"bulkhead.flow": kind, "bulkhead.run_dir": str(run_dir), "bulkhead.config_sha256": digest_of(declaration)}
-    address = default_tracking_uri(declaration)
-    mlflow.set_tracking_uri(address)  # the registry resolves a logged model through the global address
-    mlflow.set_registry_uri(address)
-    tracker = start_run(declaration, uri=address, flow_run_id=flow_run_id, tags=tags, name=run_id)
+    tracker = start_run(declaration, flow_run_id=flow_run_id, tags=tags, name=run_id)
     run_dir.mkdir(parents=True)
     run = RunContext(declaration, run_id, run_dir, tracker, flow_run_id)
     write_atomic(run_dir / "config.yaml", config_text(declaration))

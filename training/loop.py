@@ -146,6 +146,7 @@ class Trainer:
             self.journal.event(f"resumed from {folder_name('step', step)}")
         self.saved_step = self.state.step
         self.seconds_before = self.state.seconds
+        self.since_log = (time.monotonic(), self.state.rows)
 
     def _wrap(self) -> None:
         self.reader = WindowReader(self.train_tensors, self.sampler, self.loss, self.parallel)
@@ -169,26 +170,23 @@ class Trainer:
 
     def run(self) -> TrainReport:
         """Steps and evaluations to the end, an early stop, or an agreed stop. Collective."""
-        status: Status = "finished"
-        self.since_log = (time.monotonic(), self.state.rows)
+        stopping = False
         while True:
-            if self._evaluation_is_due():
+            due = self._evaluation_is_due()
+            if due and not stopping:
                 self._evaluate()
                 self._save()
                 stopping = self.parallel.any(self.stop.requested)
-            elif self.state.waited >= self.train.patience:
-                status = "stopped_early"
-                break
-            elif self.state.step >= self.total_steps:
-                break
+            elif not due and self.state.waited >= self.train.patience:
+                return self._finish("stopped_early")
+            elif not due and self.state.step >= self.total_steps:
+                return self._finish("finished")
+            elif stopping:
+                return self._finish("interrupted")
             else:
                 stopping = self._train_one_step()
-                if stopping or (self.train.checkpoint_every and self.state.step % self.train.checkpoint_every == 0 and not self._evaluation_is_due()):
+                if stopping or self._checkpoint_is_due():
                     self._save()
-            if stopping:
-                status = "interrupted"
-                break
-        return self._finish(status)
 
     def _train_one_step(self) -> bool:
         """zero_grad, micro-batches, clip, gate, update, schedule; whether a stop was agreed."""
@@ -239,6 +237,10 @@ class Trainer:
 
     def _mark_position(self) -> None:
         self.journal.at(self.state.step, self.sampler.epoch(max(self.state.step - 1, 0)) + 1)
+
+    def _checkpoint_is_due(self) -> bool:
+        every = self.train.checkpoint_every
+        return every is not None and self.state.step % every == 0 and not self._evaluation_is_due()  # an evaluation saves
 
     # -------------------------------------------------------------------------------- evaluation
 
@@ -314,8 +316,9 @@ class Trainer:
         best = f"best {report.metric} {report.best_metric:.6g} at step {report.best_step}" if report.best_metric is not None else "not evaluated yet"
         reason = f" by {self.stop.reason or 'a signal to another rank'}" if status == "interrupted" else ""
         message = f"{status.replace('_', ' ')}{reason} at step {report.steps}: {best}, {report.rows_per_second:.0f} rows/s"
-        log.info("%s", message)
-        if status != "finished":
+        if status == "finished":
+            log.info("%s", message)
+        else:
             self.journal.event(message)
         return report
 

@@ -48,8 +48,8 @@ class Curve:
         return self.losses[-1] / max(self.constant, TINY)
 
 
-def overfit(network: nn.Module, declaration: Declaration, statistics: Statistics, shape: ModelShape, probe: Probe) -> tuple[CheckResult, Curve]:
-    """Whether the network learns one batch by heart, with the curve.
+def overfit(network: nn.Module, declaration: Declaration, statistics: Statistics, shape: ModelShape, probe: Probe) -> tuple[CheckResult, tuple[float, ...]]:
+    """Whether the network learns one batch by heart, and the loss by step.
 
     A network that fails on 32 rows is tried again with a larger learning rate, then on 8 and on 2 rows: passing
     those alone is a warning (a small network, or inputs that barely differ). A linear model is tried on at most half as many rows as it has inputs, because more need
@@ -64,7 +64,7 @@ def overfit(network: nn.Module, declaration: Declaration, statistics: Statistics
             break
         curve = learn(network, loss, shape.outputs, probe.first(rows), lr, deadline)
     shown = curve if curve.reached else best
-    return _judge(declaration, probe, shown), shown
+    return _judge(declaration, probe, shown), shown.losses
 
 
 def _attempts(declaration: Declaration, shape: ModelShape, available: int) -> tuple[tuple[int, float], ...]:

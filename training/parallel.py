@@ -111,9 +111,8 @@ class Parallel:
 
     def sync_buffers(self, model: nn.Module) -> None:
         """Give every rank the running statistics of rank 0, so that all evaluate the same function. Collective."""
-        if self.world_size > 1:
-            for buffer in _running_buffers(model):
-                dist.broadcast(buffer, 0)
+        for buffer in _running_buffers(model) if self.world_size > 1 else ():
+            self.broadcast(buffer)
 
     # ------------------------------------------------------------------------------- collectives
 
@@ -208,8 +207,10 @@ def _unpack(text: str) -> Any:
     answer = json.loads(text)
     if "error" not in answer:
         return answer["value"]
-    kind = getattr(errors, answer["error"], TrainingError)
-    raise (kind if isinstance(kind, type) and issubclass(kind, BulkheadError) else TrainingError)(answer["message"])
+    kind = getattr(errors, answer["error"], None)
+    if isinstance(kind, type) and issubclass(kind, BulkheadError):
+        raise kind(answer["message"])
+    raise TrainingError(f"{answer['error']} on rank 0: {answer['message']}")
 
 
 def _device(declared: str, local_rank: int) -> torch.device:

@@ -87,24 +87,21 @@ def inspect(declaration: Declaration, statistics: Statistics, network: nn.Module
         if results[0].verdict == "fail":
             raise PreflightError(_line(results[0]))
         initial, initial_loss, expected = check_initial_loss(subject)
-        results += [
-            check_extremes(subject),
-            check_gradients(subject),
-            initial,
-            check_independence(subject),
-            check_batch_statistics(subject),
-            check_repeatable(subject),
-        ]
-        result, curve = overfit(network, declaration, statistics, subject.shape, spread) if count_parameters(network)[1] else (None, None)
+        gradients = check_gradients(subject)
+        results += [check_extremes(subject), gradients, initial, check_independence(subject), check_batch_statistics(subject), check_repeatable(subject)]
+        losses: tuple[float, ...] = ()
+        if gradients.verdict == "pass":  # without gradients it would only fail for the same reason
+            learned, losses = overfit(network, declaration, statistics, subject.shape, spread)
+            results.append(learned)
     total, trainable = count_parameters(network)
     return PreflightReport(
-        checks=CheckReport(results=(*results, *([result] if result else []))),
+        checks=CheckReport(results=tuple(results)),
         num_parameters=total,
         num_trainable=trainable,
         initial_loss=initial_loss,
         expected_loss=expected,
-        overfit_losses=curve.losses if curve else (),
-        overfit_steps=len(curve.losses) if curve else 0,
+        overfit_losses=losses,
+        overfit_steps=len(losses),
         seconds=time.monotonic() - started,
     )
 
@@ -169,6 +166,7 @@ def scored(network: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
     network.eval()
     with torch.inference_mode():
         scores: Tensor = network({name: t.clone() for name, t in inputs.items()})
+        scores = scores.detach() if isinstance(scores, Tensor) else scores
     for module, mode in modes:
         module.training = mode
     return scores
@@ -357,7 +355,7 @@ def check_batch_statistics(subject: Subject) -> CheckResult:
     company = subject.spread.first(COMPANY_ROWS)
     evaluated = scored(student, company.inputs)
     with torch.no_grad():
-        trained = student({name: t.clone() for name, t in company.inputs.items()})
+        trained = student({name: t.clone() for name, t in company.inputs.items()}).detach()
     difference = _difference(trained, evaluated)
     if difference <= SAME:
         return _passed("train_eval", "Without dropout, train and eval mode give the same scores.")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +172,7 @@ def test_a_checkpoint_of_another_run_is_refused_with_the_difference(tmp_path: Pa
     Run(tmp_path).save(10)
     other = {**IDENTITY, "train": {"batch_size": 32, "seed": 0}, "world_size": 4}
     with pytest.raises(
-        CheckpointError, match="train.batch_size is 32, the checkpoint has 16; world_size is 4, the checkpoint has 2. Train in a new run directory"
+        CheckpointError, match=r"train.batch_size is 32, the checkpoint has 16; world_size is 4, the checkpoint has 2. Train in a new run directory"
     ):
         Run(tmp_path, identity=other).checkpoints.newest()
     assert Run(tmp_path).checkpoints.newest() == 10, "refused, not set aside"
@@ -208,32 +210,37 @@ def test_the_last_verified_checkpoint_is_never_deleted(tmp_path: Path) -> None:
     assert run.checkpoints.newest() == 20
 
 
+class Failing:
+    """Makes the n-th of all calls end as a kill would: nothing after it is done."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self.calls = at, 0
+
+    def around(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            self.calls += 1
+            if self.calls == self.at:
+                raise KeyboardInterrupt("as a kill")
+            return real(*arguments, **keywords)
+
+        return call
+
+
 @pytest.mark.req("C3")
 def test_what_a_kill_in_mid_commit_leaves_is_never_taken_for_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(tmp_path)
     run.save(10)
     for call in range(1, 40):  # fail at each rename and each flush of the save of step 20, in turn
-        count = 0
-        reals = {"fsync": os.fsync, "rename": os.rename}
-
-        def failing(*arguments: Any, name: str, call: int = call, **keywords: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count == call:
-                raise KeyboardInterrupt("as a kill")
-            return reals[name](*arguments, **keywords)
-
+        plan = Failing(call)
         with monkeypatch.context() as patch:
-            for name in reals:
-                patch.setattr(os, name, lambda *a, name=name, **k: failing(*a, name=name, **k))
+            for name in ("fsync", "rename"):
+                patch.setattr(os, name, plan.around(getattr(os, name)))
             patch.setattr(shutil, "rmtree", lambda *a, **k: None)  # a killed process does not tidy up
-            try:
+            with contextlib.suppress(KeyboardInterrupt):
                 run.save(20)
-            except KeyboardInterrupt:
-                pass
         assert Run(tmp_path).checkpoints.newest() in (10, 20)
         assert [name for name in run.names() if not name.startswith("step-0")] == []
-        if count < call:
+        if plan.calls < call:
             break
     assert call > 6
     assert run.checkpoints.newest() == 20

@@ -59,7 +59,9 @@ def test_balanced_binary_weights_are_a_pos_weight_up_to_scale() -> None:
     loss = loss_of("binary", class_weights="balanced")
     scores, label, _ = rows("binary")
     negative, positive = loss.class_weights.tolist()
-    expected = F.binary_cross_entropy_with_logits(scores[:, 0], label.double(), pos_weight=torch.tensor(positive / negative, dtype=torch.float64), reduction="sum")
+    expected = F.binary_cross_entropy_with_logits(
+        scores[:, 0], label.double(), pos_weight=torch.tensor(positive / negative, dtype=torch.float64), reduction="sum"
+    )
     weights = loss.row_weights(label)
     torch.testing.assert_close((weights * loss.per_row(scores, label)).sum() / negative, expected, **EXACT)
 

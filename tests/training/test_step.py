@@ -63,7 +63,7 @@ def test_the_order_of_a_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> 
     ]:
         noted(owner, name)
     trainer.model.register_forward_hook(lambda *_: order.append("forward"))
-    last = list(trainer.model.parameters())[0]
+    last = next(iter(trainer.model.parameters()))
     last.register_post_accumulate_grad_hook(lambda _: order.append("backward"))
     trainer._train_one_step()
     assert order == ["zero_grad", "forward", "backward", "forward", "backward", "clip", "gate", "step", "apply"]

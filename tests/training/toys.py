@@ -134,7 +134,7 @@ def write_run(
     task = declaration.task.kind
     made = {side: make_arrays(task, rows if side == "train" else max(rows // 2, 30), seed=i, **options) for i, side in enumerate(("train", "val", "test"))}
     made |= sides or {}
-    statistics = make_statistics(task, made["train"])
+    statistics = make_statistics(task, make_arrays(task, rows, **options))
     (folder / "arrays").mkdir(parents=True)
     refs = {side: write_side(folder / "arrays" / side, task, arrays, groups) for side, arrays in made.items()}
     (folder / "arrays" / "statistics.json").write_text(statistics.model_dump_json())

@@ -60,7 +60,7 @@ EXPRESSIONS = [
     for expression in r"""
 2 * pi() * i / 24 ; sin(2 * pi() * i / 24) ; concat(b, '-', i) ; concat(x, z, f) ; concat(d, ts, tz) ; concat(dec, k, b, null) ; concat(ns, '|', ms)
 concat_ws(t, s, n, i) ; s || t ; i || s ; dayofyear(strptime(dteday, '%m/%d/%y')) ; strptime(dteday, '%m/%d/%y') + to_hours(k)
-make_timestamp(2000 + abs(k), 1 + abs(k) % 12, 28, 5, 6, z) ; make_timestamp(2000 + abs(k), 1 + abs(k) % 12, 28, 5, 6, abs(k))
+make_timestamp(2000 + abs(k), 1 + abs(k) % 12, 28, 5, 6, abs(z)) ; make_timestamp(2000 + abs(k), 1 + abs(k) % 12, 28, 5, 6, abs(k))
 make_date(2000, abs(k), 28) ; s = '<30' ; s <> t ; s < t ; s >= t ; 10 * try_cast(substr(s, 2, 1) as integer) + 5 ; least(i, 125) ; least(i, x, z)
 greatest(x, z, f) ; greatest(s, t) ; greatest(d, e) ; least(ts, d) ; least(b, c) ; month(d) ; year(ts) ; day(ts) ; hour(ts) ; minute(ts) ; second(ts)
 quarter(d) ; week(d) ; dayofweek(d) ; weekday(ts) ; isodow(ts) ; dayofyear(ts) ; dayofmonth(d) ; isoyear(d) ; yearweek(d) ; year(tz) ; hour(tz)

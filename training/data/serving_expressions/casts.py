@@ -48,9 +48,9 @@ def cast(values: np.ndarray, source: str, target: str) -> np.ndarray:
         "bn": lambda v, s, t: _number_to_number(v.astype(np.int64), "BIGINT", t),
         "bt": lambda v, s, t: np.where(v, "true", "false").astype(object),
         "tn": _text_to_number,
-        "tb": lambda v, s, t: each(v, lambda text: TRUTHS.get(text.lower()), dtype(t)),
-        "td": lambda v, s, t: each(v, lambda text: _parsed(text, DAY * 1000, offset=False), dtype(t)),
-        "ts": lambda v, s, t: each(v, lambda text: _parsed(text, 1_000_000_000 // UNITS[t], offset=t.endswith("ZONE")), dtype(t)),
+        "tb": lambda v, s, t: each(v, lambda text: TRUTHS.get(text.lower()), t),
+        "td": lambda v, s, t: each(v, lambda text: _parsed(text, DAY * 1000, offset=False), t),
+        "ts": lambda v, s, t: each(v, lambda text: _parsed(text, 1_000_000_000 // UNITS[t], offset=t.endswith("ZONE")), t),
         "ds": lambda v, s, t: v * (86_400 * UNITS[t]),
         "dt": lambda v, s, t: texts(v.astype("datetime64[D]").astype(str)),
         "sd": lambda v, s, t: _moment_to_moment(v, s, "TIMESTAMP") // DAY,
@@ -137,8 +137,7 @@ def _number_to_text(values: np.ndarray, source: str, target: str) -> np.ndarray:
 
 
 def single_text(value: np.float32) -> str:
-    """
-    The shortest digits that give a single back, laid out as those of doubles are.
+    """The shortest digits that give a single back, laid out as those of doubles are.
 
     >>> single_text(np.float32(0.1)), single_text(np.float32(1e10)), single_text(np.float32(1e-7))
     ('0.1', '10000000000.0', '1e-07')
@@ -161,9 +160,14 @@ def decimal_text(value: int, scale: int) -> str:
 
 def _text_to_number(values: np.ndarray, source: str, target: str) -> np.ndarray:
     if target in ("FLOAT", "DOUBLE"):
-        return each(values, _parsed_float, np.dtype(np.float64)).astype(dtype(target))
-    scale = decimals(target)[1]
-    return fitted(each(values, lambda text: _parsed_whole(text, scale), np.dtype(object)), target)
+        return each(values, _parsed_float, target)
+    scale, (low, high) = decimals(target)[1], bounds(target)
+
+    def whole(text: str) -> int | None:
+        found = _parsed_whole(text, scale)
+        return found if found is not None and low <= found <= high else None
+
+    return each(values, whole, target)
 
 
 def _parsed_float(text: str) -> float | None:

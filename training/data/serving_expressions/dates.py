@@ -139,8 +139,7 @@ def epoch(values: np.ndarray, kind: str) -> np.ndarray:
 
 
 def interval(op: str, amount: np.ndarray) -> np.ndarray:
-    """
-    An interval [N, 3] of so many hours, days …
+    """An interval [N, 3] of so many hours, days …
 
     Raises:
         BadRows: too many.

@@ -185,7 +185,7 @@ def _typed(series: pd.Series, kind: str) -> np.ndarray:
         return fitted(series.to_numpy(dtype=np.uint64 if series.dtype.kind == "u" else np.int64), kind)
     if kind in UNITS and series.dtype.kind == "M":
         return _instants(series, kind)
-    return each(series.to_numpy(dtype=object), lambda value: _value(value, kind), dtype(kind))
+    return each(series.to_numpy(dtype=object), lambda value: _value(value, kind), kind)
 
 
 def _instants(series: pd.Series, kind: str) -> np.ndarray:
@@ -194,15 +194,17 @@ def _instants(series: pd.Series, kind: str) -> np.ndarray:
     return np.asarray(naive.to_numpy().astype(f"datetime64[{unit}]").astype(np.int64))
 
 
-def each(values: np.ndarray, function: Any, kind: np.dtype) -> np.ndarray:
-    """A function of each value.
+def each(values: np.ndarray, function: Any, kind: str) -> np.ndarray:
+    """Each value read by a function, as an SQL type.
 
     Raises:
-        BadRows: it gave None.
+        BadRows: it gave None for some; names the first.
     """
     found = [function(value) for value in values]
-    demand(np.array([value is not None for value in found], dtype=bool), "not a value of the type")
-    result = np.empty(len(found), dtype=kind)
+    failed = np.array([value is None for value in found], dtype=bool)
+    if failed.any():
+        raise BadRows(failed, f"{values[failed][0]!r} is no {kind}")
+    result = np.empty(len(found), dtype=dtype(kind))
     result[:] = found
     return result
 
