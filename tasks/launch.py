@@ -58,7 +58,7 @@ def train_model(spec: RunSpec, run_dir: Path, tracker: Tracker) -> TrainReport:
     tracker.log_artifact(run_dir / "metrics.jsonl")
     tracker.log_record("train.json", report)
     say("train", f"{report.status} after {report.epochs} epochs, {report.steps:,} steps, {report.seconds:.1f} s, {report.rows_per_second:,.0f} rows/s")
-    say("best", f"val {report.metric} {report.best_metric:.4g} at step {report.best_step:,}; model sha256 {report.model_sha256[:12]}")
+    say("best", f"val {report.metric} {_number(report.best_metric)} at step {report.best_step:,}; model sha256 {report.model_sha256[:12]}")
     for note in report.instabilities:
         say("", note, "warn")
     return report
@@ -88,9 +88,14 @@ def launch(run_dir: Path, declaration: Declaration, tracker: Tracker) -> TrainRe
     except BaseException:
         stop(process)
         raise
-    if process.returncode != 0:
+    if process.returncode != 0 and not (run_dir / "result.json").is_file():
         raise failure(run_dir, process.returncode)
-    return _result(run_dir)
+    report = _result(run_dir)
+    if report.status == "interrupted":
+        raise TrainingError(
+            f"training was interrupted from outside after step {report.steps:,}; it saved its state at the step boundary in {run_dir / 'checkpoints'}"
+        )
+    return report
 
 
 def environment(declaration: Declaration, error_file: Path) -> dict[str, str]:

@@ -31,12 +31,11 @@ Arrays = dict[str, np.ndarray]
 Predict = Callable[[Arrays], np.ndarray]
 
 MAX_LINEAR_VALUES = 50_000_000  # rows x dense columns that the linear model is fitted on
-LINEAR_STEPS = 200
-BOOSTING_ROUNDS = 500
-BOOSTING_PATIENCE = 20
-MAX_TREE_CATEGORIES = 255  # scikit-learn's bound; columns with more codes enter as ordered numbers
-WIDE = 256  # columns above which boosting gets fewer rounds
-WIDE_ROUNDS = 40
+WIDE = 256  # inputs above which less is spent on a fit: pictures would take minutes
+LINEAR_STEPS, WIDE_LINEAR_STEPS = 200, 50
+TREES: dict[str, Any] = {"max_iter": 500, "learning_rate": 0.1, "max_bins": 255}
+WIDE_TREES: dict[str, Any] = {"max_iter": 30, "learning_rate": 0.2, "max_bins": 31}
+TREE_PATIENCE = 20
 MAX_TREE_VALUES = 100_000_000  # rows x columns that boosting is fitted on
 MAX_CHUNK_VALUES = 20_000_000  # rows x columns predicted at a time
 ALL = slice(None)

@@ -166,6 +166,11 @@ def _diagnose(declaration: Declaration, probe: Probe, curve: Curve) -> tuple[str
     within = bool((scores >= 0).all() and (scores <= 1).all())
     if not math.isfinite(curve.losses[-1]):
         return "The loss is not finite after a few steps.", "look for log, division or sqrt of values near 0 in forward"
+    if float(scores.std(0).max()) < 1e-4:
+        return (
+            "All rows get the same scores: the inputs do not reach the output.",
+            "follow one input through forward; look for a dead activation or an input that is multiplied by 0",
+        )
     if declaration.task.kind == "binary" and within:
         return "All scores lie between 0 and 1: a sigmoid in the model.", "return log odds; the loss applies the sigmoid"
     if declaration.task.kind == "multiclass" and within and torch.allclose(scores.sum(1), torch.ones(len(scores)), atol=1e-3):
@@ -174,11 +179,6 @@ def _diagnose(declaration: Declaration, probe: Probe, curve: Curve) -> tuple[str
         return (
             "No score is below 0 though labels are: the output is bounded below (relu, softplus, exp?).",
             "end with a plain linear layer; labels are scaled to mean 0",
-        )
-    if float(scores.std(0).max()) < 1e-4:
-        return (
-            "All rows get the same scores: the inputs do not reach the output.",
-            "follow one input through forward; look for a dead activation or an input that is multiplied by 0",
         )
     if curve.losses[-1] > 0.9 * curve.losses[0]:
         return (

@@ -43,6 +43,9 @@ def everything(parallel: Parallel, folder: str) -> dict[str, Any]:
     results: dict[str, Any] = {"gradients": gradients(parallel), "scoring": scoring(parallel, Path(folder) / "scoring")}
     results["trained"] = trained(parallel, Path(folder))
     results["on_main"] = on_main(parallel)
+    parallel.barrier()
+    results["first"] = parallel.broadcast(torch.tensor([parallel.rank + 5])).item()
+    results["any"] = [parallel.any(parallel.rank == parallel.world_size - 1), parallel.any(False)]
     results["gathered"] = [part.decode() for part in parallel.gather_bytes(f"{parallel.rank}".encode() * parallel.rank)]
     return results
 

@@ -144,6 +144,7 @@ def test_a_parameter_without_gradient_is_named_and_not_hung_on(worlds: dict[int,
 def test_what_rank_zero_finds_or_raises_reaches_every_rank(worlds: dict[int, Any], size: int) -> None:
     for rank in worlds[size]:
         assert rank["on_main"] == [{"rank": 0}, "CheckpointError", "planted"]
+        assert rank["first"] == 5 and rank["any"] == [True, False]
         assert rank["gathered"] == [str(r) * r for r in range(size)]
 
 

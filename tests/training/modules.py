@@ -165,7 +165,7 @@ class Deaf(nn.Module):
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
-        self.level = nn.Parameter(torch.zeros(1, shape.outputs))
+        self.level = nn.Parameter(torch.full((1, shape.outputs), 0.3))
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         return self.level.expand(len(batch["numeric"]), -1)

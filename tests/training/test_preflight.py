@@ -216,7 +216,7 @@ def test_the_constant_that_overfitting_is_held_against_is_the_best_one(task: str
         return value
 
     optimizer.step(closure)
-    assert constant_loss(loss, label, outputs) == pytest.approx(float(closure()), rel=1e-4)
+    assert constant_loss(loss, label, outputs) == pytest.approx(float(closure().detach()), rel=1e-4)
 
 
 # -------------------------------------------------------------------------------------- whole runs

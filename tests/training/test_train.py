@@ -247,6 +247,20 @@ def test_scores_that_are_not_finite_name_their_rows(tmp_path: Path) -> None:
         go(make_run(tmp_path, arrays=arrays), tmp_path / "run")
 
 
+@pytest.mark.req("T11")
+def test_a_step_that_is_not_finite_changes_no_parameter(tmp_path: Path) -> None:
+    arrays = {"train": synthetic(60, 0), "val": synthetic(20, 1)}
+    arrays["train"]["numeric"][13] = 3e38
+    trainer = Trainer(make_run(tmp_path, arrays=arrays), tmp_path / "run", Parallel(), StopSignal())
+    before = []
+    with pytest.raises(NonFiniteError, match=rf"on rank 0 .*no parameter was changed by this step; see {tmp_path / 'run' / 'dumps'}"):
+        while True:
+            before.append(model_digest(trainer.model.state_dict()))
+            trainer._train_one_step()
+    assert model_digest(trainer.model.state_dict()) == before[-1]
+    assert trainer.state.step == len(before) - 1 == len(set(before)) - 1
+
+
 @pytest.mark.req("T8")
 def test_evaluation_restores_the_mode_of_every_module(tmp_path: Path) -> None:
     spec = make_run(tmp_path, model=SCRIPTED)

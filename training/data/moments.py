@@ -21,7 +21,6 @@ from training.data.engine import ident
 BITS = 62  # integers below 2^63, so that sums of up to 2^63 rows fit DECIMAL(38, 0)
 LARGEST = 1e300  # beyond it a difference of two values may overflow
 COLUMNS_PER_QUERY = 100
-QUANTILE_VALUES_PER_QUERY = 8_000_000  # exact quantiles hold their column in memory outside the engine's limit
 
 
 class Moments(NamedTuple):
@@ -83,25 +82,37 @@ def _extremes(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequen
     return found
 
 
-def column_quantiles(connection: duckdb.DuckDBPyConnection, table: str, levels: Mapping[str, Sequence[float]], rows: int) -> dict[str, tuple[float, ...]]:
-    """Exact quantiles (linear between order statistics), a few columns at a time so that memory stays bounded.
+def column_quantiles(
+    connection: duckdb.DuckDBPyConnection, table: str, levels: Mapping[str, Sequence[float]], present: Mapping[str, int]
+) -> dict[str, tuple[float, ...]]:
+    """Exact quantiles, linear between order statistics; the sort spills to disk, so memory stays bounded.
 
     Args:
         connection: an open engine.
         table: an SQL relation, e.g. `parquet(train)`.
-        levels: column → levels within [0, 1]; nulls of the column do not count.
-        rows: rows of the table; decides how many columns one query takes.
+        levels: column → levels within [0, 1].
+        present: column → how many of its values are no null, at least 1; nulls do not count.
 
     Returns:
         Column → one value per level.
 
-    Source: linear interpolation, Hyndman and Fan (1996), type 7, as in `numpy.quantile`.
+    Source: Hyndman and Fan (1996), type 7, as in `numpy.quantile`.
     """
-    found: dict[str, tuple[float, ...]] = {}
-    for chunk in _chunks(levels, max(1, QUANTILE_VALUES_PER_QUERY // max(rows, 1))):
-        parts = [f"quantile_cont({_number(c)}, [{', '.join(_double(level) for level in levels[c])}])" for c in chunk]
-        found |= {c: tuple(float(v) + 0.0 for v in values) for c, values in zip(chunk, _row(connection, table, parts), strict=True)}
-    return found
+    return {column: _quantiles(connection, table, column, wanted, present[column]) for column, wanted in levels.items()}
+
+
+def _quantiles(connection: duckdb.DuckDBPyConnection, table: str, column: str, levels: Sequence[float], present: int) -> tuple[float, ...]:
+    """One column at a time: the engine's own quantiles of several columns outgrow its memory limit."""
+    positions = [(present - 1) * level for level in levels]
+    ranks = sorted({math.floor(p) for p in positions} | {math.ceil(p) for p in positions})
+    ordered = f"select {_number(column)} as x, row_number() over (order by {_number(column)}) - 1 as place from {table} where {ident(column)} is not null"
+    found = connection.execute(f"select place, x from ({ordered}) where place in ({', '.join(map(str, ranks))})").fetchall()
+    values = {place: x + 0.0 for place, x in found}
+    return tuple(_between(values[math.floor(p)], values[math.ceil(p)], p - math.floor(p)) for p in positions)
+
+
+def _between(low: float, high: float, share: float) -> float:
+    return low + (high - low) * share
 
 
 def _row(connection: duckdb.DuckDBPyConnection, table: str, parts: Sequence[str]) -> list:

@@ -114,7 +114,7 @@ def _fit_numeric(train: _Train) -> tuple[list[NumericStats], dict[str, str]]:
     """Statistics of each numeric column, and those columns that say nothing with the reason."""
     moments = column_moments(train.connection, train.table, train.spec.numeric)
     levels = {c: found for c, m in moments.items() if m.present and (found := _levels(c, m, train.declaration))}
-    quantiles = column_quantiles(train.connection, train.table, levels, train.rows)
+    quantiles = column_quantiles(train.connection, train.table, levels, {c: m.present for c, m in moments.items()})
     fitted, dropped = [], {}
     for name, column in moments.items():
         if not column.present:

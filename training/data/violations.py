@@ -11,7 +11,7 @@ from schemas.config import ColumnConfig
 from schemas.errors import first_few
 from schemas.tables import allowed_values, arrow_schema, broken_rules, has_bad_elements, pandera_schema
 from training.data.columns import Resolved, family
-from training.data.engine import ident, literal, row, rows
+from training.data.engine import ident, literal, row, rows, without_nan
 from training.data.typed import key_sql, value_columns, wrong_shape_sql
 
 BATCH_ROWS, WIDE_BATCH_ROWS = 65_536, 2_048
@@ -66,8 +66,9 @@ def _repeated(connection: duckdb.DuckDBPyConnection, table: str, column: str, na
     groups = f"select {ident(column)} as value, count(*) as n from {table} where {ident(column)} is not null group by 1 having count(*) > 1"
     values, total = row(connection, f"select count(*), coalesce(sum(n), 0) from ({groups})")
     if values:
+        stand = "stands" if values == 1 else "stand"
         first = [r[0] for r in rows(connection, f"select value from ({groups}) order by value limit 5")]
-        yield f"column {name!r}: expected each value once ({what}), got {values} repeated ones in {total} rows, first: {first_few(first, values)}; {remedy}"
+        yield f"column {name!r}: expected each value once ({what}), but {values} {stand} in {total} rows, first: {first_few(first, values)}; {remedy}"
 
 
 def _found(connection: duckdb.DuckDBPyConnection, table: str, rules: list[Rule], ids: str | None) -> list[str]:
@@ -92,7 +93,8 @@ def _null_roles(resolved: Resolved) -> Iterator[Rule]:
     spec = resolved.spec
     for role, names in (("id", spec.id), ("group", spec.group), ("time", (spec.time,)), ("weight", (spec.weight,)), ("split", (spec.split,))):
         for name in (n for n in names if n is not None):
-            null = f"{ident(name)} is null"
+            value = without_nan(ident(name)) if resolved.types[name] in ("FLOAT", "DOUBLE") else ident(name)
+            null = f"({value}) is null"
             yield Rule(name, f"a value in each row (role {role})", null, "null", f"leave such rows out, e.g. data.filter: {name} is not null")
 
 
@@ -150,6 +152,8 @@ def _rule(column: str, name: str, resolved: Resolved, kinds: dict[str, Any]) -> 
     declared = "correct the rows, change the limit, or leave them out with data.filter"
     if name == "nulls" and column == resolved.spec.label:
         return Rule(column, "a label in each row", f"{c} is null", "null", "fill them in the source, or set data.null_labels: drop")
+    if column == "__time":
+        return Rule(str(resolved.spec.time), "finite times", f"{c} is null", "null", "leave rows of infinite time out with data.filter")
     if name == "nulls":
         return Rule(column, "no nulls", f"{c} is null", "null", "fill them in the source, or set nullable: true")
     if name == "finite":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import math
 from decimal import Decimal
 from typing import Any
@@ -60,14 +61,14 @@ EXPRESSIONS = [
     for expression in r"""
 2 * pi() * i / 24 ; sin(2 * pi() * i / 24) ; concat(b, '-', i) ; concat(x, z, f) ; concat(d, ts, tz) ; concat(dec, k, b, null) ; concat(ns, '|', ms)
 concat_ws(t, s, n, i) ; s || t ; i || s ; dayofyear(strptime(dteday, '%m/%d/%y')) ; strptime(dteday, '%m/%d/%y') + to_hours(k)
-make_timestamp(2000 + abs(k), 1 + abs(k) % 12, 28, 5, 6, abs(z)) ; make_timestamp(2000 + abs(k), 1 + abs(k) % 12, 28, 5, 6, abs(k))
+make_timestamp(2000 + abs(k), 1 + abs(k) % 12, 28, 5, 6, abs(z) + 56.4) ; make_timestamp(2000 + abs(k), 1 + abs(k) % 12, 28, 5, 6, abs(k))
 make_date(2000, abs(k), 28) ; s = '<30' ; s <> t ; s < t ; s >= t ; 10 * try_cast(substr(s, 2, 1) as integer) + 5 ; least(i, 125) ; least(i, x, z)
 greatest(x, z, f) ; greatest(s, t) ; greatest(d, e) ; least(ts, d) ; least(b, c) ; month(d) ; year(ts) ; day(ts) ; hour(ts) ; minute(ts) ; second(ts)
 quarter(d) ; week(d) ; dayofweek(d) ; weekday(ts) ; isodow(ts) ; dayofyear(ts) ; dayofmonth(d) ; isoyear(d) ; yearweek(d) ; year(tz) ; hour(tz)
 week(tz) ; hour(d) ; year(ns) ; second(ns) ; month(ms) ; date_part('dow', ts) ; date_part('epoch', ts) ; extract(doy from d) ; epoch(ts) ; epoch(d)
 epoch(tz) ; epoch(ts - d::timestamp) ; epoch(interval 14 month) ; epoch(to_months(k)) ; last_day(d) ; last_day(ts) ; date_trunc('year', ts)
 date_trunc('quarter', d) ; date_trunc('month', ts) ; date_trunc('week', ts) ; date_trunc('day', ts) ; date_trunc('hour', ts)
-date_trunc('minute', ts) ; date_trunc('second', ts) ; date_trunc('month', tz) ; date_diff('year', d, e) ; date_diff('quarter', d, e)
+date_trunc('minute', ts) ; date_trunc('second', ts) ; datetrunc('month', tz) ; date_diff('year', d, e) ; date_diff('quarter', d, e)
 date_diff('month', d, e) ; date_diff('week', d, e) ; date_diff('week', ts, e::timestamp + interval 5 hour)
 date_diff('week', e::timestamp + interval 5 hour, ts) ; date_diff('day', d, e) ; date_diff('day', ts, e) ; date_diff('hour', ts, e)
 date_diff('minute', d, ts) ; date_diff('second', d, ts) ; date_diff('hour', ts, tz) ; datediff('day', e, ts) ; d - e ; d + 3 ; 3 + d ; d - k
@@ -75,10 +76,10 @@ d + interval 1 month ; d - interval 1 month ; ts + interval 13 month ; ts - inte
 ts + to_days(k) ; ts + to_hours(k) ; ts + to_minutes(k) ; ts + to_seconds(z) ; ts + to_weeks(k) ; ts - to_milliseconds(z) ; ts + to_years(k)
 ts + (to_days(k) + to_hours(k) - to_minutes(3)) ; to_days(k) + ts ; ts + - to_days(k) ; epoch(ts - tz::timestamp) ; ts - (ts - d::timestamp)
 tz + interval 1 day ; d = e ; d < e ; d >= ts ; ts > tz ; ns > ts ; ns = ms ; d > '2000-01-01' ; ts between '1970-01-01' and '2021-01-01 10:00'
-i + k ; i - k ; i * k ; i / k ; i // k ; i % k ; -i ; - sm ; + i ; sm + sm ; sm * sm ; sm * 2 ; sm + 100 ; ub + 1 ; ub - 1 ; ub * 2 ; ub / 2 ; i + ub
-i * 1.5 ; i + 0.1 ; i - 0.25 ; i > 0.5 ; x > 0.5 ; x * 0.1 ; 0.1 + 0.2 ; dec + 1 ; dec * dec ; dec * 1.55 ; dec - i ; dec / 3 ; dec % 2 ; dec // 2
+i + k ; i - k ; i * k ; i / k ; i // k ; i % k ; -i ; - tiny ; + i ; tiny + tiny ; tiny * tiny ; tiny * 2 ; tiny + 100 ; ub + 1 ; ub - 1 ; ub * 2 ; ub / 2 ; i + ub
+i * 1.5 ; i + 0.1 ; i - 0.25 ; i > 0.5 ; x > 0.5 ; x * 0.1 ; 0.1 + 0.2 ; dec + 1 ; dec * 0.05 ; dec * 1.55 ; dec - i ; dec / 3 ; dec % 2 ; dec // 2
 -dec ; abs(dec) ; dec > x ; dec = 1.25 ; x + z ; x - z ; x * z ; x / z ; x // z ; x % z ; mod(x, z) ; mod(i, k) ; fmod(x, 2) ; f * 2 ; f / 3 ; f + z
-f % 2 ; -x ; - f ; x ** 2 ; z ^ 0.5 ; pow(z, k) ; power(x, 2) ; abs(i) ; abs(x) ; abs(sm) ; sign(x) ; sign(i) ; sign(dec) ; sqrt(x) ; cbrt(z) ; exp(z)
+f % 2 ; -x ; - f ; x ** 2 ; z ^ 0.5 ; pow(z, k) ; power(x, 2) ; abs(i) ; abs(x) ; abs(tiny) ; sign(x) ; sign(i) ; sign(dec) ; sqrt(x) ; cbrt(z) ; exp(z)
 exp(x) ; ln(z) ; ln(x) ; log(z) ; log(2, z) ; log10(x) ; log2(z) ; cos(z) ; tan(z) ; asin(z) ; acos(z) ; atan(x) ; atan2(x, z) ; sinh(z) ; cosh(z)
 tanh(x) ; radians(x) ; degrees(z) ; round(x) ; round(x, 2) ; round(x, -2) ; round(x, k) ; round(f) ; round(f, 1) ; round(i) ; round(i, -1)
 round(k, 2) ; round(dec) ; round(dec, 1) ; round(dec, -2) ; floor(x) ; ceil(x) ; ceiling(z) ; trunc(x) ; floor(i) ; ceil(i) ; floor(dec) ; ceil(dec)
@@ -90,7 +91,7 @@ i between 1 and k ; s between 'A' and 'b' ; case when x > 0 then 'pos' when x < 
 case when b then x else i end ; case when b then d end ; case s when '12' then 1 when '' then 2 else 3 end
 case when n ~~ '%e%' then null when length(trim(n)) > 0 then cast(n as double) end ; case when i = 0 then null else 1 // i end ; if(x > 1, 'a', t)
 coalesce(x, z, 0) ; coalesce(s, t, 'none') ; coalesce(i, 0) ; coalesce(d, e) ; coalesce(case when i <> 0 then 5 // i end, -1) ; nullif(i, 0)
-nullif(s, '') ; nullif(x, z) ; s like '%o%' ; s like '_%' ; s like 'a\%%' ; s not like 'H%' ; s ilike 'h%' ; s ilike '%É%' ; s like t ; contains(s, t)
+nullif(s, '') ; nullif(x, z) ; s like '%o%' ; s like '_%' ; s like 'a\%%' ; s not like 'H%' ; s ilike 'h%' ; s not ilike 'h%' ; s ilike '%É%' ; s like t ; contains(s, t)
 starts_with(s, t) ; prefix(s, 'a') ; ends_with(s, 'd') ; suffix(s, t) ; instr(s, t) ; strpos(s, 'o') ; position('o' in s) ; length(s) ; len(s)
 lower(s) ; upper(s) ; lcase(s) ; ucase(s) ; trim(s) ; ltrim(s) ; rtrim(s) ; trim(s, 'H d') ; ltrim(s, 'H') ; left(s, k) ; right(s, k)
 substr(s, 2, 1) ; substr(s, k) ; substr(s, k, 2) ; substr(s, 2, k) ; substring(s from 2 for 3) ; substring(s, k, k) ; replace(s, t, 'X')
@@ -103,10 +104,10 @@ cast(d as varchar) ; cast(ts as varchar) ; cast(tz as varchar) ; cast(ns as varc
 cast(dec as double) ; cast(dec as decimal(12,1)) ; cast(dec as decimal(15,4)) ; cast(z as decimal(10,2)) ; cast(i as decimal(20,2))
 cast(i as double) ; cast(i as float) ; cast(x as boolean) ; cast(i as boolean) ; cast(b as double) ; cast(b as integer) ; cast(d as timestamp)
 cast(ts as date) ; cast(tz as date) ; cast(ns as date) ; cast(ns as timestamp) ; cast(ms as timestamp) ; cast(ts as timestamp_s)
-cast(ts as timestamp_ms) ; cast(ts as timestamp_ns) ; cast(tz as timestamp) ; cast(ts as timestamptz) ; cast(concat(d, ' 10:11') as timestamp)
-cast(concat(d, ' 10:11:12.5+02:00') as timestamptz) ; cast(concat(d, ' 10:11:12.5+02:00') as timestamp) ; cast(cast(d as varchar) as date)
+cast(ts as timestamp_ms) ; cast(ts as timestamp_ns) ; cast(tz as timestamp) ; cast(ts as timestamptz) ; cast(d || ' 10:11' as timestamp)
+cast(d || ' 10:11:12.5+02:00' as timestamptz) ; cast(d || ' 10:11:12.5+02:00' as timestamp) ; cast(cast(d as varchar) as date)
 cast(cast(ts as varchar) as timestamp) ; cast(cast(cast(ns as varchar) as timestamp_ns) as varchar)
-strptime(cast(ts as varchar), '%Y-%m-%d %H:%M:%S') ; try_strptime(cast(ts as varchar), '%Y-%m-%d %H:%M:%S')
+strptime(cast(d as varchar), '%Y-%m-%d') ; try_strptime(cast(ts as varchar), '%Y-%m-%d %H:%M:%S')
 try_strptime(cast(ts as varchar), '%Y-%m-%d %H:%M:%S.%f') ; try_strptime(s, '%Y') ; cat = 'u' ; cat || '!' ; cat in ('u', 'w') ; cat ; cat is null ; i
 x ; s ; dec ; d is null and x > 1 or b ; 1 ; 'a' ; i + null ; string_split(s, '-')[1] ; list_extract(string_split(s, t), k)
 """.replace("\n", ";").split(";")
@@ -134,9 +135,14 @@ def types_of(table: pa.Table) -> dict[str, str]:
     return {row[0]: row[1] for row in ENGINE.execute("describe given").fetchall()}
 
 
+@functools.lru_cache(maxsize=256)
+def trees_of(expressions: tuple[str, ...], types: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    return portable({f"y{i}": e for i, e in enumerate(expressions)}, dict(types))
+
+
 def served(expressions: list[str], table: pa.Table, frame: pd.DataFrame | None = None) -> list[list[Any]]:
     """What serving gives for the same rows in a frame."""
-    trees = portable({f"y{i}": e for i, e in enumerate(expressions)}, types_of(table))
+    trees = trees_of(tuple(expressions), tuple(types_of(table).items()))
     found = derive(table.to_pandas(integer_object_nulls=True) if frame is None else frame, trees)
     return [list(found[f"y{i}"]) for i in range(len(expressions))]
 

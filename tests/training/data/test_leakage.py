@@ -172,3 +172,13 @@ def test_a_predefined_split_is_held_to_the_roles_too(tmp_path: Path) -> None:
     assert {r.name for r in report.failed} == {"group_overlap", "time_overlap"}
     with pytest.raises(LeakageError, match="correct the split column"):
         require_passed(report)
+
+
+@pytest.mark.req("D5")
+def test_validation_carved_out_of_a_predefined_train_shares_its_time_but_test_does_not(tmp_path: Path) -> None:
+    among = side(["d", "e"], ["p3", "p3"], [5.0, 15.0], [4.0, 5.0])
+    carved = declared(split={"kind": "predefined", "carve_val": 0.3})
+    assert result(check_overlap(*tables(tmp_path / "1", val=among), carved), "time_overlap").verdict == "pass"
+    assert result(check_overlap(*tables(tmp_path / "2", val=among), declared(split={"kind": "predefined"})), "time_overlap").verdict == "fail"
+    early = side(["f", "g"], ["p4", "p5"], [12.0, 210.0], [6.0, 7.0])
+    assert result(check_overlap(*tables(tmp_path / "3", val=among, test=early), carved), "time_overlap").verdict == "fail"

@@ -45,7 +45,7 @@ def derive(frame: pd.DataFrame, trees: Mapping[str, Tree], wanted: Collection[st
     _refuse_absent(frame, trees, missing)
     known: dict[str, Vector] = {}
     added = {name: series(_derived(name, frame, trees, known, null_texts), trees[name]["root"]["type"], frame.index) for name in missing}
-    return frame.assign(**added)
+    return pd.concat([frame, pd.DataFrame(added, index=frame.index)], axis=1)
 
 
 def raw_columns(trees: Mapping[str, Tree], wanted: Collection[str], present: Collection[str] = ()) -> dict[str, tuple[str, ...]]:

@@ -115,7 +115,8 @@ def _float_to_number(values: np.ndarray, target: str, scale: int) -> np.ndarray:
     """A decimal rounds halves away from zero, a whole number to the even one."""
     if target in ("FLOAT", "DOUBLE"):
         return _narrowed(values, target)
-    whole = half_away(values.astype(np.float64) * 10.0**scale) if is_decimal(target) else np.rint(values.astype(np.float64))
+    with np.errstate(over="ignore"):
+        whole = half_away(values.astype(np.float64) * 10.0**scale) if is_decimal(target) else np.rint(values.astype(np.float64))
     low, high = bounds(target)
     # compared as doubles: 2^63 - 1 is none, and 2^63 must not pass
     demand((whole >= float(low)) & (whole < float(high + 1)), f"a number is too large for {target}, or none")
@@ -142,9 +143,10 @@ def single_text(value: np.float32) -> str:
     >>> single_text(np.float32(0.1)), single_text(np.float32(1e10)), single_text(np.float32(1e-7))
     ('0.1', '10000000000.0', '1e-07')
     """
-    if not np.isfinite(value) or value == 0 or 1e-4 <= abs(float(value)) < 1e16:
-        return np.format_float_positional(value, unique=True, trim="0") if np.isfinite(value) else str(value)
-    return np.format_float_scientific(value, unique=True, trim="-", exp_digits=2)
+    if not np.isfinite(value):
+        return str(value)
+    scientific = np.format_float_scientific(value, unique=True, trim="-", exp_digits=2)
+    return np.format_float_positional(value, unique=True, trim="0") if -4 <= int(scientific.split("e")[1]) < 16 else scientific
 
 
 def decimal_text(value: int, scale: int) -> str:

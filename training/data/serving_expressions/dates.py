@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
 import re
 from collections.abc import Callable
 
 import numpy as np
 
 from .casts import half_away
-from .vectors import DAY, MICROS, BadRows, days_of, demand
+from .vectors import DAY, MICROS, BadRows, days_of_date, demand
 
 HOUR, MINUTE = 3600 * MICROS, 60 * MICROS
 MONTHS = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november", "december")
@@ -77,7 +76,7 @@ _OF_DAYS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "dayofweek": lambda days: _isodow(days) % 7,
     "dayofyear": lambda days: days - _month_start(_months(days) // 12 * 12) + 1,
 }
-_OF_DAYS |= {"dayofmonth": _OF_DAYS["day"], "weekofyear": _week, "weekday": _OF_DAYS["dayofweek"]}
+_OF_DAYS |= {"dayofmonth": _OF_DAYS["day"], "weekday": _OF_DAYS["dayofweek"]}
 _OF_MICROS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "hour": lambda micros: micros % DAY // HOUR,
     "minute": lambda micros: micros % HOUR // MINUTE,
@@ -176,7 +175,7 @@ def make_date(year: np.ndarray, month: np.ndarray, day: np.ndarray) -> np.ndarra
     Raises:
         BadRows: there is no such day.
     """
-    good = (year >= 1) & (year <= 9999) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
+    good = (np.abs(year) <= 9999) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
     demand(good, "no such date")
     months = (year - 1970) * 12 + month - 1
     days = _month_start(months) + day - 1
@@ -190,7 +189,8 @@ def make_timestamp(year: np.ndarray, month: np.ndarray, day: np.ndarray, hour: n
     Raises:
         BadRows: there is no such moment.
     """
-    demand((hour >= 0) & (hour <= 23) & (minute >= 0) & (minute <= 59) & (second >= 0) & (second < 60), "no such time of day")
+    midnight = (hour == 24) & (minute == 0) & (second == 0)  # the end of the day
+    demand(midnight | ((hour >= 0) & (hour <= 23) & (minute >= 0) & (minute <= 59) & (second >= 0) & (second < 61)), "no such time of day")
     return np.asarray(make_date(year, month, day) * DAY + hour * HOUR + minute * MINUTE + np.rint(second * MICROS).astype(np.int64))
 
 
@@ -218,7 +218,7 @@ def parse_format(text: str) -> list[Directive]:
         elif directive not in ("", "%"):
             raise ValueError(f"%{directive} in a format; the directives are {', '.join('%' + d for d in (*_DIGITS, *_NAMES, '%'))}")
         else:
-            steps.append(("", re.compile(r"\s*" if blank else re.escape(literal or "%"))))
+            steps.append(("", re.compile(r"\s+" if blank else re.escape(literal or "%"))))
     return steps
 
 
@@ -265,9 +265,9 @@ def _moment(found: dict[str, str]) -> int | None:
     hour = numbers.get("H", numbers.get("I", 0))
     if "p" in found:
         hour = hour % 12 + (12 if found["p"].lower() == "pm" else 0)
-    try:
-        days = days_of(datetime.date(year, 1, 1)) + numbers["j"] - 1 if "j" in numbers else days_of(datetime.date(year, month, numbers.get("d", 1)))
-    except ValueError:
+    days = days_of_date(year, 1, 1) if "j" in numbers else days_of_date(year, month, numbers.get("d", 1))
+    if days is None:
         return None
+    days += numbers.get("j", 1) - 1
     micros = int(found.get("f", "").ljust(6, "0")) if "f" in found else int(found.get("g", "").ljust(3, "0") or 0) * 1000
     return days * DAY + hour * HOUR + numbers.get("M", 0) * MINUTE + numbers.get("S", 0) * MICROS + micros

@@ -34,7 +34,6 @@ _FLOAT: dict[str, Callable[..., Any]] = {
     "log10": np.log10,
     "pow": np.power,
     "/": np.divide,
-    "fmod": np.fmod,
     "isnan": np.isnan,
     "isinf": np.isinf,
     "isfinite": np.isfinite,

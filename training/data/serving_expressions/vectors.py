@@ -190,7 +190,7 @@ def _typed(series: pd.Series, kind: str) -> np.ndarray:
 
 def _instants(series: pd.Series, kind: str) -> np.ndarray:
     unit = {1: "s", 1_000: "ms", MICROS: "us"}.get(UNITS[kind], "ns")
-    naive = series.dt.tz_convert("UTC").dt.tz_localize(None) if getattr(series.dtype, "tz", None) is not None else series
+    naive = series.dt.tz_convert("UTC").dt.tz_localize(None) if isinstance(series.dtype, pd.DatetimeTZDtype) else series
     return np.asarray(naive.to_numpy().astype(f"datetime64[{unit}]").astype(np.int64))
 
 
@@ -270,7 +270,7 @@ def _truth(value: Any) -> bool | None:
 def _moment(value: Any, kind: str) -> int | None:
     """A date as days, a timestamp in its unit; a timestamp is a date only at midnight."""
     if isinstance(value, str):
-        found = parse_moment(value, offset=True)
+        found = parse_moment(value, offset=True) if _ISO.match(value) else None
     elif isinstance(value, datetime.datetime | np.datetime64):
         found = _nanos(value)
     else:
@@ -294,8 +294,18 @@ def days_of(value: datetime.date) -> int:
     return value.toordinal() - 719_163
 
 
+def days_of_date(year: int, month: int, day: int) -> int | None:
+    """Days since 1970-01-01, also in year 0; None where there is no such day."""
+    cycles = int(year < 1)  # the calendar repeats after 400 years, which have 146,097 days
+    try:
+        return days_of(datetime.date(year + 400 * cycles, month, day)) - 146_097 * cycles
+    except ValueError:
+        return None
+
+
 _DATE = r"(\d{1,4})([-/ ])(\d{1,2})\2(\d{1,2})"
 _CLOCK = r"(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,9}))?)?"
+_ISO = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)  # other orders have two readings
 _MOMENT = re.compile(rf"{_DATE}(?:[T ]{_CLOCK}(?: ?(Z|UTC|[+-]\d{{2}}(?::?\d{{2}})?))?)?", re.ASCII)
 
 
@@ -309,18 +319,16 @@ def parse_moment(text: str, *, offset: bool) -> int | None:
     match = _MOMENT.fullmatch(text.strip(BLANKS))
     if match is None:
         return None
-    try:
-        days = days_of(datetime.date(int(match[1]), int(match[3]), int(match[4])))
-    except ValueError:
-        return None
+    days = days_of_date(int(match[1]), int(match[3]), int(match[4]))
     hour, minute, second = (int(match[i] or 0) for i in (5, 6, 7))
-    if (hour, minute, second) != (24, 0, 0) and (hour > 23 or minute > 59 or second > 59):
+    if days is None or ((hour, minute, second) != (24, 0, 0) and (hour > 23 or minute > 59 or second > 59)):
         return None
     seconds = days * 86_400 + hour * 3600 + minute * 60 + second
     if offset and match[9] and match[9][0] in "+-":
         digits = match[9][1:].replace(":", "")
         seconds -= int(match[9][0] + "1") * (int(digits[:2]) * 3600 + int(digits[2:] or 0) * 60)
-    return seconds * 1_000_000_000 + int((match[8] or "").ljust(9, "0"))
+    fraction = int((match[8] or "").ljust(9, "0"))
+    return None if hour == 24 and fraction else seconds * 1_000_000_000 + fraction
 
 
 # --------------------------------------------------------------------------------------- to a frame
