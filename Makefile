@@ -21,8 +21,10 @@ $(VENV)/.dev: $(VENV)/.runtime
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-run: $(VENV)/.runtime ## run the default example (or CONFIG=file.yaml) end to end and register its model
-	@test "$(CONFIG)" != examples/clinic_visits.yaml -o -f .bulkhead/data/clinic_visits.parquet || $(BIN)/python examples/clinic_visits.py .bulkhead/data/clinic_visits.parquet
+.bulkhead/data/clinic_visits.parquet: examples/clinic_visits.py | $(VENV)/.runtime
+	@$(BIN)/python examples/clinic_visits.py $@
+
+run: $(VENV)/.runtime $(if $(filter examples/clinic_visits.yaml,$(CONFIG)),.bulkhead/data/clinic_visits.parquet) ## run the default example (or CONFIG=file.yaml) end to end and register its model
 	@$(BIN)/bulkhead run $(CONFIG)
 
 test: check ## lint, types, layers and every test (under 12 minutes on 2 cores)

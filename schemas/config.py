@@ -203,7 +203,7 @@ class Declaration(Section):
     split: Split
     checks: ChecksConfig = ChecksConfig()
     normalize: NormalizeConfig = NormalizeConfig()
-    model: Model = ResMlpModel()
+    model: Model = MlpModel()
     loss: LossConfig = LossConfig()
     optimizer: Optimizer = AdamWConfig()
     schedule: Schedule = WarmupCosineSchedule()

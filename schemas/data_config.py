@@ -51,10 +51,10 @@ Column = Annotated[ColumnConfig, BeforeValidator(_column_shorthand)]
 class CsvConfig(Section):
     """How delimited text is read."""
 
-    delimiter: str = Field(",", min_length=1, max_length=1)
+    delimiter: str = Field(",", min_length=1, max_length=1, description="Between two values; a .tsv file is split at tabs.")
     quote: str = Field('"', max_length=1, description="Quote character; empty for files that do not quote.")
     null_values: tuple[str, ...] = Field(("",), description="Texts that stand for a null, e.g. ['', '?', 'NA'].")
-    header: bool = True
+    header: bool = Field(True, description="Whether the first line names the columns; without it they are column0, column1 …")
 
 
 class DataConfig(Section):

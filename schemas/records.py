@@ -64,6 +64,9 @@ class TableSpec(Record):
     tensors as fixed-size lists) and three of ours: `__id` (text, unique), `__key` (text: what the split
     hashes when no group is declared) and `__group` (text or null; several group columns joined).
     `__time` is float64: UTC epoch seconds of a date or timestamp column, or the number itself.
+
+    `derived`: trees of the derived features (see `training.data.serving_expressions`), by which the registered model
+    computes them. `null_texts`: texts that a delimited source had for null.
     """
 
     id: tuple[str, ...]
@@ -81,6 +84,8 @@ class TableSpec(Record):
     integer: tuple[str, ...] = ()
     boolean: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
+    derived: dict[str, dict[str, Any]] = {}
+    null_texts: tuple[str, ...] = ()
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -115,10 +120,15 @@ class TestTable(TableRef):
 
 
 class ValidatedTable(Record):
-    """The outcome of validation: the typed table, what its columns are, what was left out."""
+    """The outcome of validation: the typed table, what its columns are, what was left out.
+
+    `raw_rows`: Parquet with `__id` and, for some of the rows, the source columns that derived features are made of;
+    the export is tried on them. Null where no feature is derived.
+    """
 
     table: TableRef
     spec: TableSpec
+    raw_rows: FileRef | None = None
     filtered_rows: int = 0
     unlabelled_rows: int = 0
 
@@ -297,6 +307,7 @@ class RunSpec(Record):
     spec: TableSpec
     statistics: Statistics
     arrays: ArraysRef
+    raw_rows: FileRef | None = None
 
 
 class PreflightReport(Record):
@@ -367,11 +378,15 @@ class EvaluationReport(Record):
 
 
 class ExportedModel(Record):
-    """The self-contained model: `program` is the pt2 file, `spec` the JSON of columns."""
+    """The self-contained model: `program` is the pt2 file, `spec` the JSON of columns.
+
+    `expressions`: zip of the code that computes derived features from raw rows; null where there are none.
+    """
 
     program: FileRef
     spec: FileRef
     parity: float
+    expressions: FileRef | None = None
 
 
 class GateReport(Record):

@@ -72,6 +72,7 @@ class RunContext:
             spec=prepared.validated.spec,
             statistics=prepared.statistics,
             arrays=prepared.arrays,
+            raw_rows=prepared.validated.raw_rows,
         )
         write_atomic(self.run_dir / "resolved.json", spec.model_dump_json(indent=1))
         write_atomic(self.run_dir / "prepared.json", prepared.model_dump_json(indent=1))

@@ -10,7 +10,7 @@ from prefect.cache_policies import NO_CACHE
 
 from schemas.config import SPLITS, Declaration
 from schemas.home import home
-from schemas.records import CheckReport, SplitTables, ValidatedTable, digest_of
+from schemas.records import CheckReport, SplitTables, ValidatedTable
 from tasks.say import say
 from tasks.store import stored, stored_task
 from training.data.leakage import check_leakage, check_overlap, require_passed
@@ -18,9 +18,8 @@ from training.data.split import split
 
 
 def ledger_path(declaration: Declaration) -> Path:
-    """Where the frozen decisions of this model's split are kept: one file for a name and a way to split."""
-    way = digest_of({"split": declaration.split.model_dump(mode="json"), "label": declaration.data.named("label")})
-    return home() / "ledgers" / f"{declaration.name}-{way[:12]}"
+    """Where the frozen decisions of this model's splits are kept; the ledger itself tells ways of splitting apart."""
+    return home() / "ledgers" / declaration.name
 
 
 @stored_task(name="split rows", description="Decide the side of every row by hash, time or column, and write one file for each side.", tags=["data", "split"])

@@ -61,7 +61,7 @@ def baseline_predictions(declaration: Declaration, statistics: Statistics, array
     """
     train, val, rows = (load_arrays(arrays.side(name)) for name in ("train", "val", side))
     wanted = dict.fromkeys(("constant", *declaration.evaluate.baselines))
-    return {name: _FITTERS[name](declaration, statistics, train, val)(rows) for name in wanted}
+    return {name: _fit(name, declaration, statistics, train, val)(rows) for name in wanted}
 
 
 # ------------------------------------------------------------------------------------------- inputs
@@ -86,14 +86,18 @@ def _matrix(statistics: Statistics, arrays: Arrays, rows: slice = ALL) -> np.nda
 
 def _category_columns(statistics: Statistics) -> list[int]:
     """Columns of `_matrix` that hold category codes."""
-    first = statistics.num_numeric + sum(math.prod(t.shape) for t in statistics.tensor)
-    return list(range(first, first + len(statistics.categorical)))
+    width = _width(statistics)
+    return list(range(width - len(statistics.categorical), width))
+
+
+def _width(statistics: Statistics) -> int:
+    """Columns of `_matrix`."""
+    return statistics.num_numeric + sum(math.prod(t.shape) for t in statistics.tensor) + len(statistics.categorical)
 
 
 def _first_rows(statistics: Statistics, values: int) -> slice:
     """So many rows that their inputs stay within a number of values. Rows lie in the order of a hash: the first are a random sample."""
-    width = statistics.num_numeric + sum(math.prod(t.shape) for t in statistics.tensor) + len(statistics.categorical)
-    return slice(0, max(1000, values // max(1, width)))
+    return slice(0, max(1000, values // _width(statistics)))
 
 
 def _weight(arrays: Arrays, rows: slice) -> np.ndarray | None:
@@ -101,6 +105,12 @@ def _weight(arrays: Arrays, rows: slice) -> np.ndarray | None:
 
 
 # -------------------------------------------------------------------------------------------- fits
+
+
+def _fit(name: str, declaration: Declaration, statistics: Statistics, train: Arrays, val: Arrays) -> Predict:
+    """The named baseline; the constant where the rows that it would be fitted on hold one class only."""
+    label = train["label"][_first_rows(statistics, MAX_LINEAR_VALUES)]
+    return _FITTERS[name if (label != label[0]).any() else "constant"](declaration, statistics, train, val)
 
 
 def _constant(declaration: Declaration, statistics: Statistics, train: Arrays, val: Arrays) -> Predict:
@@ -118,7 +128,8 @@ def _linear(declaration: Declaration, statistics: Statistics, train: Arrays, val
     some = _first_rows(statistics, MAX_LINEAR_VALUES)
     one_hot = ("categories", OneHotEncoder(handle_unknown="ignore"), _category_columns(statistics))
     encode = ColumnTransformer([one_hot], remainder="passthrough", sparse_threshold=1.0)
-    model = Pipeline([("encode", encode), ("fit", Ridge() if declaration.task.kind == "regression" else LogisticRegression(max_iter=LINEAR_STEPS))])
+    steps = WIDE_LINEAR_STEPS if _width(statistics) > WIDE else LINEAR_STEPS
+    model = Pipeline([("encode", encode), ("fit", Ridge() if declaration.task.kind == "regression" else LogisticRegression(max_iter=steps))])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # capped steps: near enough for a baseline
         model.fit(_matrix(statistics, train, some), train["label"][some], fit__sample_weight=_weight(train, some))
@@ -128,22 +139,23 @@ def _linear(declaration: Declaration, statistics: Statistics, train: Arrays, val
 def _boosting(declaration: Declaration, statistics: Statistics, train: Arrays, val: Arrays) -> Predict:
     """Histogram gradient boosting with native categories, stopped early on the val rows."""
     some = _first_rows(statistics, MAX_TREE_VALUES)
-    inputs, columns = _matrix(statistics, train, some), _category_columns(statistics)
-    native = [i for i, c in zip(columns, statistics.categorical, strict=True) if len(c.values) + FIRST_VALUE <= MAX_TREE_CATEGORIES]
+    options = WIDE_TREES if _width(statistics) > WIDE else TREES
+    # scikit-learn takes as many categories as bins; columns with more enter as numbers, in the order of their codes
+    native = [i for i, c in zip(_category_columns(statistics), statistics.categorical, strict=True) if len(c.values) + FIRST_VALUE <= options["max_bins"]]
     make = HistGradientBoostingRegressor if declaration.task.kind == "regression" else HistGradientBoostingClassifier
     model = make(
         categorical_features=native or None,
-        max_iter=WIDE_ROUNDS if inputs.shape[1] > WIDE else BOOSTING_ROUNDS,
         early_stopping=True,
-        n_iter_no_change=BOOSTING_PATIENCE,
+        n_iter_no_change=TREE_PATIENCE,
         random_state=declaration.train.seed,
+        **options,
     )
     label = val["label"][some]
     known = np.isin(label, train["label"][some]) | (declaration.task.kind == "regression")
     held_out = {"X_val": _matrix(statistics, val, some)[known], "y_val": label[known]}
     if "weight" in train:
         held_out["sample_weight_val"] = val["weight"][some][known]
-    model.fit(inputs, train["label"][some], sample_weight=_weight(train, some), **held_out)
+    model.fit(_matrix(statistics, train, some), train["label"][some], sample_weight=_weight(train, some), **held_out)
     return _predictor(declaration, statistics, model)
 
 
@@ -159,7 +171,7 @@ def _predictor(declaration: Declaration, statistics: Statistics, model: Any) -> 
             return np.asarray(model.predict(inputs), dtype=np.float64) * statistics.target_scale + statistics.target_center
         probabilities = np.zeros((len(inputs), len(statistics.classes)))
         probabilities[:, model.classes_] = model.predict_proba(inputs)
-        return probabilities
+        return np.asarray(probabilities / probabilities.sum(axis=1, keepdims=True))  # scikit-learn's may be float32
 
     def predict(rows: Arrays) -> np.ndarray:
         step = _first_rows(statistics, MAX_CHUNK_VALUES).stop

@@ -88,10 +88,10 @@ def _evaluated(run: RunSpec, evaluation: EvaluationReport) -> tuple[np.ndarray, 
 
 def _champion(champion: LoadedModel, test: TestTable, ids: np.ndarray, classes: tuple[Any, ...]) -> np.ndarray:
     """The champion's predictions of the test table's rows; their order is checked against the ids."""
-    columns = [c["name"] for kind in ("numeric", "categorical", "tensor") for c in champion.spec[kind]]
+    columns = [c["name"] for kind in ("numeric", "categorical", "tensor", "raw") for c in champion.spec[kind]]
     parts, seen = [], []
     present = set(pq.read_schema(verify(test.file)).names)
-    for batch in arrow_batches(test.file.file, BATCH_ROWS, ["__id", *(c for c in columns if c in present)]):
+    for batch in arrow_batches(test.file.file, BATCH_ROWS, ["__id", *(c for c in dict.fromkeys(columns) if c in present)]):
         frame = batch.to_pandas()
         seen.append(frame.pop("__id").to_numpy())
         parts.append(champion.predict(frame))

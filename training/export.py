@@ -23,7 +23,7 @@ from schemas.digest import file_ref, verify, write_atomic
 from schemas.errors import IntegrityError
 from schemas.load import declare
 from schemas.records import ExportedModel, FileRef, NumericStats, RunSpec, Statistics, TestTable, TrainTable, ValTable, digest_of
-from training import serving
+from training import raw_columns, serving
 from training.data.apply import clip_bounds, quantile_points
 from training.metrics import predict
 from training.provenance import library_versions
@@ -127,14 +127,15 @@ def _column(values: Any) -> Tensor:
 
 
 def export_model(run: RunSpec, weights: Path, out_dir: Path, table: TrainTable | ValTable | TestTable) -> ExportedModel:
-    """`program.pt2` and `spec.json` in `out_dir`, proved equal to the network on real rows.
+    """`program.pt2`, `spec.json` and, for derived features, `expressions.zip` in `out_dir`, proved equal to the network on real rows.
 
     Args:
         run: what was trained.
         weights: the checkpoint's weights, loaded without unpickling any code.
         out_dir: created; files of an earlier export are replaced.
         table: the split's table of one side (validation is the usual choice): its first rows go through the
-            saved program as raw values, and the same rows of `run.arrays` through the network.
+            saved program as raw values (those from before features were derived), and the same rows of `run.arrays`
+            through the network.
 
     Returns:
         References to both files; `parity` is the largest difference found, in probability, or in standard
@@ -148,9 +149,12 @@ def export_model(run: RunSpec, weights: Path, out_dir: Path, table: TrainTable |
     network = reference_network(run, weights)
     out_dir.mkdir(parents=True, exist_ok=True)
     program = _save(Program(network, run.statistics, declaration.task.kind), run.statistics, out_dir / "program.pt2")
-    spec = make_spec(run, declaration, program)
-    found = parity(run, network, serving.load_program(program.path, spec), spec, table)
-    return ExportedModel(program=program, spec=write_atomic(out_dir / "spec.json", json.dumps(spec, indent=1, ensure_ascii=False)), parity=found)
+    expressions = raw_columns.write_code(run, out_dir)
+    spec = make_spec(run, declaration, program, expressions)
+    derive = serving.load_expressions(out_dir / raw_columns.EXPRESSIONS, spec)
+    found = parity(run, network, serving.load_program(program.path, spec), spec, table, derive)
+    written = write_atomic(out_dir / "spec.json", json.dumps(spec, indent=1, ensure_ascii=False))
+    return ExportedModel(program=program, spec=written, parity=found, expressions=expressions)
 
 
 def _save(program: Program, statistics: Statistics, path: Path) -> FileRef:
@@ -177,8 +181,8 @@ def probability_columns(classes: tuple[Any, ...]) -> list[str]:
     return [f"probability_{value}" for value in classes]
 
 
-def make_spec(run: RunSpec, declaration: Declaration, program: FileRef) -> dict[str, Any]:
-    """What serving must know besides the program: columns, vocabularies, fillings, classes, digests."""
+def make_spec(run: RunSpec, declaration: Declaration, program: FileRef, expressions: FileRef | None = None) -> dict[str, Any]:
+    """What serving must know besides the program: columns, vocabularies, fillings, classes, derived features, digests."""
     statistics = run.statistics
     return {
         "format": serving.FORMAT,
@@ -192,9 +196,9 @@ def make_spec(run: RunSpec, declaration: Declaration, program: FileRef) -> dict[
         "classes": list(statistics.classes),
         "class_dtype": _class_dtype(statistics.classes),
         "probability_columns": probability_columns(statistics.classes),
-        "derived": dict(declaration.data.derive),
+        **raw_columns.describe(run, expressions),
         "csv": declaration.data.csv.model_dump(mode="json"),
-        "null_texts": list(declaration.data.csv.null_values),
+        "null_texts": list(run.spec.null_texts),
         "program": {"file": Path(program.path).name, "sha256": program.sha256, "num_bytes": program.num_bytes},
         "statistics_sha256": digest_of(statistics),
         "versions": {name: version for name, version in library_versions().items() if name in ("torch", "numpy", "pandas", "mlflow")},
@@ -211,7 +215,14 @@ def _class_dtype(classes: tuple[Any, ...]) -> str:
 # ------------------------------------------------------------------------------------------- parity
 
 
-def parity(run: RunSpec, network: nn.Module, program: serving.Program, spec: dict[str, Any], table: TrainTable | ValTable | TestTable) -> float:
+def parity(
+    run: RunSpec,
+    network: nn.Module,
+    program: serving.Program,
+    spec: dict[str, Any],
+    table: TrainTable | ValTable | TestTable,
+    derive: serving.Derive | None = None,
+) -> float:
     """Largest difference between the served path from raw rows and the network on the stored arrays of those rows.
 
     Batches of 1, 3 and up to 256 rows go through the program. A regression is compared in standard deviations
@@ -220,12 +231,13 @@ def parity(run: RunSpec, network: nn.Module, program: serving.Program, spec: dic
     Raises:
         IntegrityError: the difference reaches 1e-6 or is not a number, naming where.
     """
-    declaration, frame = declare(run.declaration), _first_rows(table.file.file)
-    expected = predict(declaration, run.statistics, reference_scores(network, run.arrays.side(table.side), len(frame)))
+    declaration, stored = declare(run.declaration), _first_rows(table.file.file)
+    frame, places = raw_columns.as_raw(run, stored)
+    expected = predict(declaration, run.statistics, reference_scores(network, run.arrays.side(table.side), len(stored)))[places]
     unit = run.statistics.target_scale if declaration.task.kind == "regression" else 1.0
     worst = 0.0
     for rows in sorted({1, min(3, len(frame)), len(frame)}):
-        found = serving.run(program, serving.inputs(spec, frame.iloc[:rows]))
+        found = serving.run(program, serving.inputs(spec, frame.iloc[:rows], derive))
         difference = np.abs(found - expected[:rows]).reshape(rows, -1).max(axis=1) / unit
         if not (difference < PARITY).all():
             at = int(np.argmax(np.where(np.isnan(difference), np.inf, difference)))

@@ -1,6 +1,6 @@
 """The registry of models: put one in whole, fetch one only when its bytes are those that were registered.
 
-A version holds `program.pt2`, `spec.json` and `serving.py` (what predicts) beside `evidence.json`,
+A version holds `program.pt2`, `spec.json`, `serving.py` and, for derived features, `expressions.zip` (what predicts) beside `evidence.json`,
 `split_manifest.json` and `trained_on.npy` (what it may be believed for); the SHA-256 of each is a tag of the version.
 Alias `champion` is the version in use. It moves last, in one request, when the version was loaded back from the
 registry and predicted; the version it pointed to keeps alias `previous`, so that going back is one command.
@@ -27,23 +27,28 @@ from mlflow import MlflowClient
 from mlflow.entities import LoggedModel, LoggedModelOutput, Metric
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
-from mlflow.models import Model, ModelSignature
-from mlflow.types import ColSpec, Schema
-from mlflow.types.schema import AnyType
+from mlflow.models import Model
 
 from schemas.digest import sha256_file, verify
 from schemas.errors import IntegrityError, RegistryError
 from schemas.records import Evidence, ExportedModel, GateReport, Registered, RunSpec
 from training import serving
 from training.provenance import masked
+from training.signature import input_columns, input_example, signature
 from training.tracking import DIGEST_LENGTH, Tracker
 
 CHAMPION, PREVIOUS = "champion", "previous"
-FILES = {"program": "program.pt2", "spec": "spec.json", "evidence": "evidence.json", "split_manifest": "split_manifest.json", "trained_on": "trained_on.npy"}
+FILES = {
+    "program": "program.pt2",
+    "spec": "spec.json",
+    "expressions": "expressions.zip",
+    "evidence": "evidence.json",
+    "split_manifest": "split_manifest.json",
+    "trained_on": "trained_on.npy",
+}
 CODE, MLMODEL = "serving.py", "MLmodel"  # the latter names the code that MLflow runs
 DIGEST_TAG = "bulkhead.sha256."
 REQUIRED = ("mlflow", "torch", "numpy", "pandas", "pyarrow")
-OUTPUT_TYPES = {"bool": "boolean", "int64": "long", "float64": "double", "str": "string"}
 
 
 # ----------------------------------------------------------------------------------------- fetching
@@ -209,6 +214,7 @@ def register(
     client, name = tracker.client, run.name
     with tempfile.TemporaryDirectory(prefix="bulkhead-register-") as scratch, refused(name, tracker.uri):
         files = {"program": program, "spec": Path(exported.spec.path)} | _write_evidence(Path(scratch), evidence, trained_on, split_manifest)
+        files |= {"expressions": verify(exported.expressions)} if exported.expressions else {}
         folder = Path(scratch) / "model"
         logged = _log_model(tracker, spec, files, folder, evidence)
         tags = version_tags(
@@ -271,13 +277,14 @@ def _log_model(tracker: Tracker, spec: dict[str, Any], files: Mapping[str, Path]
     client = tracker.client
     experiment = client.get_run(tracker.run_id).info.experiment_id
     logged = client.create_logged_model(experiment, name=spec["name"], source_run_id=tracker.run_id, model_type="bulkhead")
+    example = input_example(spec)
     with environment(MLFLOW_SKIP_PIP_REQUIREMENTS_CHECK="true", MLFLOW_ALLOW_PICKLE_DESERIALIZATION="false"):
         mlflow.pyfunc.save_model(
             path=str(folder),
             python_model=serving.__file__,
             artifacts={key: str(path) for key, path in files.items()},
             signature=signature(spec),
-            input_example=input_example(spec),
+            input_example=example if list(example.columns) == input_columns(spec) else None,  # MLflow would check it against the signature
             pip_requirements=[f"{library}=={metadata.version(library).partition('+')[0]}" for library in REQUIRED],
             mlflow_model=Model(artifact_path=logged.artifact_location, run_id=tracker.run_id, model_uuid=logged.model_id, model_id=logged.model_id),
             metadata={"name": spec["name"], "run_id": spec["run_id"], "program_sha256": spec["program"]["sha256"]},
@@ -360,32 +367,3 @@ def _move_alias(client: MlflowClient, name: str, alias: str, version: str, gate:
     if holder is not None and alias == CHAMPION:
         client.set_registered_model_alias(name, PREVIOUS, holder)
     client.set_registered_model_alias(name, alias, version)
-
-
-# ------------------------------------------------------------------------------------------ columns
-
-
-def signature(spec: dict[str, Any]) -> ModelSignature:
-    """Named columns, all required, extra ones ignored.
-
-    Inputs are of type Any: MLflow refuses int64 for a declared double (it takes int32 and float32), a float column
-    with a null for a declared long, and every number for a declared string. serving.py does the checking, by name
-    and row.
-    """
-    names = [c["name"] for kind in ("numeric", "categorical", "tensor") for c in spec[kind]]
-    outputs = [ColSpec(OUTPUT_TYPES[spec["class_dtype"]] if spec["classes"] else "double", "prediction")]
-    outputs += [ColSpec("double", name) for name in spec["probability_columns"]]
-    return ModelSignature(inputs=Schema([ColSpec(AnyType(), name) for name in names]), outputs=Schema(outputs))
-
-
-def input_example(spec: dict[str, Any]) -> pd.DataFrame:
-    """Two made-up rows: train means, the most frequent category, empty tensors. No row of the data is copied into the registry."""
-    columns: dict[str, Any] = {}
-    for column in spec["numeric"]:
-        typical = column["typical"] or 0.0
-        columns[column["name"]] = [typical >= 0.5] * 2 if column["boolean"] else [typical, float(round(typical))]
-    for column in spec["categorical"]:
-        columns[column["name"]] = [column["values"][0] if column["values"] else None, column["values"][-1] if column["values"] else None]
-    for column in spec["tensor"]:
-        columns[column["name"]] = [np.zeros(column["shape"], dtype=column["dtype"]).tolist()] * 2
-    return pd.DataFrame(columns)

@@ -1,16 +1,15 @@
 """Score a file with a registered model: `bulkhead predict MODEL_URI IN OUT`.
 
-Rows are read as training read its source (same delimiter, null texts and derived columns), in batches, and written
-with all their columns and the predictions beside them, whole or not at all.
+Rows are read as training read its source (same delimiter and null texts), in batches, and written with all their columns
+and the predictions beside them, whole or not at all. The model itself derives what it needs.
 """
 
 from __future__ import annotations
 
 import gzip
 import os
-import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from schemas.config import CsvConfig, DataConfig
 from schemas.digest import fsync_folder
 from schemas.errors import DataError, first_few
 from training.data.engine import connect, rows
-from training.data.expressions import derived_sql
 from training.data.source import fingerprint, relation_sql
 from training.registry import LoadedModel, load_model
 from training.tracking import default_tracking_uri
@@ -38,7 +36,7 @@ def predict_file(model_uri: str, in_path: Path, out_path: Path, tracking_uri: st
 
     Args:
         model_uri: `models:/NAME@champion`, `models:/NAME/3`, or a folder with a model.
-        in_path: Parquet, CSV, CSV.gz or Arrow; a folder or glob of them. Needs the model's feature columns only.
+        in_path: Parquet, CSV, CSV.gz or Arrow; a folder or glob of them. Needs the model's raw columns only.
         out_path: `.parquet`, `.csv` or `.csv.gz`; replaced when it exists.
         tracking_uri: address of the registry; default: MLFLOW_TRACKING_URI, else the one in the Bulkhead home.
 
@@ -63,7 +61,6 @@ def _scored(model: LoadedModel, data: DataConfig, connection: duckdb.DuckDBPyCon
     taken = [name for name in ("prediction", *model.spec["probability_columns"]) if name in own]
     if taken:
         raise DataError(f"{data.uri}: has columns named {first_few(map(repr, taken))} already, where the predictions go; rename or drop them")
-    relation = derived_sql(connection, relation, wanted_expressions(model.spec, own))
     for batch in connection.sql(f"select * from {relation}").to_arrow_reader(BATCH_ROWS):
         try:
             found = model.predict(batch.to_pandas(integer_object_nulls=True))
@@ -71,16 +68,6 @@ def _scored(model: LoadedModel, data: DataConfig, connection: duckdb.DuckDBPyCon
             raise DataError(f"{data.uri}: {error}") from error
         columns = {name: batch.column(name) for name in own} | {name: pa.array(found[name]) for name in found.columns}
         yield pa.RecordBatch.from_pydict(columns)
-
-
-def wanted_expressions(spec: Mapping[str, Any], present: list[str]) -> dict[str, str]:
-    """Derived columns that the model needs and the file lacks, with those that they build on, in the declared order."""
-    wanted = {c["name"] for kind in ("numeric", "categorical", "tensor") for c in spec[kind]} - set(present)
-    needed: dict[str, str] = {}
-    for name, expression in reversed(list(spec["derived"].items())):
-        if name in wanted or any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", other) for other in needed.values()):
-            needed = {name: expression} | needed
-    return {name: expression for name, expression in needed.items() if name not in present}
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Predict from raw rows, alone: this file, `program.pt2` and `spec.json` are the whole registered model.
 
+Where features are derived, `expressions.zip` holds the code that computes them from raw columns.
 MLflow ships and runs this very file with the model (models from code), so it imports nothing of the project
 that made it. Load it with `mlflow.pyfunc.load_model("models:/NAME@champion")` and call `predict(frame)`.
 
@@ -12,9 +13,12 @@ N rows, D numeric columns, C categorical columns or classes.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import math
+import sys
 import warnings
+import zipimport
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -32,6 +36,7 @@ FORMAT = 1
 ROWS_PER_CALL, VALUES_PER_CALL = 1024, 2**18  # bound memory; results do not depend on them beyond float64 rounding
 UNKNOWN, NULL, FIRST = 0, 1, 2  # category codes: unknown, null, then the vocabulary
 Program = Callable[[dict[str, torch.Tensor]], torch.Tensor]
+Derive = Callable[..., pd.DataFrame]  # see `derive` of the expressions
 
 
 # ------------------------------------------------------------------------------------------ loading
@@ -55,14 +60,44 @@ def load_program(path: str | Path, spec: dict[str, Any]) -> Program:
     Raises:
         ValueError: the program's SHA-256 differs from the spec's; nothing of it was read.
     """
-    found = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    expected = spec["program"]["sha256"]
-    if found != expected:
-        raise ValueError(
-            f"{path}: SHA-256 is {found[:12]}…, the spec says {expected[:12]}…: the program was changed after its export; fetch or register the model again"
-        )
+    _verify(path, spec["program"]["sha256"], "program")
     program: Program = torch.export.load(path).module()
     return program
+
+
+def load_expressions(path: str | Path, spec: dict[str, Any]) -> Derive | None:
+    """The function that adds derived features to raw rows, its code read only after its bytes were found right; None without such features.
+
+    The module's name holds the digest of its sources: models of several versions do not share their code by accident.
+
+    Raises:
+        ValueError: the code's SHA-256 differs from the spec's; nothing of it was run.
+    """
+    if spec["expressions"] is None:
+        return None
+    _verify(path, spec["expressions"]["sha256"], "code of the derived features")
+    name = spec["expressions"]["module"]
+    if name not in sys.modules:
+        found = zipimport.zipimporter(str(path)).find_spec(name)
+        if found is None or found.loader is None:
+            raise ValueError(f"{path}: expected the module {name}, which is not in it; fetch or register the model again")
+        module = importlib.util.module_from_spec(found)
+        sys.modules[name] = module  # its parts import each other by this name
+        try:
+            found.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    derive: Derive = sys.modules[name].derive
+    return derive
+
+
+def _verify(path: str | Path, expected: str, what: str) -> None:
+    found = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    if found != expected:
+        raise ValueError(
+            f"{path}: SHA-256 is {found[:12]}…, the spec says {expected[:12]}…: the {what} was changed after its export; fetch or register the model again"
+        )
 
 
 # ------------------------------------------------------------------------------------------ columns
@@ -165,21 +200,28 @@ def _dense(value: Any) -> np.ndarray:
 # --------------------------------------------------------------------------------------- prediction
 
 
-def inputs(spec: dict[str, Any], frame: pd.DataFrame) -> dict[str, torch.Tensor]:
+def inputs(spec: dict[str, Any], frame: pd.DataFrame, derive: Derive | None = None) -> dict[str, torch.Tensor]:
     """Raw named columns as the program's inputs: `numeric` float64 [N, D], `categorical` int64 [N, C], `tensor_<column>`.
+
+    Args:
+        spec: of the model.
+        frame: raw rows; a derived feature that is there is taken as given.
+        derive: from `load_expressions`.
 
     Raises:
         ValueError: a column is missing or given twice, or a value is refused.
     """
     columns = [*spec["numeric"], *spec["categorical"], *spec["tensor"]]
     absent = [c["name"] for c in columns if c["name"] not in frame.columns]
-    if absent:
-        derived = {name: spec["derived"][name] for name in absent if name in spec["derived"]}
-        raise ValueError(f"missing columns: {', '.join(map(repr, absent))}" + (f"; derive them first: {derived}" if derived else ""))
-    repeated = [c["name"] for c in columns if isinstance(frame[c["name"]], pd.DataFrame)]
+    derived = [name for name in absent if derive is not None and name in spec["derived"]]
+    if len(absent) > len(derived):
+        raise ValueError(f"missing columns: {', '.join(repr(name) for name in absent if name not in derived)}")
+    repeated = [c["name"] for c in columns if c["name"] not in derived and isinstance(frame[c["name"]], pd.DataFrame)]
     if repeated:
         raise ValueError(f"columns given twice: {', '.join(map(repr, repeated))}; keep one of each")
     nulls = tuple(spec["null_texts"])
+    if derive is not None and derived:
+        frame = derive(frame, spec["derived"], derived, nulls)
     blocks = {f"tensor_{c['name']}": tensors(frame[c["name"]], c) for c in spec["tensor"]}
     if spec["numeric"]:
         blocks["numeric"] = np.stack([numbers(frame[c["name"]], c, nulls) for c in spec["numeric"]], axis=1)
@@ -198,13 +240,13 @@ def run(program: Program, batch: dict[str, torch.Tensor]) -> np.ndarray:
     return np.asarray(torch.cat(parts).numpy())
 
 
-def predict(spec: dict[str, Any], program: Program, frame: pd.DataFrame) -> pd.DataFrame:
+def predict(spec: dict[str, Any], program: Program, frame: pd.DataFrame, derive: Derive | None = None) -> pd.DataFrame:
     """A row of predictions for each row of the frame, under its index.
 
     Raises:
         ValueError: see `inputs`.
     """
-    batch = inputs(spec, frame)
+    batch = inputs(spec, frame, derive)
     if spec["task"] == "regression":
         return pd.DataFrame({"prediction": run(program, batch) if len(frame) else np.empty(0)}, index=frame.index)
     found = run(program, batch) if len(frame) else np.empty((0, len(spec["classes"])))
@@ -217,13 +259,14 @@ class RawRows(mlflow.pyfunc.PythonModel):
     """What MLflow loads: the program behind its columns."""
 
     def load_context(self, context: Any) -> None:
-        """Read the spec, verify the program's bytes, load it.
+        """Read the spec, verify the bytes of the program and of the derived features' code, load them.
 
         Raises:
-            ValueError: the spec is of another format, or the program was changed after its export.
+            ValueError: the spec is of another format, or one of the files was changed after its export.
         """
         self.spec = read_spec(context.artifacts["spec"])
         self.program = load_program(context.artifacts["program"], self.spec)
+        self.derive = load_expressions(context.artifacts.get("expressions", ""), self.spec)
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
         """Predictions for a frame of raw rows; see the head of this file.
@@ -231,7 +274,7 @@ class RawRows(mlflow.pyfunc.PythonModel):
         Raises:
             ValueError: a column is missing, or a value is refused, with column and rows.
         """
-        return predict(self.spec, self.program, pd.DataFrame(model_input))
+        return predict(self.spec, self.program, pd.DataFrame(model_input), self.derive)
 
 
 mlflow.models.set_model(RawRows())

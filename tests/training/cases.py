@@ -9,18 +9,22 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from torch import Tensor, nn
 
 from schemas.config import Declaration
+from schemas.digest import file_ref
 from schemas.load import declare
 from schemas.records import RunSpec, SplitTables
 from tests.training.data.sides import split_of, validated
 from training.data.columns import Resolved, resolve
 from training.data.engine import connect
+from training.data.expressions import derived_sql
 from training.data.normalize import fit
+from training.data.portable import portable
 from training.data.shards import materialise
-from training.data.typed import typed_sql
+from training.data.typed import raw_names, typed_sql
 from training.models.build import build_model
 from training.models.shape import ModelShape
 from training.reference import reference_scores
@@ -39,6 +43,16 @@ COLUMNS: dict[str, Any] = {
     "dose": "categorical",
     "scan": {"kind": "tensor", "shape": [4, 4]},
 }
+DERIVE = {  # of raw columns that are features, too, or none, and of each other
+    "seen_at": "strptime(seen, '%m/%d/%y') + to_hours(hour)",
+    "season": "sin(2 * pi() * dayofyear(seen_at) / 365.25)",
+    "shift": "concat(smoker, '-', hour // 6)",
+    "decade": "case when age > 0 then floor(age / 10) end",
+    "known_days": "coalesce(date_diff('day', born, seen_at), -1)",
+    "alias": "least(rank, 3)",
+}
+DERIVED: dict[str, Any] = {"season": "numeric", "shift": "categorical", "decade": "categorical", "known_days": "numeric", "alias": "categorical"}
+DERIVED |= dict.fromkeys(("seen", "hour", "born", "rank", "seen_at"), "ignore")
 LABELS = {"binary": ["no", "yes"], "multiclass": [10, 20, 30], "regression": []}
 SIZES = {"train": 120, "val": 40, "test": 50}
 
@@ -82,6 +96,15 @@ def raw_rows(rows: int, seed: int, task: str, side: str = "train") -> pd.DataFra
     )
 
 
+def with_source_columns(frame: pd.DataFrame, seed: int) -> pd.DataFrame:
+    """Columns that `DERIVE` needs: a date as text, an hour, a birthday and a rank, the last two with nulls."""
+    rng, rows = np.random.default_rng(seed), len(frame)
+    born = [None if u < 0.2 else day for u, day in zip(rng.random(rows), pd.to_datetime(rng.integers(-9000, 9000, rows), unit="D").date, strict=True)]
+    seen = [f"{m}/{d}/{y:02d}" for y, m, d in zip(rng.integers(0, 25, rows), rng.integers(1, 13, rows), rng.integers(1, 29, rows), strict=True)]
+    rank = pd.array([None if u < 0.2 else int(8 * u) for u in rng.random(rows)], dtype="Int64")
+    return frame.assign(seen=seen, hour=rng.integers(0, 24, rows), born=born, rank=rank)
+
+
 def arrow(frame: pd.DataFrame) -> pa.Table:
     """The raw frame as its Parquet file would hold it; tensors as flat lists."""
     plain = frame.drop(columns="scan", errors="ignore")
@@ -93,16 +116,27 @@ def typed(frame: pd.DataFrame, declaration: Declaration) -> tuple[pa.Table, Reso
     """The frame as validation types it."""
     with closing(connect()) as connection:
         connection.register("given", arrow(frame))
-        types = {name: kind for name, kind, *_ in connection.execute("describe given").fetchall()}
-        resolved = resolve(types, declaration)
-        return connection.sql(f"select * from {typed_sql(resolved, 'given')}").to_arrow_table(), resolved
+        relation = derived_sql(connection, "given", declaration.data.derive)
+        types = {r: {name: kind for name, kind, *_ in connection.execute(f"describe select * from {r}").fetchall()} for r in ("given", relation)}
+        resolved = resolve(types[relation], declaration)
+        trees = portable(declaration.data.derive, types["given"], resolved.spec.features)
+        resolved = resolved._replace(spec=resolved.spec.model_copy(update={"derived": trees}))
+        return connection.sql(f"select * from {typed_sql(resolved, relation)}").to_arrow_table(), resolved
 
 
-def declaration_of(task: str, model: dict[str, Any] | None = None, ignored: tuple[str, ...] = (), **sections: Any) -> Declaration:
-    """A declaration over the made-up clinic; `ignored` features are left out."""
+def source_rows(tables: list[pa.Table], resolved: Resolved) -> pa.Table:
+    """What validation keeps of the source for the features that are derived; the tables lose it."""
+    names = {"__id": "__id", **{stored: name for name, stored in raw_names(resolved.spec).items()}}
+    return pa.concat_tables([table.select(list(names)).rename_columns(list(names.values())) for table in tables])
+
+
+def declaration_of(
+    task: str, model: dict[str, Any] | None = None, ignored: tuple[str, ...] = (), derive: dict[str, str] | None = None, **sections: Any
+) -> Declaration:
+    """A declaration over the made-up clinic; `ignored` features are left out, `derive` adds those of `DERIVED`."""
     tree = {
         "name": "clinic",
-        "data": {"uri": "clinic.parquet", "columns": {**COLUMNS, **dict.fromkeys(ignored, "ignore")}},
+        "data": {"uri": "clinic.parquet", "columns": {**COLUMNS, **(DERIVED if derive else {}), **dict.fromkeys(ignored, "ignore")}, "derive": derive or {}},
         "task": {"kind": task},
         "split": {"kind": "group"},
         "model": model or {"kind": "mlp", "hidden": [16]},
@@ -126,11 +160,13 @@ def make_case(folder: Path, task: str = "binary", seed: int = 0, steps: int = 0,
     """
     declaration = declaration_of(task, **options)
     raw = {side: raw_rows(n, seed + i, task, f"{side}{seed}") for i, (side, n) in enumerate(SIZES.items())}
+    if declaration.data.derive:
+        raw = {side: with_source_columns(frame, seed + i) for i, (side, frame) in enumerate(raw.items())}
     tables = {side: typed(frame, declaration) for side, frame in raw.items()}
-    split = split_of(
-        folder / "split", **{side: dict(zip(t.column_names, (c.combine_chunks() for c in t.columns), strict=True)) for side, (t, _) in tables.items()}
-    )
+    sides = {side: {n: t.column(n).combine_chunks() for n in t.column_names if not n.startswith("__raw_")} for side, (t, _) in tables.items()}
+    split = split_of(folder / "split", **sides)
     spec = tables["train"][1].spec
+    pq.write_table(source_rows([table for table, _ in tables.values()], tables["train"][1]), folder / "raw_rows.parquet")
     statistics = fit(split.train, spec, declaration)  # type: ignore[arg-type]
     arrays = materialise(split, validated(split, spec), statistics, declaration, folder / "arrays")
     run = RunSpec(
@@ -140,6 +176,7 @@ def make_case(folder: Path, task: str = "binary", seed: int = 0, steps: int = 0,
         spec=spec,
         statistics=statistics,
         arrays=arrays,
+        raw_rows=file_ref(folder / "raw_rows.parquet") if spec.derived else None,
     )
     return Case(declaration, run, split, raw, write_weights(folder / f"weights-{weight_seed}.pt", run, steps, weight_seed))
 

@@ -122,6 +122,26 @@ def test_pictures_are_flattened_and_scaled(tmp_path: Path, task: str) -> None:
     assert values["boosting"] > values["constant"]
 
 
+@pytest.mark.req("P8")
+@pytest.mark.parametrize("keys", [("numeric",), ("categorical",)])
+def test_any_kind_of_column_may_be_absent(tmp_path: Path, keys: tuple[str, ...]) -> None:
+    declaration = declare("multiclass")
+    sides = {side: {k: a for k, a in make_arrays("multiclass", 1000, i).items() if k in (*keys, "label")} for i, side in enumerate(("train", "val", "test"))}
+    run = write_run(tmp_path, declaration, sides=sides)
+    absent = {k: () for k in ("numeric", "categorical") if k not in keys}
+    found = baseline_metrics(declaration, run.statistics.model_copy(update=absent), run.arrays)
+    assert all(values["log_loss"] < found["constant"]["log_loss"] for name, values in found.items() if name != "constant")  # type: ignore[operator]
+
+
+@pytest.mark.req("S2")
+def test_one_class_alone_leaves_the_constant(tmp_path: Path) -> None:
+    declaration = declare("binary")
+    run = write_run(tmp_path, declaration, sides={"train": {**make_arrays("binary", 100), "label": np.ones(100, np.int64)}})
+    found = baseline_predictions(declaration, run.statistics, run.arrays)
+    for predictions in found.values():
+        np.testing.assert_array_equal(predictions, found["constant"])
+
+
 # ----------------------------------------------------------------------------------------- verdict
 
 

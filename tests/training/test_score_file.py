@@ -16,7 +16,7 @@ from tests.training.mlflow_home import blank_database
 from training.data.unseen import trained_keys
 from training.export import export_model
 from training.registry import LoadedModel, load_champion, register
-from training.score_file import predict_file, wanted_expressions
+from training.score_file import predict_file
 from training.tracking import SQLITE, start_run
 
 __all__ = ["blank_database"]
@@ -68,19 +68,6 @@ def test_many_rows_go_through_in_batches_with_nulls_only_in_some(registry: Regis
     np.testing.assert_allclose(
         pd.read_parquet(tmp_path / "out.parquet")["probability_yes"], registry.champion.predict(frame)["probability_yes"], rtol=0, atol=1e-12
     )
-
-
-@pytest.mark.req("R4")
-def test_derived_columns_that_the_model_needs_are_made_from_the_file(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = registry.champion.spec | {"derived": {"day": "cents / 100 / 365", "label_of": "outcome = 'x'", "income": "day * 365", "other": "1"}}
-    assert wanted_expressions(spec, [c for c in registry.rows.columns if c != "income"]) == {"day": "cents / 100 / 365", "income": "day * 365"}
-    assert wanted_expressions(spec, list(registry.rows.columns)) == {}
-    monkeypatch.setattr("training.score_file.load_model", lambda uri, tracking: dataclasses.replace(registry.champion, spec=spec))
-    registry.rows.drop(columns="income").assign(cents=registry.rows["income"] * 100).to_parquet(tmp_path / "rows.parquet")
-    predict_file(URI, tmp_path / "rows.parquet", tmp_path / "out.parquet", registry.uri)
-    found = pd.read_parquet(tmp_path / "out.parquet")
-    assert "income" not in found.columns
-    np.testing.assert_allclose(found["probability_yes"], registry.wanted["probability_yes"], rtol=0, atol=1e-9)
 
 
 @pytest.mark.req("S2")

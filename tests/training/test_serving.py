@@ -133,13 +133,6 @@ def test_missing_and_repeated_columns_are_refused_by_name(served: Served) -> Non
         served(pd.concat([served.rows, served.rows[["age"]]], axis=1))
 
 
-@pytest.mark.req("S2")
-def test_a_missing_derived_column_is_named_with_its_expression(served: Served) -> None:
-    spec = served.spec | {"derived": {"income": "wage * 12"}}
-    with pytest.raises(ValueError, match=r"missing columns: 'income'; derive them first: \{'income': 'wage \* 12'\}"):
-        serving.predict(spec, served.program, served.rows.drop(columns="income"))
-
-
 # ------------------------------------------------------------------------------------ categories
 
 

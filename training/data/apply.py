@@ -30,6 +30,11 @@ def transform_numeric(values: np.ndarray, statistics: Statistics) -> np.ndarray:
 
     Returns:
         float32 [N, num_numeric].
+
+    >>> column = NumericStats(name="x", method="standard", center=2.0, scale=4.0, fill=4.0, indicator=True)
+    >>> fitted = Statistics(train_sha256="", rows=2, numeric=(column,), categorical=(), tensor=())
+    >>> transform_numeric(np.array([[6.0], [np.nan]]), fitted).tolist()
+    [[1.0, 0.0], [0.5, 1.0]]
     """
     stats = statistics.numeric
     if values.ndim != 2 or values.shape[1] != len(stats):
@@ -60,6 +65,10 @@ def quantile_points(column: NumericStats) -> tuple[np.ndarray, np.ndarray]:
     (a value that many rows share) become one knot with the mean of their scores.
 
     Source: normal scores, van der Waerden (1952).
+
+    >>> knots, scores = quantile_points(NumericStats(name="x", method="quantile", knots=(0, 0, 5, 7, 9)))
+    >>> knots.tolist(), scores.round(2).tolist()
+    ([0.0, 5.0, 7.0, 9.0], [-0.91, 0.0, 0.67, 1.15])
     """
     knots = np.asarray(column.knots, dtype=np.float64)
     step = 1 / (len(knots) - 1)
@@ -75,6 +84,11 @@ def encode_categories(table: pa.Table | pa.RecordBatch, statistics: Statistics) 
     Args:
         table: holds the columns of `statistics.categorical` as text, null where missing.
         statistics: fitted on train.
+
+    >>> column = CategoryStats(name="k", values=("b", "a"), counts=(5, 2))
+    >>> fitted = Statistics(train_sha256="", rows=7, numeric=(), categorical=(column,), tensor=())
+    >>> encode_categories(pa.table({"k": ["a", "b", "new", None]}), fitted).tolist()
+    [[3], [2], [0], [1]]
     """
     codes = np.empty((table.num_rows, len(statistics.categorical)), dtype=np.int64)
     for index, column in enumerate(statistics.categorical):

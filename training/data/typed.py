@@ -12,6 +12,7 @@ from schemas.config import ColumnConfig
 from schemas.records import TableSpec
 from training.data.columns import Resolved, family, nesting
 from training.data.engine import ident, row_md5_sql, without_nan
+from training.data.serving_expressions import raw_columns
 
 KEPT = ("__id", "__key", "__group", "__time")
 WHOLE = 2**53  # beyond it doubles skip whole numbers
@@ -19,7 +20,7 @@ LABEL_SQL = {"bool": "boolean", "int": "bigint", "float": "double", "text": "var
 
 
 def typed_sql(resolved: Resolved, relation: str) -> str:
-    """A relation with the columns of the validated table, and those role columns that have limits of their own.
+    """A relation with the columns of the validated table, those role columns that have limits, and the columns of `raw_names`.
 
     Without a declared id, `__key` is the hash of the features and `__id` the hash of the whole row with its occurrence,
     so that rows keep both when the source is reordered, and rows of equal features share a key.
@@ -28,6 +29,7 @@ def typed_sql(resolved: Resolved, relation: str) -> str:
     parts = {n: _feature(n, resolved) for n in spec.features} | {n: _role_value(n, resolved) for n in value_columns(resolved)}
     parts["__group"] = key_sql(spec.group) if spec.group else "cast(null as varchar)"
     parts["__time"] = _time(spec, resolved.types) if spec.time else "cast(null as double)"
+    parts |= {stored: ident(name) for name, stored in raw_names(spec).items()}
     if spec.id:
         parts |= {"__id": key_sql(spec.id), "__key": key_sql(spec.id)}
         return f"(select {_listed(parts)} from {relation})"
@@ -41,6 +43,11 @@ def typed_sql(resolved: Resolved, relation: str) -> str:
 def validated_columns(spec: TableSpec) -> tuple[str, ...]:
     """Columns of the validated table in their order."""
     return (*KEPT, *_given(spec), *spec.features)
+
+
+def raw_names(spec: TableSpec) -> dict[str, str]:
+    """Source columns that derived features are computed from, each with the name under which the typed table has it as it was."""
+    return {name: f"__raw_{position}" for position, name in enumerate(raw_columns(spec.derived, spec.derived))}
 
 
 def value_columns(resolved: Resolved) -> tuple[str, ...]:

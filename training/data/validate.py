@@ -10,17 +10,19 @@ import duckdb
 
 from schemas.config import Declaration
 from schemas.errors import DataError, SchemaError, first_few
-from schemas.records import SourceRef, TableSpec, ValidatedTable
+from schemas.records import FileRef, SourceRef, TableSpec, ValidatedTable
 from schemas.tables import arrow_schema
 from training.data.columns import Resolved, resolve
 from training.data.engine import confine, connect, ident, row, rows, write_parquet
 from training.data.expressions import derived_sql, failing_expression, filtered_sql
+from training.data.portable import portable
 from training.data.source import relation_sql, unreadable, verify_source
-from training.data.typed import label_sql, typed_sql, validated_columns
+from training.data.typed import label_sql, raw_names, typed_sql, validated_columns
 from training.data.violations import repeated_values, source_violations, value_violations
 
 STAGED, TYPED = "staged_rows", "typed_rows"
 ORDER = "md5(__id), __id"  # neither the order of the source nor the number of its files shows in the table
+RAW_ROWS = 2048  # of all sides; enough that some are in each
 
 
 def validate(source: SourceRef, declaration: Declaration, out_dir: Path) -> ValidatedTable:
@@ -36,7 +38,7 @@ def validate(source: SourceRef, declaration: Declaration, out_dir: Path) -> Vali
 
     Raises:
         SourceError: a file changed or cannot be read.
-        ConfigError: an expression of `data.derive` or `data.filter` is not allowed.
+        ConfigError: an expression of `data.derive` or `data.filter` is not allowed, or that of a feature cannot be served.
         SchemaError: columns, types, nulls, ranges, values, ids or labels are not what was declared.
     """
     verify_source(source)
@@ -45,7 +47,7 @@ def validate(source: SourceRef, declaration: Declaration, out_dir: Path) -> Vali
         confine(connection, [f.path for f in source.files])
         derived = derived_sql(connection, base, declaration.data.derive)
         relation = filtered_sql(connection, derived, declaration.data.filter)
-        resolved = resolve({str(r[0]): str(r[1]) for r in rows(connection, f"describe select * from {relation}")}, declaration)
+        resolved = _served(resolve(_types(connection, relation), declaration), _types(connection, base), source, declaration)
         try:
             if source.format == "csv":  # parsed once more, not for every question
                 connection.execute(f"create temp table {STAGED} as select * from {derived}")
@@ -53,6 +55,17 @@ def validate(source: SourceRef, declaration: Declaration, out_dir: Path) -> Vali
             return _write(connection, derived, relation, resolved, declaration, out_dir)
         except duckdb.Error as error:
             raise _cause(connection, source, base, declaration, error) from error
+
+
+def _types(connection: duckdb.DuckDBPyConnection, relation: str) -> dict[str, str]:
+    return {str(r[0]): str(r[1]) for r in rows(connection, f"describe select * from {relation}")}
+
+
+def _served(resolved: Resolved, source_types: dict[str, str], source: SourceRef, declaration: Declaration) -> Resolved:
+    """With what the registered model must know to take the source's rows."""
+    trees = portable(declaration.data.derive, source_types, resolved.spec.features)
+    null_texts = declaration.data.csv.null_values if source.format == "csv" else ()
+    return resolved._replace(spec=resolved.spec.model_copy(update={"derived": trees, "null_texts": null_texts}))
 
 
 def _write(connection: duckdb.DuckDBPyConnection, derived: str, relation: str, resolved: Resolved, declaration: Declaration, out_dir: Path) -> ValidatedTable:
@@ -69,7 +82,16 @@ def _write(connection: duckdb.DuckDBPyConnection, derived: str, relation: str, r
     columns = ", ".join(map(ident, validated_columns(resolved.spec)))
     ordered = f"select {columns} from {TYPED} order by {ORDER}"
     table = write_parquet(connection, ordered, Path(out_dir) / "validated.parquet", schema=arrow_schema(resolved.spec))
-    return ValidatedTable(table=table, spec=resolved.spec, filtered_rows=total - kept, unlabelled_rows=dropped)
+    raw_rows = _raw_rows(connection, resolved.spec, Path(out_dir) / "raw_rows.parquet")
+    return ValidatedTable(table=table, spec=resolved.spec, raw_rows=raw_rows, filtered_rows=total - kept, unlabelled_rows=dropped)
+
+
+def _raw_rows(connection: duckdb.DuckDBPyConnection, spec: TableSpec, path: Path) -> FileRef | None:
+    """The first rows of the validated table as the source had them, for what derived features are made of."""
+    if not spec.derived:
+        return None
+    columns = ["__id", *(f"{ident(stored)} as {ident(name)}" for name, stored in raw_names(spec).items())]
+    return write_parquet(connection, f"select {', '.join(columns)} from {TYPED} order by {ORDER} limit {RAW_ROWS}", path).file
 
 
 def _cause(connection: duckdb.DuckDBPyConnection, source: SourceRef, base: str, declaration: Declaration, error: duckdb.Error) -> DataError:

@@ -21,6 +21,7 @@ from training.data.draft import draft
 from training.data.source import fingerprint
 from training.data.validate import validate
 
+pytestmark = pytest.mark.req("P1")
 FEW = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 

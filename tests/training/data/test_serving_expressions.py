@@ -104,7 +104,7 @@ REALS = st.one_of(st.none(), st.floats(allow_nan=False), st.integers(-1000, 1000
 
 
 @pytest.mark.req("R1")
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -154,7 +154,7 @@ TEXTS += [
 
 
 @pytest.mark.req("R1")
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(ANY_TEXT, ANY_TEXT, st.one_of(st.none(), st.integers(-8, 8)), st.integers(-8, 8)), min_size=1, max_size=12))
 def test_text(rows: list[tuple[Any, ...]]) -> None:
     kinds = [pa.string(), pa.string(), pa.int32(), pa.int32()]
@@ -196,7 +196,7 @@ MOMENT_EXPRESSIONS += ["strptime(cast(u::date as varchar), '%Y-%m-%d')", "cast(c
 
 
 @pytest.mark.req("R1")
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(MOMENTS, MOMENTS, st.integers(-40, 40)), min_size=1, max_size=12))
 def test_dates_and_timestamps(rows: list[tuple[Any, ...]]) -> None:
     kinds = [pa.timestamp("us"), pa.timestamp("us"), pa.int64()]
@@ -225,7 +225,7 @@ STAMPS = st.one_of(
 
 
 @pytest.mark.req("R1")
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(STAMPS, min_size=1, max_size=12))
 def test_texts_are_read_as_dates_where_the_engine_reads_them(texts: list[str]) -> None:
     table = pa.table({"s": pa.array(texts)})

@@ -107,8 +107,8 @@ def test_digest_is_of_the_content_alone(tmp_path):
 
 
 @pytest.mark.req("S1")
-def test_a_column_name_cannot_leave_the_folder(tmp_path):
-    name = "../../odd /name"
+@pytest.mark.parametrize("name", ["../../odd /name", "a.b", "..", "ü%2F"])
+def test_a_column_name_cannot_leave_the_folder(tmp_path, name):
     pictures = {n: {name: images(np.random.default_rng(n).integers(0, 9, (n, 2)).astype("uint8")), "y": [i % 2 for i in range(n)]} for n in (6, 4, 2)}
     spec = spec_of(tensor={name: (2,)}, tensor_dtype={name: "uint8"})
     ref, _ = prepare(tmp_path, *pictures.values(), spec=spec)

@@ -20,7 +20,7 @@ from training.data.source import fingerprint
 from training.data.split import split
 from training.data.validate import validate
 
-FEW = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 ROWS = 500
 
 

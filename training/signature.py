@@ -1,0 +1,50 @@
+"""What MLflow is told of a model's columns: raw ones in, predictions out, and two made-up rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from mlflow.models import ModelSignature
+from mlflow.types import ColSpec, Schema
+from mlflow.types.schema import AnyType
+
+OUTPUT_TYPES = {"bool": "boolean", "int64": "long", "float64": "double", "str": "string"}
+
+
+def input_columns(spec: dict[str, Any]) -> list[str]:
+    """Raw columns that the model takes: its features, with what derived ones are made of in their place."""
+    features = [c["name"] for kind in ("numeric", "categorical", "tensor") for c in spec[kind] if c["name"] not in spec["derived"]]
+    return list(dict.fromkeys([*features, *(c["name"] for c in spec["raw"])]))
+
+
+def signature(spec: dict[str, Any]) -> ModelSignature:
+    """Named raw columns, all required, extra ones ignored.
+
+    Inputs are of type Any: MLflow refuses int64 for a declared double (it takes int32 and float32), a float column
+    with a null for a declared long, and every number for a declared string. serving.py does the checking, by name
+    and row.
+    """
+    outputs = [ColSpec(OUTPUT_TYPES[spec["class_dtype"]] if spec["classes"] else "double", "prediction")]
+    outputs += [ColSpec("double", name) for name in spec["probability_columns"]]
+    return ModelSignature(inputs=Schema([ColSpec(AnyType(), name) for name in input_columns(spec)]), outputs=Schema(outputs))
+
+
+def input_example(spec: dict[str, Any]) -> pd.DataFrame:
+    """Two made-up rows: train means, the most frequent category, empty tensors. No row of the data is copied into the registry.
+
+    Where no raw values were found that every derived feature can be computed from, derived features stand there as they are.
+    """
+    columns: dict[str, Any] = {}
+    for column in spec["numeric"]:
+        typical = column["typical"] or 0.0
+        columns[column["name"]] = [typical >= 0.5] * 2 if column["boolean"] else [typical, float(round(typical))]
+    for column in spec["categorical"]:
+        columns[column["name"]] = [column["values"][0] if column["values"] else None, column["values"][-1] if column["values"] else None]
+    for column in spec["tensor"]:
+        columns[column["name"]] = [np.zeros(column["shape"], dtype=column["dtype"]).tolist()] * 2
+    if any(column["example"] is None for column in spec["raw"]):
+        return pd.DataFrame(columns)
+    columns |= {column["name"]: [column["example"]] * 2 for column in spec["raw"]}
+    return pd.DataFrame(columns)[input_columns(spec)]
