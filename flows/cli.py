@@ -6,6 +6,7 @@ Nothing heavy is imported before a command needs it, so that `--help` answers at
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
@@ -225,8 +226,15 @@ def up(
         serve_uis(prefect_port, mlflow_port)
 
 
+def _end_quietly() -> None:
+    """Close standard error after everything else ended: DuckDB's binding would list its own objects there as leaked."""
+    sys.stderr.flush()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
 def main() -> None:
     """Entry point of the `bulkhead` command."""
+    atexit.register(_end_quietly)  # registered first, so it runs last
     app()
 
 

@@ -1,157 +1,46 @@
-"""References and reports that tasks pass on: small, frozen, JSON round-trip; never tables.
-
-A reference names a file by path, SHA-256 and rows. `TrainTable`, `ValTable` and `TestTable` are made by
-`training.data.split` alone; every `fit_*` takes a `TrainTable` and nothing else.
-"""
+"""Reports and bindings that tasks pass on: small, frozen, JSON round-trip; never tables. References stand in references.py."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from schemas.references import FileRef, Record, SourceRef, SplitTables, TableRef, TableSpec, TestTable, TrainTable, ValidatedTable, ValTable, digest_of
+from schemas.split_config import SplitName
 
-from schemas.config import SplitName
+__all__ = [
+    "ArraysRef",
+    "CategoryStats",
+    "CheckReport",
+    "CheckResult",
+    "EvaluationReport",
+    "Evidence",
+    "ExportedModel",
+    "FileRef",
+    "GateReport",
+    "Interval",
+    "NumericStats",
+    "PreflightReport",
+    "Prepared",
+    "Record",
+    "Registered",
+    "RunSpec",
+    "SourceRef",
+    "SplitArrays",
+    "SplitTables",
+    "Statistics",
+    "TableRef",
+    "TableSpec",
+    "TensorStats",
+    "TestTable",
+    "TrainReport",
+    "TrainTable",
+    "ValTable",
+    "ValidatedTable",
+    "Verdict",
+    "digest_of",
+]
 
 Verdict = Literal["pass", "warn", "fail", "allowed"]
-
-
-class Record(BaseModel):
-    """Frozen, unknown keys refused, JSON round-trip."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
-
-
-def digest_of(value: Any) -> str:
-    """SHA-256 of the canonical JSON (sorted keys, no spaces) of a JSON-able value or record."""
-    if isinstance(value, BaseModel):
-        value = value.model_dump(mode="json")
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-# -------------------------------------------------------------------------------------- references
-
-
-class FileRef(Record):
-    """One file: absolute path, SHA-256 of its bytes, size in bytes."""
-
-    path: str
-    sha256: str
-    num_bytes: int
-
-    @property
-    def file(self) -> Path:
-        """The path as a `Path`."""
-        return Path(self.path)
-
-
-class SourceRef(Record):
-    """The source files in sorted order and the SHA-256 over their digests (names do not count)."""
-
-    uri: tuple[str, ...]
-    format: Literal["parquet", "csv", "arrow"]
-    files: tuple[FileRef, ...]
-    sha256: str
-
-
-class TableSpec(Record):
-    """What each column of the validated table is; made from the declaration and the source's types.
-
-    The validated table has these columns under their own names (numeric as float64, categorical as text,
-    tensors as fixed-size lists) and three of ours: `__id` (text, unique), `__key` (text: what the split
-    hashes when no group is declared) and `__group` (text or null; several group columns joined).
-    `__time` is float64: UTC epoch seconds of a date or timestamp column, or the number itself.
-
-    `derived`: trees of the derived features (see `training.data.serving_expressions`), by which the registered model
-    computes them. `null_texts`: texts that a delimited source had for null.
-    """
-
-    id: tuple[str, ...]
-    group: tuple[str, ...]
-    time: str | None
-    time_is_timestamp: bool = False
-    label: str
-    label_type: Literal["bool", "int", "float", "text"]
-    weight: str | None
-    split: str | None
-    numeric: tuple[str, ...]
-    categorical: tuple[str, ...]
-    tensor: dict[str, tuple[int, ...]]
-    tensor_dtype: dict[str, Literal["uint8", "float32"]] = {}
-    integer: tuple[str, ...] = ()
-    boolean: tuple[str, ...] = ()
-    ignored: tuple[str, ...] = ()
-    derived: dict[str, dict[str, Any]] = {}
-    null_texts: tuple[str, ...] = ()
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """Feature columns in model order: numeric, categorical, tensors."""
-        return (*self.numeric, *self.categorical, *self.tensor)
-
-
-class TableRef(Record):
-    """A Parquet file between tasks."""
-
-    file: FileRef
-    rows: int
-
-
-class TrainTable(TableRef):
-    """Rows that may be fitted on. Only the split makes one."""
-
-    side: Literal["train"] = "train"
-
-
-class ValTable(TableRef):
-    """Rows that choose among models; nothing is fitted on them."""
-
-    side: Literal["val"] = "val"
-
-
-class TestTable(TableRef):
-    """Rows that are scored once."""
-
-    __test__ = False  # not a pytest class
-    side: Literal["test"] = "test"
-
-
-class ValidatedTable(Record):
-    """The outcome of validation: the typed table, what its columns are, what was left out.
-
-    `raw_rows`: Parquet with `__id` and, for some of the rows, the source columns that derived features are made of;
-    the export is tried on them. Null where no feature is derived.
-    """
-
-    table: TableRef
-    spec: TableSpec
-    raw_rows: FileRef | None = None
-    filtered_rows: int = 0
-    unlabelled_rows: int = 0
-
-
-class SplitTables(Record):
-    """The three sides as separate files, and how they came about.
-
-    `excluded`: rows on no side, by reason (`embargo`, `group_time`). `plan`: the strategy with its
-    resolved cut points. `summary`: per side rows, groups, first and last time, label figures.
-    """
-
-    train: TrainTable
-    val: ValTable
-    test: TestTable
-    strategy: str
-    excluded: dict[str, int] = {}
-    plan: dict[str, Any] = {}
-    summary: dict[SplitName, dict[str, Any]] = {}
-    ledger: FileRef | None = None
-
-    def side(self, name: SplitName) -> TableRef:
-        """The table of one side."""
-        return {"train": self.train, "val": self.val, "test": self.test}[name]
 
 
 # ------------------------------------------------------------------------------------------ checks

@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from tests.training.cases import Case, arrow, evidence_of, expected, make_case
+from tests.training.cases import DERIVE, Case, arrow, evidence_of, expected, make_case
 from tests.training.mlflow_home import blank_database
 from training.data.unseen import trained_keys
 from training.export import export_model
@@ -55,6 +55,8 @@ def consume(task):
         "nan": rows.astype({"visits": float}).assign(visits=lambda f: f["visits"].where(f.index != 4)),
         "infinite": rows.assign(income=np.inf),
     }
+    if "seen" in rows:
+        faults |= {"no source": rows.drop(columns="hour"), "no date": rows.assign(seen="soon"), "no whole number": rows.assign(hour=2.5)}
     return {"found": {k: v.to_dict("list") for k, v in found.items()}, "refused": {k: refused(model, v) for k, v in faults.items()}}
 
 
@@ -73,7 +75,7 @@ json.dump(out | {"ours": ours}, open("out.json", "w"))
 
 @pytest.fixture(scope="module")
 def champions(tmp_path_factory: pytest.TempPathFactory, blank_database: Path) -> tuple[str, dict[str, Case]]:
-    """A registry with a champion for each task, and the cases that they came from."""
+    """A registry with a champion for each task, and the cases that they came from; that of the binary one derives features."""
     folder = tmp_path_factory.mktemp("registry")
     (folder / "mlflow.db").write_bytes(blank_database.read_bytes())
     uri = f"{SQLITE}{folder / 'mlflow.db'}"
@@ -82,7 +84,7 @@ def champions(tmp_path_factory: pytest.TempPathFactory, blank_database: Path) ->
 
 def registered(folder: Path, uri: str, task: str) -> Case:
     """A case whose model is the champion of its name."""
-    case = make_case(folder / "case", task, name=f"clinic-{task}")
+    case = make_case(folder / "case", task, name=f"clinic-{task}", derive=DERIVE if task == "binary" else None)
     exported = export_model(case.run, case.weights, folder / "model", case.split.val)
     keys = trained_keys([case.split.train, case.split.val])
     register(exported, case.run, evidence_of(case, exported), start_run(case.declaration, uri), trained_on=keys, split_manifest={})
@@ -108,6 +110,12 @@ def test_a_registered_model_gives_the_evaluated_numbers_where_nothing_of_ours_is
         assert "column 'visits': nulls (NaN)" in refused["nan"]
         assert "(index 4)" in refused["nan"]
         assert "column 'income': infinite numbers in 50 rows" in refused["infinite"]
+    assert not set(DERIVE) & set(cases["binary"].raw["test"].columns)
+    refused = out["binary"]["refused"]
+    assert "['hour']" in refused["no source"]
+    assert "derived column 'seen_at'" in refused["no date"]
+    assert "got 'soon' in 50 rows (index 0, 1, 2, 3, 4, …)" in refused["no date"]
+    assert "column 'hour'" in refused["no whole number"]
 
 
 def agrees(task: str, case: Case, found: dict[str, dict[str, list[float]]]) -> None:

@@ -16,7 +16,7 @@ from mlflow import MlflowClient
 from schemas.digest import file_ref
 from schemas.errors import IntegrityError, RegistryError
 from schemas.records import ExportedModel, GateReport, Registered
-from tests.training.cases import Case, evidence_of, write_weights
+from tests.training.cases import DERIVE, Case, evidence_of, make_case, write_weights
 from tests.training.mlflow_home import blank_database, clinic, declaration, uri
 from training.data.unseen import trained_keys
 from training.export import export_model
@@ -157,7 +157,9 @@ def test_an_export_that_was_changed_is_not_registered(made: Made, uri: str, tmp_
 
 
 @pytest.mark.req("S1")
-def test_no_file_of_a_version_can_be_changed_unnoticed_nor_is_it_run(made: Made, uri: str, own_home: Path, tmp_path: Path) -> None:
+def test_no_file_of_a_version_can_be_changed_unnoticed_nor_is_it_run(uri: str, own_home: Path, tmp_path: Path) -> None:
+    case = make_case(tmp_path / "case", derive=DERIVE)
+    made = Made(tmp_path, case, export_model(case.run, case.weights, tmp_path / "first", case.split.val))
     made.register(uri, made.first)
     (folder,) = (p.parent for p in (own_home / "mlartifacts").rglob("MLmodel"))
     marker = tmp_path / "executed"

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from schemas.errors import DataError, RegistryError
-from tests.training.cases import Case, arrow, evidence_of, make_case
+from tests.training.cases import DERIVE, Case, arrow, evidence_of, make_case
 from tests.training.mlflow_home import blank_database
 from training.data.unseen import trained_keys
 from training.export import export_model
@@ -28,7 +28,7 @@ class Registry:
 
     def __init__(self, folder: Path) -> None:
         self.uri = f"{SQLITE}{folder / 'mlflow.db'}"
-        self.case: Case = make_case(folder, ignored=("scan",))
+        self.case: Case = make_case(folder, ignored=("scan",), derive=DERIVE)
         exported = export_model(self.case.run, self.case.weights, folder / "model", self.case.split.val)
         keys = trained_keys([self.case.split.train])
         register(exported, self.case.run, evidence_of(self.case, exported), start_run(self.case.declaration, self.uri), trained_on=keys, split_manifest={})
@@ -55,6 +55,7 @@ def test_a_file_keeps_its_columns_and_order_and_gains_the_models_numbers(registr
     found = pd.read_parquet(tmp_path / made) if made.endswith("parquet") else pd.read_csv(tmp_path / made)
     assert list(found.columns) == [*frame.columns, "prediction", "probability_no", "probability_yes"]
     assert found["row"].tolist() == frame["row"].tolist()
+    assert not set(DERIVE) & set(found.columns)
     assert found["prediction"].tolist() == registry.wanted["prediction"].tolist()
     np.testing.assert_allclose(found["probability_yes"], registry.wanted["probability_yes"], rtol=0, atol=1e-12)
 
@@ -78,6 +79,8 @@ def test_a_refused_file_leaves_what_was_there(registry: Registry, tmp_path: Path
         "missing columns: 'ward'": registry.rows.drop(columns="ward"),
         r"column 'visits': nulls \(NaN\)": registry.rows.assign(visits=[1.0] * 49 + [None]),
         "has columns named 'prediction' already": registry.rows.assign(prediction=1),
+        r"missing columns: 'hour' \(for ": registry.rows.drop(columns="hour"),
+        r"derived column 'seen_at' .* got '2020' in 50 rows": registry.rows.assign(seen="2020"),
     }
     for message, frame in refused.items():
         frame.to_parquet(tmp_path / "rows.parquet")
@@ -103,8 +106,9 @@ def test_names_that_cannot_be_written_or_found_are_refused(registry: Registry, t
 
 @pytest.mark.req("D1")
 def test_texts_that_training_read_as_null_are_null_here_too(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    frame = registry.rows.astype({"age": object, "ward": object})
-    frame[["age", "ward"]] = frame[["age", "ward"]].where(frame[["age", "ward"]].notna(), "?")
+    nullable = ["age", "ward", "born", "rank"]
+    frame = registry.rows.astype(dict.fromkeys(nullable, object))
+    frame[nullable] = frame[nullable].where(frame[nullable].notna(), "?")
     frame.to_csv(tmp_path / "rows.csv", index=False)
     spec = registry.champion.spec | {"csv": registry.champion.spec["csv"] | {"null_values": ["?"]}}
     monkeypatch.setattr("training.score_file.load_model", lambda uri, tracking: dataclasses.replace(registry.champion, spec=spec))

@@ -36,7 +36,9 @@ SIGNATURES: dict[str, str] = {
     "log": "nn?",
     **dict.fromkeys(("abs", "sign", "floor", "ceil", "ceiling"), "n"),
     **dict.fromkeys(("round", "trunc"), "nn?"),
-    **dict.fromkeys((*COMPARISONS, "is distinct from", "is not distinct from"), "nn|bb|tt|dd|ss"),
+    **dict.fromkeys(COMPARISONS, "nn|bb|tt|dd|ss|ii"),
+    **dict.fromkeys(("is distinct from", "is not distinct from"), "nn|bb|tt|dd|ss"),
+    "normalized_interval": "i",
     **dict.fromkeys(("least", "greatest", "in"), ALIKE),
     **dict.fromkeys(("is null", "is not null"), "."),
     **dict.fromkeys(("and", "or"), "b+"),
@@ -136,7 +138,9 @@ def _tree(connection: duckdb.DuckDBPyConnection, name: str, expression: str) -> 
 
 def supported() -> list[str]:
     """Names of what may stand in the expression of a derived feature."""
-    return sorted({*SIGNATURES, "between", "nullif", "split_part", "if", "cast", "try_cast", "pi", "date_part", "extract"})
+    return sorted(
+        {*SIGNATURES} - {"normalized_interval", "split"} | {"between", "nullif", "split_part", "if", "cast", "try_cast", "pi", "date_part", "extract"}
+    )
 
 
 def _columns(node: Tree) -> Iterator[tuple[str, str]]:

@@ -10,19 +10,19 @@ import duckdb
 
 from schemas.config import Declaration
 from schemas.errors import DataError, SchemaError, first_few
-from schemas.records import FileRef, SourceRef, TableSpec, ValidatedTable
+from schemas.records import SourceRef, TableSpec, ValidatedTable
 from schemas.tables import arrow_schema
 from training.data.columns import Resolved, resolve
 from training.data.engine import confine, connect, ident, row, rows, write_parquet
 from training.data.expressions import derived_sql, failing_expression, filtered_sql
 from training.data.portable import portable
+from training.data.raw_rows import keep_raw_rows
 from training.data.source import relation_sql, unreadable, verify_source
-from training.data.typed import label_sql, raw_names, typed_sql, validated_columns
+from training.data.typed import label_sql, typed_sql, validated_columns
 from training.data.violations import repeated_values, source_violations, value_violations
 
 STAGED, TYPED = "staged_rows", "typed_rows"
 ORDER = "md5(__id), __id"  # neither the order of the source nor the number of its files shows in the table
-RAW_ROWS = 2048  # of all sides; enough that some are in each
 
 
 def validate(source: SourceRef, declaration: Declaration, out_dir: Path) -> ValidatedTable:
@@ -79,19 +79,11 @@ def _write(connection: duckdb.DuckDBPyConnection, derived: str, relation: str, r
     connection.execute(f"create temp table {TYPED} as select * from {typed_sql(resolved, labelled)}")
     _refuse([*value_violations(connection, resolved, TYPED), *repeated_values(connection, resolved, TYPED)])
     _refuse([*_label_values(connection, resolved.spec, declaration), *_empty_features(connection, resolved.spec, declaration)])
+    raw_rows = keep_raw_rows(connection, resolved.spec, TYPED, ORDER, Path(out_dir) / "raw_rows.parquet")
     columns = ", ".join(map(ident, validated_columns(resolved.spec)))
     ordered = f"select {columns} from {TYPED} order by {ORDER}"
     table = write_parquet(connection, ordered, Path(out_dir) / "validated.parquet", schema=arrow_schema(resolved.spec))
-    raw_rows = _raw_rows(connection, resolved.spec, Path(out_dir) / "raw_rows.parquet")
     return ValidatedTable(table=table, spec=resolved.spec, raw_rows=raw_rows, filtered_rows=total - kept, unlabelled_rows=dropped)
-
-
-def _raw_rows(connection: duckdb.DuckDBPyConnection, spec: TableSpec, path: Path) -> FileRef | None:
-    """The first rows of the validated table as the source had them, for what derived features are made of."""
-    if not spec.derived:
-        return None
-    columns = ["__id", *(f"{ident(stored)} as {ident(name)}" for name, stored in raw_names(spec).items())]
-    return write_parquet(connection, f"select {', '.join(columns)} from {TYPED} order by {ORDER} limit {RAW_ROWS}", path).file
 
 
 def _cause(connection: duckdb.DuckDBPyConnection, source: SourceRef, base: str, declaration: Declaration, error: duckdb.Error) -> DataError:

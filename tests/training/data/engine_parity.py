@@ -71,7 +71,7 @@ date_trunc('quarter', d) ; date_trunc('month', ts) ; date_trunc('week', ts) ; da
 date_trunc('minute', ts) ; date_trunc('second', ts) ; datetrunc('month', tz) ; date_diff('year', d, e) ; date_diff('quarter', d, e)
 date_diff('month', d, e) ; date_diff('week', d, e) ; date_diff('week', ts, e::timestamp + interval 5 hour)
 date_diff('week', e::timestamp + interval 5 hour, ts) ; date_diff('day', d, e) ; date_diff('day', ts, e) ; date_diff('hour', ts, e)
-date_diff('minute', d, ts) ; date_diff('second', d, ts) ; date_diff('hour', ts, tz) ; datediff('day', e, ts) ; d - e ; d + 3 ; 3 + d ; d - k
+date_diff('minute', d, ts) ; date_diff('second', d, ts) ; date_diff('hour', ts, tz) ; datediff('day', e, ts) ; d - e ; ts - d > interval 5 hour ; to_days(k) < to_months(k) + to_hours(i % 100) ; to_days(30) = to_months(k // k) ; d + 3 ; 3 + d ; d - k
 d + interval 1 month ; d - interval 1 month ; ts + interval 13 month ; ts - interval 1 year ; ts + interval '1 month 2 days 03:04:05.5'
 ts + to_days(k) ; ts + to_hours(k) ; ts + to_minutes(k) ; ts + to_seconds(z) ; ts + to_weeks(k) ; ts - to_milliseconds(z) ; ts + to_years(k)
 ts + (to_days(k) + to_hours(k) - to_minutes(3)) ; to_days(k) + ts ; ts + - to_days(k) ; epoch(ts - tz::timestamp) ; ts - (ts - d::timestamp)
