@@ -133,7 +133,10 @@ def test_given_paths_tell_what_the_file_said_from_defaults() -> None:
 
 
 def test_another_kind_keeps_only_the_keys_that_it_knows() -> None:
-    base = {"model": {"kind": "resmlp", "width": 96, "dropout": 0.3}, "split": {"kind": "stratified", "bins": 5, "fractions": {"train": 0.8, "val": 0.1, "test": 0.1}}}
+    base = {
+        "model": {"kind": "resmlp", "width": 96, "dropout": 0.3},
+        "split": {"kind": "stratified", "bins": 5, "fractions": {"train": 0.8, "val": 0.1, "test": 0.1}},
+    }
     changed = apply_overrides(base, ["model.kind=mlp", "model.hidden=[8]", "split.kind=group"])
     assert changed["model"] == {"kind": "mlp", "dropout": 0.3, "hidden": [8]}
     assert changed["split"] == {"kind": "group", "fractions": {"train": 0.8, "val": 0.1, "test": 0.1}}

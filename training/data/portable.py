@@ -248,6 +248,8 @@ def _cast(inner: Tree, target: str, trying: bool, source: Source) -> Tree:
         return {"op": "constant", "type": target, "value": None}
     if family(target) not in CASTS[family(inner["type"])] or not family(target):
         raise Unportable(f"a cast from {inner['type']} to {target}")
+    if (inner["type"], target) == ("FLOAT", "VARCHAR"):
+        raise Unportable("a cast of single precision to text, whose digits depend on the engine (cast it to double or decimal first),")
     return {"op": "try_cast" if trying else "cast", "type": target, "args": [inner]}
 
 

@@ -59,7 +59,7 @@ TABLE = pa.table(
 EXPRESSIONS = [
     expression.strip()
     for expression in r"""
-2 * pi() * i / 24 ; sin(2 * pi() * i / 24) ; concat(b, '-', i) ; concat(x, z, f) ; concat(d, ts, tz) ; concat(dec, k, b, null) ; concat(ns, '|', ms)
+2 * pi() * i / 24 ; sin(2 * pi() * i / 24) ; concat(b, '-', i) ; concat(x, z) ; concat(d, ts, tz) ; concat(dec, k, b, null) ; concat(ns, '|', ms)
 concat_ws(t, s, n, i) ; s || t ; i || s ; dayofyear(strptime(dteday, '%m/%d/%y')) ; strptime(dteday, '%m/%d/%y') + to_hours(k)
 make_timestamp(2000 + abs(k), 1 + abs(k) % 12, 28, 5, 6, abs(z) + 56.4) ; make_timestamp(2000 + abs(k), 1 + abs(k) % 12, 28, 5, 6, abs(k))
 make_date(2000, abs(k), 28) ; s = '<30' ; s <> t ; s < t ; s >= t ; 10 * try_cast(substr(s, 2, 1) as integer) + 5 ; least(i, 125) ; least(i, x, z)
@@ -99,7 +99,7 @@ replace(s, 'l', '') ; split_part(s, '-', 2) ; split_part(s, t, k) ; lpad(s, 8, '
 cast(n as integer) ; cast(n as bigint) ; cast(n as decimal(10,1)) ; cast(n as float) ; try_cast(n as tinyint) ; try_cast(s as integer)
 try_cast(s as double) ; try_cast(s as date) ; try_cast(x as integer) ; try_cast(x as float) ; try_cast(x as decimal(6,2)) ; try_cast(i as tinyint)
 try_cast(ub as bigint) ; try_cast(s as boolean) ; try_cast(n as boolean) ; cast(z as integer) ; cast(z as bigint) ; cast(f as bigint)
-cast(x as varchar) ; cast(z as varchar) ; cast(f as varchar) ; cast(i as varchar) ; cast(ub as varchar) ; cast(b as varchar) ; cast(dec as varchar)
+cast(x as varchar) ; cast(z as varchar) ; cast(cast(f as double) as varchar) ; cast(i as varchar) ; cast(ub as varchar) ; cast(b as varchar) ; cast(dec as varchar)
 cast(d as varchar) ; cast(ts as varchar) ; cast(tz as varchar) ; cast(ns as varchar) ; cast(ms as varchar) ; cast(dec as integer)
 cast(dec as double) ; cast(dec as decimal(12,1)) ; cast(dec as decimal(15,4)) ; cast(z as decimal(10,2)) ; cast(i as decimal(20,2))
 cast(i as double) ; cast(i as float) ; cast(x as boolean) ; cast(i as boolean) ; cast(b as double) ; cast(b as integer) ; cast(d as timestamp)

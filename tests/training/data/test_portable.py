@@ -19,7 +19,7 @@ from training.data.serving_expressions import derive
 from training.data.source import fingerprint
 from training.data.validate import validate
 
-TYPES = {"a": "BIGINT", "s": "VARCHAR", "d": "DATE", "l": "DOUBLE[]", "t": "TIME", "e": "ENUM('x', 'y')", "n": '"NULL"', "x": "DOUBLE"}
+TYPES = {"a": "BIGINT", "s": "VARCHAR", "d": "DATE", "l": "DOUBLE[]", "t": "TIME", "e": "ENUM('x', 'y')", "n": '"NULL"', "x": "DOUBLE", "f": "FLOAT"}
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
@@ -69,6 +69,7 @@ REFUSED: dict[str, str] = {
     "interval 1 hour * a": r"\*\(INTERVAL, BIGINT\)",
     "least(to_hours(a), to_hours(1)) > to_days(1)": r"least\(INTERVAL, INTERVAL\)",
     "a & 1": r"&\(BIGINT, BIGINT\)",
+    "concat(f, '!')": r"a cast of single precision to text, whose digits depend on the engine \(cast it to double or decimal first\),",
 }
 
 

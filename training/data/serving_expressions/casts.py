@@ -134,19 +134,7 @@ def _narrowed(values: np.ndarray, target: str) -> np.ndarray:
 def _number_to_text(values: np.ndarray, source: str, target: str) -> np.ndarray:
     if is_decimal(source):
         return texts([decimal_text(int(v), decimals(source)[1]) for v in values])
-    return texts([single_text(v) if source == "FLOAT" else str(v) for v in values])
-
-
-def single_text(value: np.float32) -> str:
-    """The shortest digits that give a single back, laid out as those of doubles are.
-
-    >>> single_text(np.float32(0.1)), single_text(np.float32(1e10)), single_text(np.float32(1e-7))
-    ('0.1', '10000000000.0', '1e-07')
-    """
-    if not np.isfinite(value):
-        return str(value)
-    scientific = np.format_float_scientific(value, unique=True, trim="-", exp_digits=2)
-    return np.format_float_positional(value, unique=True, trim="0") if -4 <= int(scientific.split("e")[1]) < 16 else scientific
+    return texts([str(v) for v in values])  # of doubles, the shortest digits that give them back
 
 
 def decimal_text(value: int, scale: int) -> str:

@@ -229,7 +229,7 @@ def _value(value: Any, kind: str) -> str | bool | int | float | None:
 
 def whole_of(number: decimal.Decimal, scale: int) -> int | None:
     """The number in units of its last digit, halves rounded away from zero; None for what no type holds."""
-    if not number.is_finite() or number.adjusted() > 40:
+    if not number.is_finite() or (number and number.adjusted() > 40):
         return None
     return int(number.scaleb(scale, decimal.Context(prec=100)).to_integral_value(decimal.ROUND_HALF_UP))
 
