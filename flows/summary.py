@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 from schemas.records import EvaluationReport, Interval, Prepared, Record, Registered, TrainReport
@@ -60,6 +62,12 @@ def interval_text(interval: Interval) -> str:
     return f"{interval.value:.4f}{bounds}"
 
 
+def program() -> str:
+    """The command as it was called, so that it can be called again from the same place."""
+    called = Path(sys.argv[0])
+    return os.path.relpath(called) if called.name == "bulkhead" and os.sep in sys.argv[0] else "bulkhead"
+
+
 def print_summary(summary: RunSummary) -> None:
     """Print the outcome: the test metric, the model, the report, and how to look further."""
     others = [f"{name} {interval_text(value)}" for name, value in summary.metrics.items() if name != summary.metric]
@@ -67,10 +75,10 @@ def print_summary(summary: RunSummary) -> None:
     lines = {
         "test": f"{summary.metric} {interval_text(summary.metrics[summary.metric])}   ({summary.confidence:.0%} interval; {', '.join(others[:2])})",
         "verdict": summary.verdict,
-        "model": f"{registered.uri}  (alias {registered.alias})" if registered.registered else f"not registered: {registered.verdict}",
+        "model": f"{registered.uri}  (alias {registered.alias})" if registered.registered else f"nothing registered; {registered.verdict}",
         "report": summary.report,
         "promise": summary.promise,
-        "look further": "bulkhead up   → Prefect http://127.0.0.1:4200, MLflow http://127.0.0.1:5000",
+        "look further": f"{program()} up   → Prefect http://127.0.0.1:4200, MLflow http://127.0.0.1:5000",
     }
     if registered.registered:
         lines["use it"] = f"mlflow.pyfunc.load_model('models:/{registered.name}@champion') with MLFLOW_TRACKING_URI={summary.tracking_uri}"

@@ -137,25 +137,22 @@ def _linear(declaration: Declaration, statistics: Statistics, train: Arrays, val
 
 
 def _boosting(declaration: Declaration, statistics: Statistics, train: Arrays, val: Arrays) -> Predict:
-    """Histogram gradient boosting with native categories, stopped early on the val rows."""
+    """Histogram gradient boosting, stopped early on the val rows; of native and ordered categories, what does better on them."""
     some = _first_rows(statistics, MAX_TREE_VALUES)
     options = WIDE_TREES if _width(statistics) > WIDE else TREES
     # scikit-learn takes as many categories as bins; columns with more enter as numbers, in the order of their codes
     native = [i for i, c in zip(_category_columns(statistics), statistics.categorical, strict=True) if len(c.values) + FIRST_VALUE <= options["max_bins"]]
     make = HistGradientBoostingRegressor if declaration.task.kind == "regression" else HistGradientBoostingClassifier
-    model = make(
-        categorical_features=native or None,
-        early_stopping=True,
-        n_iter_no_change=TREE_PATIENCE,
-        random_state=declaration.train.seed,
-        **options,
-    )
     label = val["label"][some]
     known = np.isin(label, train["label"][some]) | (declaration.task.kind == "regression")
     held_out = {"X_val": _matrix(statistics, val, some)[known], "y_val": label[known]}
     if "weight" in train:
         held_out["sample_weight_val"] = val["weight"][some][known]
-    model.fit(_matrix(statistics, train, some), train["label"][some], sample_weight=_weight(train, some), **held_out)
+    features, weight, fitted = _matrix(statistics, train, some), _weight(train, some), []
+    for categories in [native, None] if native else [None]:  # native categories can overfit where there are many values
+        model = make(categorical_features=categories, early_stopping=True, n_iter_no_change=TREE_PATIENCE, random_state=declaration.train.seed, **options)
+        fitted.append(model.fit(features, train["label"][some], sample_weight=weight, **held_out))
+    model = max(fitted, key=lambda m: float(np.max(m.validation_score_)))
     return _predictor(declaration, statistics, model)
 
 

@@ -232,7 +232,8 @@ def parse_format(text: str) -> list[Directive]:
 def parse(values: np.ndarray, text: str) -> tuple[np.ndarray, np.ndarray]:
     """Texts read by a `strptime` format: microseconds, and bool [N]: which have not this form."""
     steps = parse_format(text)
-    found = [_parse_one(value, steps) for value in values]
+    known = {value: _parse_one(value, steps) for value in set(values.tolist())}  # days repeat
+    found = [known[value] for value in values]
     failed = np.array([value is None for value in found], dtype=bool)
     return np.array([value or 0 for value in found], dtype=np.int64), failed
 

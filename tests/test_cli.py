@@ -1,0 +1,72 @@
+"""The command line: help, exit codes, refusals without a traceback, output that a script can read."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+COMMANDS = ("run", "prepare", "train", "evaluate", "predict", "schema", "init", "doctor", "up")
+
+
+def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"BULKHEAD_HOME": str(folder / "home"), "PYTHONPATH": str(ROOT), "COLUMNS": "200", "TERM": "dumb"}
+    return subprocess.run([sys.executable, "-m", "flows.cli", *arguments], capture_output=True, text=True, env=environment, cwd=folder, timeout=120, check=False)
+
+
+def test_every_command_explains_itself(tmp_path: Path) -> None:
+    overview = call(tmp_path, "--help")
+    assert overview.returncode == 0 and all(name in overview.stdout for name in COMMANDS)
+    for name in COMMANDS:
+        shown = call(tmp_path, name, "--help")
+        assert shown.returncode == 0 and "Usage" in shown.stdout
+
+
+@pytest.mark.req("P1")
+def test_a_bad_declaration_ends_with_2_before_anything_is_made(tmp_path: Path) -> None:
+    tree = {"name": "x", "data": {"uri": "x.csv", "columns": {"y": "label", "*": "feature"}}, "task": {"kind": "binary"}, "split": {"kind": "random"}, "trian": {}}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree))
+    for command in ("run", "prepare", "train"):
+        done = call(tmp_path, command, "run.yaml")
+        assert done.returncode == 2
+        assert "trian: unknown key; did you mean 'train'?" in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "home").exists()
+    assert call(tmp_path, "run", "absent.yaml").returncode == 2
+    assert call(tmp_path, "evaluate", "absent", "--side", "train").returncode == 2
+
+
+@pytest.mark.slow
+@pytest.mark.req("S2")
+def test_bad_data_end_with_1_and_the_remedy_and_leave_no_half_made_step(tmp_path: Path) -> None:
+    pd.DataFrame({"id": [1, 1, 2, 3], "x": [0.1, 0.2, 0.3, 0.4], "y": [0, 1, 0, 1]}).to_parquet(tmp_path / "x.parquet")
+    tree = {"name": "x", "data": {"uri": "x.parquet", "columns": {"id": "id", "y": "label", "*": "feature"}}, "task": {"kind": "binary"}, "split": {"kind": "random"}}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree))
+    done = call(tmp_path, "prepare", "run.yaml")
+    assert done.returncode == 1
+    assert "SchemaError" in done.stderr and "id" in done.stderr and "Traceback" not in done.stderr and "leaked" not in done.stderr
+    assert list((tmp_path / "home" / "prepared").iterdir()) == []
+
+
+def test_schema_and_doctor_print_json_and_init_drafts_a_file_once(tmp_path: Path) -> None:
+    assert json.loads(call(tmp_path, "schema").stdout)["title"] == "Bulkhead declaration"
+    findings = json.loads(call(tmp_path, "doctor", "--json").stdout)
+    assert {"python", "packages", "torch", "home", "tracking", "prefect"} <= {f["what"] for f in findings}
+    pd.DataFrame({"visit_id": range(60), "ward": ["a", "b", "c"] * 20, "age": range(60), "readmitted": [0, 1] * 30}).to_csv(tmp_path / "v.csv", index=False)
+    drafted = call(tmp_path, "init", "v.csv", "--output", "v.yaml")
+    assert drafted.returncode == 0 and "readmitted: label" in (tmp_path / "v.yaml").read_text()
+    again = call(tmp_path, "init", "v.csv", "--output", "v.yaml")
+    assert again.returncode == 2 and "exists already" in again.stderr
+
+
+def test_an_unknown_model_is_refused_by_name(tmp_path: Path) -> None:
+    pd.DataFrame({"x": [1.0]}).to_parquet(tmp_path / "in.parquet")
+    done = call(tmp_path, "predict", "models:/nothing@champion", "in.parquet", "out.parquet")
+    assert done.returncode == 1 and "nothing" in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "out.parquet").exists()
