@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -63,9 +63,11 @@ def interval_text(interval: Interval) -> str:
 
 
 def program() -> str:
-    """The command as it was called, so that it can be called again from the same place."""
-    called = Path(sys.argv[0])
-    return os.path.relpath(called) if called.name == "bulkhead" and os.sep in sys.argv[0] else "bulkhead"
+    """The command as a person can call it again from where they are: by name where PATH finds it, else by path."""
+    called, found = Path(sys.argv[0]), shutil.which("bulkhead")
+    if called.name != "bulkhead" or (found and Path(found).samefile(called)):
+        return "bulkhead"
+    return str(called.relative_to(Path.cwd())) if called.is_relative_to(Path.cwd()) else str(called)
 
 
 def print_summary(summary: RunSummary) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from schemas.errors import IntegrityError
 from schemas.records import FileRef
@@ -48,14 +51,18 @@ def fsync_folder(path: str | Path) -> None:
         os.close(handle)
 
 
-def write_atomic(path: str | Path, content: bytes | str) -> FileRef:
-    """Write a small file whole or not at all: temporary file in the same folder, fsync, rename, fsync of the folder."""
+@contextmanager
+def replacing(path: str | Path) -> Iterator[BinaryIO]:
+    """A file to write that takes its name only when whole: temporary file in the same folder, fsync, rename, fsync of the folder.
+
+    An error inside leaves what stood under the name before, and nothing else.
+    """
     target = Path(path).absolute()
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
@@ -64,4 +71,10 @@ def write_atomic(path: str | Path, content: bytes | str) -> FileRef:
         Path(temporary).unlink(missing_ok=True)
         raise
     fsync_folder(target.parent)
-    return file_ref(target)
+
+
+def write_atomic(path: str | Path, content: bytes | str) -> FileRef:
+    """Write a small file whole or not at all; see `replacing`."""
+    with replacing(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+    return file_ref(path)

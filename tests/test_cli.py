@@ -18,7 +18,9 @@ COMMANDS = ("run", "prepare", "train", "evaluate", "predict", "schema", "init", 
 
 def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"BULKHEAD_HOME": str(folder / "home"), "PYTHONPATH": str(ROOT), "COLUMNS": "200", "TERM": "dumb"}
-    return subprocess.run([sys.executable, "-m", "flows.cli", *arguments], capture_output=True, text=True, env=environment, cwd=folder, timeout=120, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "flows.cli", *arguments], capture_output=True, text=True, env=environment, cwd=folder, timeout=120, check=False
+    )
 
 
 def test_every_command_explains_itself(tmp_path: Path) -> None:
@@ -31,7 +33,13 @@ def test_every_command_explains_itself(tmp_path: Path) -> None:
 
 @pytest.mark.req("P1")
 def test_a_bad_declaration_ends_with_2_before_anything_is_made(tmp_path: Path) -> None:
-    tree = {"name": "x", "data": {"uri": "x.csv", "columns": {"y": "label", "*": "feature"}}, "task": {"kind": "binary"}, "split": {"kind": "random"}, "trian": {}}
+    tree = {
+        "name": "x",
+        "data": {"uri": "x.csv", "columns": {"y": "label", "*": "feature"}},
+        "task": {"kind": "binary"},
+        "split": {"kind": "random"},
+        "trian": {},
+    }
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree))
     for command in ("run", "prepare", "train"):
         done = call(tmp_path, command, "run.yaml")
@@ -46,7 +54,12 @@ def test_a_bad_declaration_ends_with_2_before_anything_is_made(tmp_path: Path) -
 @pytest.mark.req("S2")
 def test_bad_data_end_with_1_and_the_remedy_and_leave_no_half_made_step(tmp_path: Path) -> None:
     pd.DataFrame({"id": [1, 1, 2, 3], "x": [0.1, 0.2, 0.3, 0.4], "y": [0, 1, 0, 1]}).to_parquet(tmp_path / "x.parquet")
-    tree = {"name": "x", "data": {"uri": "x.parquet", "columns": {"id": "id", "y": "label", "*": "feature"}}, "task": {"kind": "binary"}, "split": {"kind": "random"}}
+    tree = {
+        "name": "x",
+        "data": {"uri": "x.parquet", "columns": {"id": "id", "y": "label", "*": "feature"}},
+        "task": {"kind": "binary"},
+        "split": {"kind": "random"},
+    }
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree))
     done = call(tmp_path, "prepare", "run.yaml")
     assert done.returncode == 1

@@ -8,6 +8,8 @@ Shapes: B rows, K scores per row.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -16,7 +18,7 @@ from schemas.config import Declaration
 from schemas.records import Statistics
 
 
-class Loss(nn.Module):
+class Loss(nn.Module, ABC):
     """Per-row loss and row weight.
 
     Args:
@@ -29,9 +31,9 @@ class Loss(nn.Module):
         super().__init__()
         self.register_buffer("class_weights", None if class_weights is None else torch.tensor(class_weights, dtype=torch.float32), persistent=False)
 
+    @abstractmethod
     def per_row(self, scores: Tensor, label: Tensor) -> Tensor:
         """Loss of each row [B], unreduced and unweighted, from raw scores [B, K] and labels [B]."""
-        raise NotImplementedError
 
     def row_weights(self, label: Tensor, weight: Tensor | None = None) -> Tensor:
         """Class weight times sample weight of each row [B]; ones where neither is declared."""

@@ -7,12 +7,10 @@ and the predictions beside them, whole or not at all. The model itself derives w
 from __future__ import annotations
 
 import gzip
-import os
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import duckdb
 import pyarrow as pa
@@ -20,7 +18,7 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
 from schemas.config import CsvConfig, DataConfig
-from schemas.digest import fsync_folder
+from schemas.digest import replacing
 from schemas.errors import DataError, first_few
 from training.data.engine import connect, rows
 from training.data.source import fingerprint, relation_sql
@@ -50,7 +48,7 @@ def predict_file(model_uri: str, in_path: Path, out_path: Path, tracking_uri: st
         raise DataError(f"{out_path}: expected a name that ends in {', '.join(FORMATS)}")
     model = load_model(model_uri, tracking_uri or default_tracking_uri(None))
     data = DataConfig(uri=str(in_path), csv=CsvConfig(**model.spec["csv"]), columns={"*": "feature"})
-    with closing(connect()) as connection, _replacing(out_path, suffix) as write:
+    with closing(connect()) as connection, replacing(out_path) as file, _writer(file, suffix) as write:
         return sum(write(batch) for batch in _scored(model, data, connection))
 
 
@@ -71,34 +69,14 @@ def _scored(model: LoadedModel, data: DataConfig, connection: duckdb.DuckDBPyCon
 
 
 @contextmanager
-def _replacing(target: Path, suffix: str) -> Iterator[Callable[[pa.RecordBatch], int]]:
-    """A function that writes a batch and returns its rows; the file appears under its name only after the last one."""
-    folder = target.absolute().parent
-    folder.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=folder)
-    os.close(handle)
-    try:
-        with _writer(Path(temporary), suffix) as write:
-            yield write
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    fsync_folder(folder)
-
-
-@contextmanager
-def _writer(path: Path, suffix: str) -> Iterator[Callable[[pa.RecordBatch], int]]:
-    """Opens at the first batch, whose schema all others must have."""
+def _writer(file: BinaryIO, suffix: str) -> Iterator[Callable[[pa.RecordBatch], int]]:
+    """A function that writes a batch and returns its rows; all batches must have the schema of the first."""
     writers: list[Any] = []
-    with gzip.open(path, "wb") if suffix == ".csv.gz" else open(path, "wb") as file:
+    with gzip.open(file, "wb") if suffix == ".csv.gz" else nullcontext(file) as sink:
 
         def write(batch: pa.RecordBatch) -> int:
             if not writers:
-                writers.append(pq.ParquetWriter(file, batch.schema) if suffix == ".parquet" else _csv_writer(file, batch.schema))
+                writers.append(pq.ParquetWriter(sink, batch.schema) if suffix == ".parquet" else _csv_writer(sink, batch.schema))
             writers[0].write_batch(batch)
             return int(batch.num_rows)
 

@@ -17,7 +17,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from schemas.digest import file_ref, fsync_folder
+from schemas.digest import file_ref, replacing
 from schemas.records import TableRef
 
 ROW_GROUP_ROWS = 65_536
@@ -143,22 +143,10 @@ def write_parquet(
         metadata: key-value texts for the Parquet schema, e.g. `{"bulkhead.side": "train"}`.
         schema: Arrow types of the columns where the engine has none of the kind (its fixed-size arrays end at 100,000 elements).
     """
-    target = Path(path).absolute()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            relation = connection.sql(query)
-            count = _stream(relation.to_arrow_reader(_group_rows(schema)), file, schema, dict(metadata or {}))
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    fsync_folder(target.parent)
-    return TableRef(file=file_ref(target), rows=count)
+    with replacing(path) as file:
+        relation = connection.sql(query)
+        count = _stream(relation.to_arrow_reader(_group_rows(schema)), file, schema, dict(metadata or {}))
+    return TableRef(file=file_ref(path), rows=count)
 
 
 def _stream(reader: pa.RecordBatchReader, file: Any, schema: pa.Schema | None, metadata: dict[str, str]) -> int:
