@@ -24,7 +24,7 @@ from schemas.errors import IntegrityError
 from schemas.load import declare
 from schemas.records import ExportedModel, FileRef, NumericStats, RunSpec, Statistics, TestTable, TrainTable, ValTable, digest_of
 from training import raw_columns, serving
-from training.data.apply import clip_bounds, quantile_points
+from training.data.apply import clip_bounds, quantile_points, rounded_columns
 from training.metrics import predict
 from training.provenance import library_versions
 from training.reference import blank_batch, precision, reference_network, reference_scores
@@ -77,6 +77,7 @@ class Columns(nn.Module):
         self.register_buffer("fill", _column(np.nan if s.fill is None else s.fill for s in stats))
         self.register_buffer("center", _column(s.center for s in stats))
         self.register_buffer("scale", _column(s.scale for s in stats))
+        self.register_buffer("rounded", torch.from_numpy(rounded_columns(statistics)))
         self.register_buffer("bound", torch.from_numpy(clip_bounds(statistics)))
         self.register_buffer("indicated", torch.tensor([i for i, s in enumerate(stats) if s.indicator], dtype=torch.int64))
         mapped = [i for i, s in enumerate(stats) if s.method == "quantile"]
@@ -86,6 +87,7 @@ class Columns(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         """Raw float64 [B, D], NaN for null → filled, scaled, clipped columns, then the null indicators."""
         nulls = torch.isnan(values)
+        values = torch.where(self.rounded, values.float().double(), values)
         scaled = (torch.where(nulls, self.fill, values) - self.center) / self.scale
         if self.quantile_map is not None:
             scaled = scaled.index_copy(1, self.mapped, self.quantile_map(scaled.index_select(1, self.mapped)))

@@ -18,9 +18,9 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import RobustScaler, StandardScaler
 
 from schemas.errors import DataError, IntegrityError, LeakageError
-from schemas.records import Statistics, TableRef, TrainTable, digest_of
+from schemas.records import NumericStats, Statistics, TableRef, TrainTable, digest_of
 from tests.training.data.sides import declaration_of, images, numbers, spec_of, write_side
-from training.data.apply import quantile_points, transform_numeric
+from training.data.apply import quantile_points, rounded_columns, transform_numeric
 from training.data.normalize import fit
 
 FEW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -310,3 +310,28 @@ def test_regression_target(tmp_path):
 def test_labels_that_cannot_be_learned_are_refused(tmp_path, values, task, message):
     with pytest.raises(DataError, match=message):
         fit_table(tmp_path, {"a": [1.0, 2.0, 4.0], "y": values}, spec_of(numeric=("a",)), task=task)
+
+
+@pytest.mark.req("R1")
+@pytest.mark.parametrize("method", ["standard", "robust", "quantile", "none"])
+def test_float32_rows_give_the_very_numbers_of_float64_rows_where_that_loses_nothing(method):
+    values = np.random.default_rng(3).normal([1013, 0, 1.7e9], [10, 1, 40], size=(500, 3))
+    columns = [
+        NumericStats(
+            name=str(i),
+            method=method,
+            center=c.mean(),
+            scale=c.std(),
+            knots=tuple(np.quantile((c - c.mean()) / c.std(), np.linspace(0, 1, 9))),
+            std=c.std(),
+            min=c.min(),
+            max=c.max(),
+        )
+        for i, c in enumerate(values.T)
+    ]
+    statistics = Statistics(train_sha256="", rows=500, numeric=tuple(columns), categorical=(), tensor=(), clip=10.0)
+    assert rounded_columns(statistics).tolist() == [True, True, False], "a time stamp would lose its seconds"
+    single = transform_numeric(values.astype("float32").astype("float64"), statistics)
+    double = transform_numeric(values, statistics)
+    np.testing.assert_array_equal(single[:, :2], double[:, :2])
+    assert (single[:, 2] != double[:, 2]).any()

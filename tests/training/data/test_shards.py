@@ -56,7 +56,7 @@ def test_arrays_equal_the_tables_row_by_row(tmp_path, rows, seed):
     for name, content in tables.items():
         arrays = load_arrays(ref.side(name), verify=True)
         assert set(arrays) == {"numeric", "categorical", "tensor_pic", "label", "weight"}
-        a, b = (np.array(content[c].to_numpy(zero_copy_only=False)) for c in "ab")
+        a, b = (np.array(content[c].to_numpy(zero_copy_only=False)).astype("float32").astype("float64") for c in "ab")
         stats_a, stats_b = statistics.numeric
         expected_b = (np.where(np.isnan(b), stats_b.fill, b) - stats_b.center) / stats_b.scale
         expected = np.stack([(a - stats_a.center) / stats_a.scale, expected_b, np.isnan(b)], axis=1).astype("float32")
