@@ -12,23 +12,8 @@ from typing import Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from schemas.data_config import Column, ColumnConfig, CsvConfig, DataConfig, Kind, Role, TaskConfig
-from schemas.model_config import (
-    AdamWConfig,
-    CnnModel,
-    ConstantSchedule,
-    CustomModel,
-    LinearModel,
-    LossConfig,
-    MlpModel,
-    Model,
-    Optimizer,
-    PlateauSchedule,
-    ResMlpModel,
-    Schedule,
-    SgdConfig,
-    TrainConfig,
-    WarmupCosineSchedule,
-)
+from schemas.model_config import CnnModel, CustomModel, LinearModel, LossConfig, MlpModel, Model, ResMlpModel
+from schemas.optimizer_config import AdamWConfig, ConstantSchedule, Optimizer, PlateauSchedule, Schedule, SgdConfig, WarmupCosineSchedule
 from schemas.section import Section
 from schemas.split_config import (
     GROUPED,
@@ -46,6 +31,7 @@ from schemas.split_config import (
     TimeSplit,
     parse_duration,
 )
+from schemas.train_config import TrainConfig
 
 __all__ = [
     "DEFAULT_METRIC",

@@ -1,0 +1,57 @@
+"""Named crash points, for proving that a run survives a kill anywhere: `reach("checkpoint.renamed")`.
+
+A point does nothing unless `BULKHEAD_CRASH` names it: `checkpoint.renamed:3:0` kills this process with SIGKILL when
+rank 0 reaches that point for the third time (without the last part: any rank). The kill is the real one: nothing is flushed, no handler runs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+VARIABLE = "BULKHEAD_CRASH"
+
+POINTS = (
+    "start.data_open",
+    "start.resumed",
+    "start.rehearsed",
+    "step.begun",
+    "step.backward",
+    "step.gated",
+    "step.updated",
+    "evaluation.begun",
+    "evaluation.scored",
+    "evaluation.measured",
+    "evaluation.best_saved",
+    "checkpoint.begun",
+    "checkpoint.file_written",
+    "checkpoint.manifest_written",
+    "checkpoint.old_moved",
+    "checkpoint.renamed",
+    "checkpoint.committed",
+    "checkpoint.pruned",
+    "finish.begun",
+    "finish.result_written",
+)
+
+_hits: dict[str, int] = {}
+
+
+def reach(point: str) -> None:
+    """Die here if the environment says so.
+
+    Raises:
+        KeyError: the point is not in POINTS: it could never be chosen.
+    """
+    wanted = os.environ.get(VARIABLE)
+    if wanted is None:
+        return
+    if point not in POINTS:
+        raise KeyError(f"{point!r} is no crash point; add it to POINTS")
+    name, _, rest = wanted.partition(":")
+    hit, _, rank = rest.partition(":")
+    if name != point or (rank and rank != os.environ.get("RANK", "0")):
+        return
+    _hits[point] = _hits.get(point, 0) + 1
+    if _hits[point] == int(hit or 1):
+        os.kill(os.getpid(), signal.SIGKILL)
