@@ -24,13 +24,14 @@ from schemas.load import declare
 from schemas.records import RunSpec, TrainReport
 from training import keys
 from training.batches import TARGETS, Window, WindowReader, as_tensors, to_device_if_it_fits
-from training.checkpoint import FULL, Checkpoints, folder_name
+from training.checkpoint import Checkpoints, folder_name
 from training.data.shards import load_arrays
 from training.dump import examine, write_dump
 from training.guard import StopSignal
 from training.health import GradientHealth, layer_norms
 from training.journal import Journal, Values
 from training.losses import make_loss
+from training.manifest import FULL
 from training.models.build import build_model
 from training.modes import apply_mode, promise
 from training.optim import make_optimizer
