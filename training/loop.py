@@ -33,7 +33,7 @@ from training.journal import Journal, Values
 from training.losses import make_loss
 from training.models.build import build_model
 from training.modes import apply_mode, promise
-from training.optim import make_optimizer
+from training.optim import describe_rates, make_optimizer
 from training.parallel import Parallel
 from training.sampling import Sampler, require_enough_rows
 from training.schedule import Schedule
@@ -121,8 +121,9 @@ class Trainer:
         self.model = build_model(declaration, self.spec.statistics).to(device)
         self.host_loss = make_loss(declaration, self.spec.statistics)
         self.loss = make_loss(declaration, self.spec.statistics).to(device)
-        self.optimizer = make_optimizer(declaration.optimizer, self.model)
-        self.schedule = Schedule(declaration.schedule, declaration.optimizer.lr, self.total_steps, declaration.greater_is_better)
+        rates = declaration.optimizer.scaled(self.train.batch_size)
+        self.optimizer = make_optimizer(rates, self.model)
+        self.schedule = Schedule(declaration.schedule, rates.lr, self.total_steps, declaration.greater_is_better)
         self.state = TrainerState()
         self.health = GradientHealth()
         facts = identity(self.spec, declaration, self.parallel.world_size), environment(device)
@@ -164,6 +165,7 @@ class Trainer:
         parameters = sum(p.numel() for p in self.model.parameters())
         rows = f"{self.spec.arrays.train.rows} train rows, {self.sampler.steps_per_epoch} steps an epoch, {self.train.epochs} epochs"
         log.info("%s: %d parameters, %s, %d ranks on %s", self.spec.run_id, parameters, rows, self.parallel.world_size, self.parallel.device.type)
+        log.info("%s", describe_rates(self.optimizer))
         log.info("promise: %s", self.promise)
 
     # -------------------------------------------------------------------------------------- loop
