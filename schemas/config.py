@@ -44,7 +44,7 @@ from schemas.split_config import (
     TimeSplit,
     parse_duration,
 )
-from schemas.train_config import TrainConfig
+from schemas.train_config import AugmentConfig, LossScaleConfig, TrainConfig
 
 __all__ = [
     "DEFAULT_METRIC",
@@ -55,6 +55,7 @@ __all__ = [
     "AdamConfig",
     "AdamWConfig",
     "Allowance",
+    "AugmentConfig",
     "Baseline",
     "ChecksConfig",
     "CnnModel",
@@ -76,6 +77,7 @@ __all__ = [
     "Kind",
     "LinearModel",
     "LossConfig",
+    "LossScaleConfig",
     "MlpModel",
     "Model",
     "ModuleRule",

@@ -31,10 +31,7 @@ def make_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.Opt
     match config:
         case SgdConfig():
             momentum = {"momentum": config.momentum, "nesterov": config.nesterov, "dampening": config.dampening}
-            optimizer = torch.optim.SGD(groups, lr=config.lr, **momentum, fused=fused)
-            # Left to the kernel, a first update that overflows would leave momentum as uninitialised memory: GradScaler is to skip the whole update.
-            setattr(optimizer, "_step_supports_amp_scaling", False)  # noqa: B010
-            return optimizer
+            return torch.optim.SGD(groups, lr=config.lr, **momentum, fused=fused)
         case AdamConfig() | AdamWConfig():
             kind = torch.optim.AdamW if isinstance(config, AdamWConfig) else torch.optim.Adam
             return kind(groups, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps, amsgrad=config.amsgrad, fused=fused)

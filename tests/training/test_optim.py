@@ -97,32 +97,6 @@ def test_half_precision_weights_use_the_plain_kernel_which_moves_them_all() -> N
     assert all((p != q).all() for p, q in zip(model.parameters(), before, strict=True))
 
 
-@pytest.mark.req("T4")
-@pytest.mark.parametrize("config", [SgdConfig(), SgdConfig(dampening=0.5), AdamWConfig(amsgrad=True)], ids=["sgd", "dampened", "adamw"])
-@pytest.mark.parametrize("overflow_at", [0, 2])
-def test_an_update_that_overflows_changes_nothing_even_the_first(config: Optimizer, overflow_at: int) -> None:
-    """Left to its kernel, fused SGD would start momentum from uninitialised memory."""
-    junk = [torch.full((17, 9), 1e7) for _ in range(50)]
-    del junk
-    models = network(), network()
-    scaler, optimizers = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=1000), [make_optimizer(config, m) for m in models]
-    for index in range(5):
-        for model, optimizer in zip(models, optimizers, strict=True):
-            x = torch.randn(8, 17, generator=torch.Generator().manual_seed(index))
-            optimizer.zero_grad(set_to_none=True)
-            loss = model(x).square().mean()
-            if model is models[1]:  # never overflows, never scaled
-                if index != overflow_at:
-                    loss.backward()
-                    optimizer.step()
-                continue
-            scaler.scale(loss * (float("inf") if index == overflow_at else 1.0)).backward()
-            scaler.step(optimizer)
-            scaler.update()
-    for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.req("T7")
 @pytest.mark.parametrize(("scaling", "factor"), [("linear", 4.0), ("sqrt", 2.0)])
 def test_rates_are_scaled_by_the_global_batch_size(scaling: str, factor: float) -> None:
