@@ -33,7 +33,7 @@ from training.layout import Layout
 from training.losses import make_loss
 from training.models.build import build_model
 from training.modes import apply_mode, promise
-from training.optim import make_optimizer
+from training.optim import describe_rates, make_optimizer
 from training.parallel import Parallel
 from training.result import RESULT, Status, best_weights, finished_report
 from training.resumable import Resumable
@@ -109,8 +109,9 @@ class Trainer:
         self.num_parameters = sum(p.numel() for p in self.model.parameters())
         self.layout = Layout(self.model, self.parallel, train)
         self.loss = make_loss(declaration, self.spec.statistics).to(device)
-        self.optimizer = make_optimizer(declaration.optimizer, self.model)
-        self.schedule = Schedule(declaration.schedule, declaration.optimizer.lr, self.total_steps, declaration.greater_is_better)
+        rates = declaration.optimizer.scaled(train.batch_size)
+        self.optimizer = make_optimizer(rates, self.model)
+        self.schedule = Schedule(declaration.schedule, rates.lr, self.total_steps, declaration.greater_is_better)
         augment = Augment(train.augment, sum(s.indicator for s in self.spec.statistics.numeric), self.train_tensors)
         self.step = Step(self.layout, self.loss, self.optimizer, train, augment)
         self.resumable = Resumable(self.layout, self.optimizer, self.schedule, self.step.scaler)
@@ -154,6 +155,7 @@ class Trainer:
             digest.write_atomic(config, yaml.safe_dump(self.spec.declaration, sort_keys=False, allow_unicode=True))
         rows = f"{self.spec.arrays.train.rows} train rows, {self.sampler.steps_per_epoch} steps an epoch, {self.train.epochs} epochs"
         log.info("%s: %d parameters, %s, %d ranks on %s", self.spec.run_id, self.num_parameters, rows, self.parallel.world_size, self.parallel.device.type)
+        log.info("%s", describe_rates(self.optimizer))
         log.info("promise: %s", self.promise)
 
     # -------------------------------------------------------------------------------------- loop

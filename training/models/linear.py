@@ -35,6 +35,10 @@ class Linear(nn.Module):
             with torch.no_grad():
                 self.categories.weight[unseen] = 0.0
 
+    def ordered_layers(self) -> list[nn.Module]:
+        """A single layer: layer decay has nothing to act on."""
+        return [self]
+
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Batch → scores [B, K]."""
         parts = ([batch["numeric"]] if self.numeric else []) + [batch[key].flatten(1) for key in self.tensor_keys]
