@@ -18,7 +18,10 @@ from schemas.config import Declaration
 from schemas.errors import ConfigError, PreflightError, first_few
 from schemas.load import declare
 from schemas.records import ArraysRef, CheckReport, CheckResult, PreflightReport, RunSpec, SplitArrays, Statistics
+from training.augment import Augment
+from training.batches import as_tensors
 from training.data.shards import load_arrays
+from training.layout import require_layout
 from training.losses import Loss, make_loss
 from training.models.build import build_model, count_parameters
 from training.models.shape import NULL, UNKNOWN, ModelShape, model_shape
@@ -59,6 +62,8 @@ def preflight(run: RunSpec) -> PreflightReport:
         raise PreflightError(_line(labels))
     train = load_arrays(run.arrays.train)
     network = build_model(declaration, run.statistics)
+    require_layout(network, declaration.train)
+    Augment(declaration.train.augment, 0, as_tensors(train))
     report = inspect(declaration, run.statistics, network, first_rows(train, SAMPLE_ROWS), spread_rows(train, ROWS))
     return report.model_copy(update={"checks": CheckReport(results=(labels, *report.checks.results))})
 
