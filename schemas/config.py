@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from schemas.data_config import Column, ColumnConfig, CsvConfig, DataConfig, Kind, Role, TaskConfig
-from schemas.model_config import CnnModel, CustomModel, LinearModel, LossConfig, MlpModel, Model, ResMlpModel
+from schemas.model_config import CnnModel, CustomModel, FtTransformerModel, LinearModel, LossConfig, MlpModel, Model, ResMlpModel
 from schemas.optimizer_config import AdamConfig, AdamWConfig, ModuleRule, Optimizer, SgdConfig
 from schemas.schedule_config import (
     ConstantSchedule,
@@ -72,6 +72,7 @@ __all__ = [
     "EvaluateConfig",
     "ExponentialSchedule",
     "Fractions",
+    "FtTransformerModel",
     "GroupSplit",
     "GroupTimeSplit",
     "Kind",
