@@ -31,7 +31,7 @@ from schemas.split_config import (
     TimeSplit,
     parse_duration,
 )
-from schemas.train_config import TrainConfig
+from schemas.train_config import AugmentConfig, LossScaleConfig, TrainConfig
 
 __all__ = [
     "DEFAULT_METRIC",
@@ -41,6 +41,7 @@ __all__ = [
     "TASK_LOSSES",
     "AdamWConfig",
     "Allowance",
+    "AugmentConfig",
     "Baseline",
     "ChecksConfig",
     "CnnModel",
@@ -59,6 +60,7 @@ __all__ = [
     "Kind",
     "LinearModel",
     "LossConfig",
+    "LossScaleConfig",
     "MlpModel",
     "Model",
     "NormalizeConfig",
