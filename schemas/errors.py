@@ -14,6 +14,7 @@
     │   ├── NonFiniteError              loss or gradient is not finite
     │   ├── OutOfMemoryError            device or host memory ran out
     │   └── LaunchError                 torchrun could not start or ended without a result
+    ├── ResumeError(RuntimeError)       a run cannot go on: unknown, still going, or nothing to go on from
     ├── TrackingError(RuntimeError)     the tracking server cannot be reached or did not take all of a run
     └── RegistryError(RuntimeError)     the registry refuses or holds something unexpected
 
@@ -79,6 +80,10 @@ class OutOfMemoryError(TrainingError):
 
 class LaunchError(TrainingError):
     """`torchrun` could not start, or ended without leaving a result."""
+
+
+class ResumeError(BulkheadError, RuntimeError):
+    """A run cannot be continued: it is unknown, still going, or left nothing to go on from."""
 
 
 class TrackingError(BulkheadError, RuntimeError):

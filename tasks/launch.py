@@ -114,34 +114,51 @@ def environment(declaration: Declaration, error_file: Path) -> dict[str, str]:
 
 def _watch(process: subprocess.Popen[bytes], metrics: Path, declaration: Declaration, tracker: Tracker) -> None:
     """Until the program ends: progress for a person, metrics to MLflow every few seconds."""
-    shown, sent, last = (metrics.stat().st_size if metrics.exists() else 0), 0, time.monotonic()
+    tail, sent, last, begun = Tail(metrics), 0, time.monotonic(), time.time()
     with bar("train") as progress:
-        while process.poll() is None:
+        while True:
+            ended = process.poll() is not None
+            for line in tail.new_lines():
+                _progress(line, begun, declaration, progress)
+            if ended:
+                break
             time.sleep(POLL_SECONDS)
-            shown = _progress(metrics, shown, declaration, progress)
             if metrics.exists() and time.monotonic() - last > FORWARD_SECONDS:
                 sent, last = tracker.forward_metrics(metrics, sent), time.monotonic()
-        _progress(metrics, shown, declaration, progress)
     if metrics.exists():
         tracker.forward_metrics(metrics, sent)
 
 
-def _progress(path: Path, position: int, declaration: Declaration, progress: Callable[[float, str], None]) -> int:
-    """Show the newest evaluation; returns the position after the last whole line."""
-    if not path.exists():
-        return position
-    with path.open("rb") as file:
-        file.seek(position)
-        block = file.read()
-    whole = block[: block.rfind(b"\n") + 1]
-    for raw in whole.splitlines():
-        line: dict[str, Any] = json.loads(raw)
-        if line["kind"] == "evaluation":
-            values = line["values"]
-            metric = declaration.metric
-            text = f"epoch {line['epoch']}/{declaration.train.epochs}  train loss {_number(values.get('train/loss'))}  val loss {_number(values.get('val/loss'))}  val {metric} {_number(values.get(f'val/{metric}'))}"
-            progress(min(1.0, line["epoch"] / declaration.train.epochs), text + ("  *" if values.get("best") else ""))
-    return position + len(whole)
+class Tail:
+    """The whole lines that a file got since the last look; read from its start again where it was replaced (a resumed run drops what it makes again)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.position, self.inode = path, 0, 0
+
+    def new_lines(self) -> list[bytes]:
+        """Without a last line that is not yet whole."""
+        try:
+            with self.path.open("rb") as file:
+                inode = os.fstat(file.fileno()).st_ino
+                self.position, self.inode = self.position if inode == self.inode else 0, inode
+                file.seek(self.position)
+                block = file.read()
+        except FileNotFoundError:
+            return []
+        whole = block[: block.rfind(b"\n") + 1]
+        self.position += len(whole)
+        return whole.splitlines()
+
+
+def _progress(raw: bytes, begun: float, declaration: Declaration, progress: Callable[[float, str], None]) -> None:
+    """Show a line of `metrics.jsonl`, if it is an evaluation of this launch."""
+    line: dict[str, Any] = json.loads(raw)
+    if line["kind"] != "evaluation" or line["time"] < begun:
+        return
+    values, metric, epochs = line["values"], declaration.metric, declaration.train.epochs
+    losses = f"train loss {_number(values.get('train/loss'))}  val loss {_number(values.get('val/loss'))}"
+    text = f"epoch {line['epoch']}/{epochs}  {losses}  val {metric} {_number(values.get(f'val/{metric}'))}"
+    progress(min(1.0, line["epoch"] / epochs), text + ("  *" if values.get("best") else ""))
 
 
 def _number(value: float | None) -> str:
