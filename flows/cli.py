@@ -36,6 +36,13 @@ def _declared_paths(incomplete: str) -> list[str]:
     return [f"{path}=" for path in value_paths() if path.startswith(incomplete)]
 
 
+def _resumable_runs(incomplete: str) -> list[str]:
+    """Tab-completion of runs that can be continued."""
+    from tasks.resume import unfinished_runs
+
+    return [run.started.run_id for run in unfinished_runs() if run.started.run_id.startswith(incomplete)]
+
+
 File = Annotated[Path, typer.Argument(help="The declaration, a YAML file.", metavar="FILE")]
 Overrides = Annotated[
     list[str] | None,
@@ -131,6 +138,47 @@ def train(file: File, overrides: Overrides = None, as_json: AsJson = False, debu
         trained = flow(config_path=str(file), overrides=overrides or [])
         if as_json:
             _print_json(trained.model_dump(mode="json"))
+
+
+@app.command()
+def resume(
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            help="Run directory, run id or MLflow run id; without it, the runs that can be resumed.", metavar="[RUN]", autocompletion=_resumable_runs
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Go on with a run that was interrupted, killed or failed, from its newest verified checkpoint."""
+    with _stated_errors(debug):
+        _environment(debug)
+        from tasks.resume import unfinished
+
+        if run is None:
+            _list_resumable(as_json)
+            return
+        if unfinished(run) is None:
+            return
+        from flows.resume import resume as flow
+        from flows.summary import RunSummary, print_summary
+
+        ended = flow(run=run)
+        if as_json:
+            _print_json(ended and ended.model_dump(mode="json"))
+        elif isinstance(ended, RunSummary):
+            print_summary(ended)
+
+
+def _list_resumable(as_json: bool) -> None:
+    from tasks.resume import unfinished_runs
+
+    rows = [run.row for run in unfinished_runs()]
+    if as_json:
+        _print_json(rows)
+        return
+    print("\n".join("{run_id}  {name:<20} {state:<8} checkpoint at step {checkpoint_step:<7} {cause}".format_map(row) for row in rows) or "nothing to resume")
 
 
 @app.command()
