@@ -32,7 +32,7 @@ from schemas.split_config import (
     parse_duration,
 )
 from schemas.token_config import TokensConfig, conflicts, fill_defaults
-from schemas.train_config import TrainConfig
+from schemas.train_config import AugmentConfig, LossScaleConfig, TrainConfig
 
 __all__ = [
     "DEFAULT_METRIC",
@@ -42,6 +42,7 @@ __all__ = [
     "TASK_LOSSES",
     "AdamWConfig",
     "Allowance",
+    "AugmentConfig",
     "Baseline",
     "CausalTransformerModel",
     "ChecksConfig",
@@ -61,6 +62,7 @@ __all__ = [
     "Kind",
     "LinearModel",
     "LossConfig",
+    "LossScaleConfig",
     "MlpModel",
     "Model",
     "NormalizeConfig",

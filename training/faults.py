@@ -25,6 +25,7 @@ POINTS = (
     "evaluation.best_saved",
     "checkpoint.begun",
     "checkpoint.file_written",
+    "checkpoint.shards_agreed",
     "checkpoint.manifest_written",
     "checkpoint.old_moved",
     "checkpoint.renamed",
