@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from pydantic import Field, model_validator
 
@@ -71,7 +71,8 @@ def fill_defaults(declaration: Declaration) -> None:
 def _with_defaults(section: SectionType, **defaults: Any) -> SectionType:
     """The section with other defaults: what was given stays, and what was not still counts as not given."""
     given = section.model_fields_set
-    return type(section).model_construct(_fields_set=set(given), **{**section.__dict__, **{k: v for k, v in defaults.items() if k not in given}})
+    values = section.__dict__ | {name: value for name, value in defaults.items() if name not in given}
+    return cast(SectionType, type(section).model_construct(_fields_set=set(given), **values))
 
 
 def conflicts(declaration: Declaration) -> Iterator[str]:

@@ -18,7 +18,12 @@ from training.data.shards import materialise
 def fit_statistics(train: TrainTable, validated: ValidatedTable, declaration: Declaration) -> Any:
     """All that is fitted before training; nothing but a train table is accepted."""
     inputs = {"train": train.file.sha256, "spec": validated.spec, "normalize": declaration.normalize, "task": declaration.task}
-    inputs |= {"tokens": declaration.tokens, "loss": declaration.loss, "columns": declaration.data.model_dump(mode="json")["columns"], "constant": declaration.checks.constant_features}
+    inputs |= {
+        "tokens": declaration.tokens,
+        "loss": declaration.loss,
+        "columns": declaration.data.model_dump(mode="json")["columns"],
+        "constant": declaration.checks.constant_features,
+    }
 
     def make(folder: Path) -> Statistics:
         made = fit(train, validated.spec, declaration)

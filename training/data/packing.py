@@ -45,4 +45,3 @@ def pack(lengths: np.ndarray, context: int) -> np.ndarray:
     rank = np.empty(opened, dtype=np.int64)
     rank[np.argsort(openers, kind="stable")] = np.arange(opened)
     return np.asarray(rank[found])
-

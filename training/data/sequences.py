@@ -145,9 +145,7 @@ def _write_arrays(folder: Path, flat: Path, targets: np.ndarray, layout: Layout,
         _fsync(folder / f"{name}.npy")
 
 
-def _fill(
-    source: np.ndarray, document_start: np.ndarray, layout: Layout, some: slice, rows: tuple[int, int, int]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _fill(source: np.ndarray, document_start: np.ndarray, layout: Layout, some: slice, rows: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Tokens, segments and targets of the rows (first, number, T) whose windows are `some`."""
     first, count, context = rows
     document, start, length, skip = (part[some] for part in layout.windows)

@@ -41,7 +41,9 @@ def fit_vocabulary(path: Path, column: str, tokens: TokensConfig) -> TokenStats:
         longest = max(longest, int(found.lengths.max(initial=0)))
     values = _numbered(counts, tokens)
     if not any(counts[value] for value in values):
-        raise DataError(f"column {column!r}: expected text in train, found no token {tokens.min_count} times or more in {documents} documents; name another column")
+        raise DataError(
+            f"column {column!r}: expected text in train, found no token {tokens.min_count} times or more in {documents} documents; name another column"
+        )
     return TokenStats(
         name=column,
         tokenizer=tokens.tokenizer,
