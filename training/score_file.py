@@ -56,7 +56,8 @@ def _scored(model: LoadedModel, data: DataConfig, connection: duckdb.DuckDBPyCon
     """Batches of the file's own columns with the predictions."""
     relation = relation_sql(fingerprint(data), data, connection)
     own = [row[0] for row in rows(connection, f"describe select * from {relation}")]
-    taken = [name for name in ("prediction", *model.spec["probability_columns"]) if name in own]
+    made = ("tokens", "loss", "accuracy") if "text" in model.spec else ("prediction", *model.spec["probability_columns"])
+    taken = [name for name in made if name in own]
     if taken:
         raise DataError(f"{data.uri}: has columns named {first_few(map(repr, taken))} already, where the predictions go; rename or drop them")
     for batch in connection.sql(f"select * from {relation}").to_arrow_reader(BATCH_ROWS):

@@ -18,6 +18,7 @@ from schemas.records import SplitArrays
 from training.data.sequences import NO_TARGET
 from training.data.shards import load_arrays
 from training.models.token_network import KEYS
+from training.scoring import require_finite
 
 LOGITS_PER_CALL = 2**23  # float64 values held at a time
 
@@ -60,9 +61,14 @@ class Places(NamedTuple):
     document: np.ndarray
     first: np.ndarray
 
-    def of(self, rows: slice, segments: np.ndarray) -> np.ndarray:
+    def of(self, rows: slice | np.ndarray, segments: np.ndarray) -> np.ndarray:
         """Document of each position of some rows, from their segments [b, T]; any where the segment is 0 (padding)."""
-        return np.asarray(self.document[np.maximum(self.first[rows, None] + segments - 1, 0)])
+        return np.asarray(self.document[np.maximum(self.first[rows][:, None] + segments - 1, 0)])
+
+    def rows_of(self, documents: int) -> np.ndarray:
+        """The rows that hold a window of the first so many documents."""
+        row = np.searchsorted(self.first, np.flatnonzero(self.document < documents), side="right") - 1
+        return np.unique(row)
 
 
 def places(arrays: SplitArrays) -> Places:
@@ -88,31 +94,39 @@ def document_facts(arrays: SplitArrays) -> tuple[np.ndarray, np.ndarray | None]:
     return targets, table.column("weight").to_numpy() if "weight" in table.column_names else None
 
 
-def score_documents(network: nn.Module, arrays: SplitArrays) -> Documents:
+def score_documents(network: nn.Module, arrays: SplitArrays, documents: int | None = None) -> Documents:
     """Sums of every document of a side, each target once, by a network in eval mode on the CPU.
+
+    Args:
+        network: the network.
+        arrays: the side; each file's digest is compared first.
+        documents: only the first so many; default all.
 
     Raises:
         IntegrityError: an array was changed, or a document's targets are not all there.
+        NonFiniteError: losses are not finite, naming the first documents.
     """
     targets, weight = document_facts(arrays)
-    sums = np.zeros((len(targets), 3))
+    count = min(len(targets), documents or len(targets))
     found, where = load_arrays(arrays, verify=True), places(arrays)
     blocks = {name: found[name] for name in (*KEYS, "label")}
+    sums, by_row, chosen = np.zeros((len(targets), 3)), np.zeros((arrays.rows, 1)), where.rows_of(count)
     step = _rows_per_call(network, blocks)
-    for start in range(0, arrays.rows, step):
-        rows = slice(start, start + step)
+    for start in range(0, len(chosen), step):
+        rows = chosen[start : start + step]
         batch = {name: torch.from_numpy(np.array(block[rows])) for name, block in blocks.items()}
         with torch.inference_mode():
             losses, right = token_losses(network({name: batch[name] for name in KEYS}).double(), batch["label"])
+        by_row[rows] = losses.sum(1, keepdim=True).numpy()
         asked = (batch["label"] != NO_TARGET).numpy()
         document = where.of(rows, batch["segments"].numpy())[asked]
         for column, values in enumerate((losses.numpy(), right.numpy(), asked)):
             sums[:, column] += np.bincount(document, weights=values[asked], minlength=len(targets))
-    if not np.array_equal(sums[:, 2], targets[:, 0]):
-        raise IntegrityError(
-            f"{arrays.ids.path}: {int((sums[:, 2] != targets[:, 0]).sum())} documents have other targets than recorded; prepare the data again"
-        )
-    return Documents(sums[:, :2], targets, weight)
+    require_finite(by_row, arrays)
+    wrong = int((sums[:count, 2] != targets[:count, 0]).sum())
+    if wrong:
+        raise IntegrityError(f"{arrays.ids.path}: {wrong} documents have other targets than recorded; prepare the data again")
+    return Documents(sums[:count, :2], targets[:count], None if weight is None else weight[:count])
 
 
 def _rows_per_call(network: nn.Module, blocks: dict[str, np.ndarray]) -> int:

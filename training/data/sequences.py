@@ -24,7 +24,7 @@ from schemas.errors import DataError, IntegrityError
 from schemas.records import TableRef, TableSpec, TokenStats
 from training.data.batches import arrow_batches
 from training.data.packing import pack
-from training.data.serving_text.tokenizers import BEGIN, END, UNKNOWN, encode
+from training.data.serving_text.tokenizers import END, UNKNOWN, encode, framed
 from training.data.serving_text.windows import Windows, cut
 
 NO_TARGET = -100  # torch's ignore_index
@@ -110,20 +110,6 @@ def _tokenize(flat: Path, table: TableRef, side: str, spec: TableSpec, tokens: T
     if documents.num_rows != table.rows:
         raise IntegrityError(f"{table.file.path}: does not hold the {table.rows} rows recorded; split again")
     return documents
-
-
-def framed(numbers: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Begin and end around each document's tokens.
-
-    >>> framed(np.array([7, 8, 9], np.int32), np.array([2, 0, 1])).tolist()
-    [1, 7, 8, 2, 1, 2, 1, 9, 2]
-    """
-    ends = np.cumsum(lengths + 2)
-    inner = np.ones(len(numbers) + 2 * len(lengths), dtype=bool)
-    inner[ends - 1] = inner[ends - lengths - 2] = False
-    found = np.empty(len(inner), dtype=np.int32)
-    found[ends - lengths - 2], found[ends - 1], found[inner] = BEGIN, END, numbers
-    return found
 
 
 # ------------------------------------------------------------------------------------------- arrays

@@ -96,6 +96,20 @@ def encode(texts: Sequence[str] | pa.Array, vocabulary: Mapping[str, Any]) -> tu
     return (table[found.codes] if len(table) else np.empty(0, np.int32)), found.lengths
 
 
+def framed(numbers: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Begin and end around each document's tokens.
+
+    >>> framed(np.array([7, 8, 9], np.int32), np.array([2, 0, 1])).tolist()
+    [1, 7, 8, 2, 1, 2, 1, 9, 2]
+    """
+    ends = np.cumsum(lengths + 2)
+    inner = np.ones(len(numbers) + 2 * len(lengths), dtype=bool)
+    inner[ends - 1] = inner[ends - lengths - 2] = False
+    found = np.empty(len(inner), dtype=np.int32)
+    found[ends - lengths - 2], found[ends - 1], found[inner] = BEGIN, END, numbers
+    return found
+
+
 def decode(tokens: Sequence[int] | np.ndarray, vocabulary: Mapping[str, Any]) -> str:
     """The text of tokens; padding, begin and end say nothing, an unknown one reads as the replacement character.
 
