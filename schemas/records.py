@@ -181,7 +181,7 @@ class SplitArrays(Record):
     Of a text column a row is a sequence: `tokens` and `label` int32 [N, T] (-100: no target), `segments` int16 [N, T] (from 1
     in each row, 0: padding). `documents` is then a Parquet file with a row for each document in the order of the side's
     table: `__id`, `__group`, `__time`, `tokens` (targets), `characters`, `unknown` and perhaps `weight`; `ids` has
-    the column `documents`, the document of each of a row's segments.
+    the columns `documents` and `starts`: of each of a row's segments the document, and its first input's place in it.
     """
 
     rows: int

@@ -38,8 +38,8 @@ class TokensConfig(Section):
         ge=1,
         description="New tokens of each later window of a long document in evaluation and serving; the rest of the window repeats earlier ones. Default: context // 2.",
     )
-    samples: int = Field(8, ge=0, le=10_000, description="Texts that the trained model makes up, for the report.")
-    sample_tokens: int = Field(400, ge=1, description="Most tokens of such a text.")
+    samples: int = Field(5, ge=0, le=10_000, description="Texts that the trained model makes up, for the report.")
+    sample_tokens: int = Field(300, ge=1, description="Most tokens of such a text.")
 
     @model_validator(mode="after")
     def _stride_fits(self) -> TokensConfig:

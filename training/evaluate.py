@@ -22,7 +22,7 @@ from schemas import digest
 from schemas.config import Declaration, SplitName
 from schemas.errors import IntegrityError
 from schemas.load import declare
-from schemas.records import EvaluationReport, FileRef, Interval, RunSpec, SplitArrays, Statistics
+from schemas.records import EvaluationReport, FileRef, Interval, RunSpec, SampleReport, SplitArrays, Statistics
 from training.baselines import baseline_predictions, verdict
 from training.bootstrap import intervals, paired_difference
 from training.data.shards import load_arrays
@@ -30,6 +30,7 @@ from training.evaluate_text import read_documents, text_facts, write_losses
 from training.metrics import Metrics, compute_predictions, predict, predicted_class, targets
 from training.reference import reference_network, reference_scores
 from training.scoring import require_finite
+from training.text_samples import make_samples
 from training.token_scoring import score_documents
 
 MAX_GROUPS = 30
@@ -76,11 +77,20 @@ def evaluate(run: RunSpec, weights: Path | FileRef, side: SplitName, out_dir: Pa
         resampled_by="row" if clusters is None else "group",
         interval_note=note,
         predictions=scored.write(out_dir / "predictions.parquet"),
+        samples=_samples(run, declaration, network) if side == "test" else None,
         by_group=() if group is None else group_table(declaration.task.kind, group, predictions, target, weight),
         **compared,
     )
     digest.write_atomic(out_dir / "evaluation.json", report.model_dump_json(indent=1))
     return report
+
+
+def _samples(run: RunSpec, declaration: Declaration, network: nn.Module) -> SampleReport | None:
+    """Texts of a language model, where any are declared."""
+    tokens, config = run.statistics.tokens, declaration.tokens
+    if tokens is None or config is None or not config.samples:
+        return None
+    return make_samples(network, tokens, config, declaration.train.seed, run.arrays.train)
 
 
 class Scored(NamedTuple):

@@ -56,9 +56,14 @@ class Documents(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where documents stand in the sequences of a side: `document` int64 [windows] in the order of rows and segments, `first` window of each row [N]."""
+    """Where documents stand in the sequences of a side.
+
+    `document` int64 [windows]: whose each window is, in the order of rows and segments; `start`: its first input in that
+    document. `first` window of each row [N].
+    """
 
     document: np.ndarray
+    start: np.ndarray
     first: np.ndarray
 
     def of(self, rows: slice | np.ndarray, segments: np.ndarray) -> np.ndarray:
@@ -77,8 +82,10 @@ def places(arrays: SplitArrays) -> Places:
     Raises:
         IntegrityError: the file was changed.
     """
-    column = pq.read_table(digest.verify(arrays.ids), columns=["documents"]).column(0).combine_chunks()
-    return Places(np.asarray(column.flatten().to_numpy(), dtype=np.int64), np.asarray(column.offsets.to_numpy(), dtype=np.int64)[:-1])
+    table = pq.read_table(digest.verify(arrays.ids), columns=["documents", "starts"])
+    lists = {name: table.column(name).combine_chunks() for name in table.column_names}
+    document, start = (np.asarray(column.flatten().to_numpy(), dtype=np.int64) for column in lists.values())
+    return Places(document, start, first=np.asarray(lists["documents"].offsets.to_numpy(), dtype=np.int64)[:-1])
 
 
 def document_facts(arrays: SplitArrays) -> tuple[np.ndarray, np.ndarray | None]:

@@ -150,13 +150,13 @@ def _chunks(rows: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def _ids(documents: pa.Table, layout: Layout) -> pa.Table:
-    """For each sequence the ids of its documents as one text, and their numbers."""
+    """For each sequence the ids of its documents as one text; by segment the number of the document, and where in it the window begins."""
     starts = np.searchsorted(layout.row, np.arange(layout.num_rows + 1))
-    numbers = pa.ListArray.from_arrays(starts.astype(np.int32), layout.windows.document.astype(np.int32))
+    numbers, begins = (pa.ListArray.from_arrays(starts.astype(np.int32), part) for part in (layout.windows.document, layout.windows.start))
     names = pa.ListArray.from_arrays(starts.astype(np.int32), documents.column("__id").combine_chunks().take(pa.array(layout.windows.document)))
     rows = layout.num_rows
     ids = pc.binary_join(names, JOINT)
-    return pa.table({"__id": ids, "__group": pa.nulls(rows, pa.string()), "__time": pa.nulls(rows, pa.float64()), "documents": numbers})
+    return pa.table({"__id": ids, "__group": pa.nulls(rows, pa.string()), "__time": pa.nulls(rows, pa.float64()), "documents": numbers, "starts": begins})
 
 
 def _write_parquet(path: Path, table: pa.Table) -> None:
