@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 ABSENT = "RDKit is not installed, so that nobody looked whether these are molecules; install it with: pip install 'bulkhead[chem]'"
 
 
-def molecule_figures(made: Sequence[str], known: Callable[[], Iterable[str]]) -> tuple[dict[str, float], str]:
+def molecule_figures(made: Sequence[str], known: Callable[[], Iterable[str]] | None) -> tuple[dict[str, float], str]:
     """Shares of made-up SMILES that are valid, of valid ones that are distinct, and of distinct ones that are new; and a note on how they were counted.
 
     Two SMILES are one molecule if their canonical forms are equal. Where RDKit is absent there are no figures, and the note says so.
 
     Args:
         made: SMILES.
-        known: gives the train SMILES; not called where nothing is valid.
+        known: gives the train SMILES; None where they are not at hand, and nothing is said of what is new.
 
     Source: the benchmarks of Brown et al. 2019, GuacaMol, 10.1021/acs.jcim.8b00839, sec. 3.1.
     """
@@ -23,15 +23,15 @@ def molecule_figures(made: Sequence[str], known: Callable[[], Iterable[str]]) ->
         return {}, ABSENT
     valid = [form for text in made if text and (form := canonical(text)) is not None]
     distinct = set(valid)
-    letters = {letters_of(form) for form in distinct}
-    seen = {canonical(text) for text in known() if letters_of(text) in letters} if distinct else set()
     figures = {"valid": len(valid) / max(len(made), 1)}
+    note = f"Of {len(made)} made-up SMILES RDKit reads {len(valid)}; of these {len(distinct)} are different molecules"
     if valid:
-        figures |= {"unique": len(distinct) / len(valid), "novel": len(distinct - seen) / len(distinct)}
-    return (
-        figures,
-        f"Of {len(made)} made-up SMILES RDKit reads {len(valid)}; of these {len(distinct)} are different molecules, {len(distinct - seen)} of them not in train.",
-    )
+        figures["unique"] = len(distinct) / len(valid)
+    if known is None or not valid:
+        return figures, f"{note}."
+    letters = {letters_of(form) for form in distinct}
+    new = distinct - {canonical(text) for text in known() if letters_of(text) in letters}
+    return figures | {"novel": len(new) / len(distinct)}, f"{note}, {len(new)} of them not in train."
 
 
 def letters_of(smiles: str) -> str:

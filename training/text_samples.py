@@ -5,19 +5,24 @@ V tokens of the vocabulary, T positions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from schemas import digest
 from schemas.config import TokensConfig
+from schemas.errors import ConfigError
 from schemas.records import SampleReport, SplitArrays, TokenStats
 from training.chemistry import molecule_figures
 from training.data.serving_text import Sampling, complete, decode
 from training.data.serving_text.scoring import Logits
 from training.data.shards import load_arrays
+from training.reference import reference_network
+from training.run_dir import read_run
 from training.token_scoring import places
 
 
@@ -42,9 +47,8 @@ def make_samples(network: nn.Module, tokens: TokenStats, config: TokensConfig, s
         seed: the same seed gives the same texts.
         train: what novel molecules are not among.
     """
-    made = complete([""] * config.samples, tokens.model_dump(), logits_of(network), Sampling(config.sample_tokens, seed=seed))
-    figures, note = molecule_figures(made, lambda: documents_of(train, tokens)) if tokens.tokenizer == "smiles" and made else ({}, "")
-    return SampleReport(texts=tuple(made), seed=seed, molecules=figures, note=note)
+    how = Sampling(config.sample_tokens, seed=seed)
+    return sampled(tokens.model_dump(), logits_of(network), "", config.samples, how, lambda: documents_of(train, tokens))
 
 
 def documents_of(side: SplitArrays, tokens: TokenStats) -> Iterator[str]:
@@ -58,6 +62,32 @@ def documents_of(side: SplitArrays, tokens: TokenStats) -> Iterator[str]:
     yield from (decode(part.tolist(), vocabulary) for part in parts)
 
 
-def sample_text(text: dict[str, Any], logits: Logits, prompt: str, count: int, how: Sampling) -> list[str]:
-    """The prompt `count` times, each with a continuation of its own."""
-    return [prompt + end for end in complete([prompt] * count, text, logits, how)]
+def sample_run(run_dir: Path, prompt: str, count: int, how: Sampling) -> SampleReport:
+    """Texts by the best weights of a finished training; see `sampled`.
+
+    Raises:
+        ConfigError: the folder is no run directory, its training did not finish, or it trained no language model.
+        IntegrityError: the weights were changed.
+    """
+    run, trained = read_run(run_dir)
+    tokens = run.statistics.tokens
+    if tokens is None:
+        raise ConfigError(f"{run_dir}: expected a run of a language model (task.kind: causal_lm), this one predicts {run.spec.label!r}")
+    logits = logits_of(reference_network(run, digest.verify(trained.best_checkpoint)))
+    return sampled(tokens.model_dump(), logits, prompt, count, how, lambda: documents_of(run.arrays.train, tokens))
+
+
+def sampled(text: Mapping[str, Any], logits: Logits, prompt: str, count: int, how: Sampling, train: Callable[[], Iterable[str]] | None) -> SampleReport:
+    """The prompt `count` times, each with a continuation of its own; of SMILES with the shares of molecules.
+
+    Args:
+        text: tokenizer, values and context.
+        logits: the network or program.
+        prompt: what every text begins with.
+        count: of texts.
+        how: length, temperature, seed.
+        train: gives the train texts, which novel molecules are not among; None where they are not at hand.
+    """
+    made = [prompt + end for end in complete([prompt] * count, text, logits, how)]
+    figures, note = molecule_figures(made, train) if text["tokenizer"] == "smiles" and made else ({}, "")
+    return SampleReport(texts=tuple(made), seed=how.seed, molecules=figures, note=note)
