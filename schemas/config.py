@@ -12,8 +12,21 @@ from typing import Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from schemas.data_config import Column, ColumnConfig, CsvConfig, DataConfig, Kind, Role, TaskConfig
-from schemas.model_config import CausalTransformerModel, CnnModel, CustomModel, LinearModel, LossConfig, MlpModel, Model, ResMlpModel
-from schemas.optimizer_config import AdamWConfig, ConstantSchedule, Optimizer, PlateauSchedule, Schedule, SgdConfig, WarmupCosineSchedule
+from schemas.model_config import CausalTransformerModel, CnnModel, CustomModel, FtTransformerModel, LinearModel, LossConfig, MlpModel, Model, ResMlpModel
+from schemas.optimizer_config import AdamConfig, AdamWConfig, ModuleRule, Optimizer, SgdConfig
+from schemas.schedule_config import (
+    ConstantSchedule,
+    CosineRestartsSchedule,
+    CosineSchedule,
+    ExponentialSchedule,
+    MultiStepSchedule,
+    OneCycleSchedule,
+    PlateauSchedule,
+    Schedule,
+    StepSchedule,
+    WarmupCosineSchedule,
+    WarmupLinearSchedule,
+)
 from schemas.section import Section
 from schemas.split_config import (
     GROUPED,
@@ -40,6 +53,7 @@ __all__ = [
     "METRICS",
     "SPLITS",
     "TASK_LOSSES",
+    "AdamConfig",
     "AdamWConfig",
     "Allowance",
     "AugmentConfig",
@@ -51,12 +65,16 @@ __all__ = [
     "ColumnConfig",
     "ColumnNormalize",
     "ConstantSchedule",
+    "CosineRestartsSchedule",
+    "CosineSchedule",
     "CsvConfig",
     "CustomModel",
     "DataConfig",
     "Declaration",
     "EvaluateConfig",
+    "ExponentialSchedule",
     "Fractions",
+    "FtTransformerModel",
     "GroupSplit",
     "GroupTimeSplit",
     "Kind",
@@ -65,7 +83,10 @@ __all__ = [
     "LossScaleConfig",
     "MlpModel",
     "Model",
+    "ModuleRule",
+    "MultiStepSchedule",
     "NormalizeConfig",
+    "OneCycleSchedule",
     "Optimizer",
     "PlateauSchedule",
     "PredefinedSplit",
@@ -78,6 +99,7 @@ __all__ = [
     "SgdConfig",
     "Split",
     "SplitName",
+    "StepSchedule",
     "StratifiedGroupSplit",
     "StratifiedSplit",
     "TaskConfig",
@@ -88,6 +110,7 @@ __all__ = [
     "TrackingConfig",
     "TrainConfig",
     "WarmupCosineSchedule",
+    "WarmupLinearSchedule",
     "parse_duration",
 ]
 
@@ -243,6 +266,19 @@ class Declaration(Section):
         for needed, applies in needs:
             if applies and not self.data.named(needed):
                 raise ValueError(f"split.kind {kind!r} needs a column with role {needed} in data.columns")
+        return self
+
+    @model_validator(mode="after")
+    def _momentum_can_cycle(self) -> Declaration:
+        if (
+            isinstance(self.schedule, OneCycleSchedule)
+            and self.schedule.cycle_momentum
+            and isinstance(self.optimizer, SgdConfig)
+            and not self.optimizer.momentum
+        ):
+            raise ValueError(
+                "schedule one_cycle cycles momentum, but optimizer.momentum is 0; set schedule.cycle_momentum: false, or give the optimizer momentum"
+            )
         return self
 
     @model_validator(mode="after")

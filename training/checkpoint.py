@@ -12,7 +12,6 @@ Everything here is for rank 0, except `save_sharded` (collective) and what loads
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,12 +19,11 @@ from typing import Any
 
 from schemas.digest import fsync_folder
 from schemas.errors import CheckpointError, first_few
-from training.commit import Draft, always, commit, disk_full_said, num_bytes_of, recover, space
+from training.commit import Draft, commit, disk_full_said, num_bytes_of, recover, space
 from training.faults import reach
-from training.manifest import FULL, LIGHT, TRAINER, FileEntry, Manifest, differences, load_part, read_manifest, shard_name, verify_checkpoint
+from training.lease import always
+from training.manifest import FULL, LIGHT, NAME, TRAINER, FileEntry, Manifest, differences, load_part, read_manifest, shard_name, verify_checkpoint
 from training.parallel import Parallel
-
-NAME = re.compile(r"(step|best)-(\d{8,})")
 
 
 def folder_name(kind: str, step: int) -> str:

@@ -23,14 +23,11 @@ import torch
 from schemas.digest import fsync_folder
 from schemas.errors import CheckpointError
 from training.faults import reach
+from training.lease import always
 from training.manifest import MANIFEST, FileEntry, Manifest
 
 REPLACED = ".replaced"
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-def always() -> None:
-    """What is asked before a rename where nothing could forbid it."""
 
 
 class Draft:
@@ -169,7 +166,7 @@ def disk_full_said(root: Path, needed: int) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError) as error:
-        cause = _refusal(error)
+        cause = full_disk(error)
         if cause is None:
             raise
         raise CheckpointError(
@@ -182,8 +179,8 @@ def space(root: Path, needed: int) -> str:
     return f"about {needed:,} bytes are needed, {shutil.disk_usage(root).free:,} are free"
 
 
-def _refusal(error: BaseException | None) -> OSError | None:
-    """The error of a full disk behind another one: torch's writer raises one of its own over it."""
+def full_disk(error: BaseException | None) -> OSError | None:
+    """The system's refusal of more bytes behind an error, or None: torch's writer raises one of its own over it."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in FULL_DISK:
             return error

@@ -12,6 +12,8 @@ docstring means: call on every rank.
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -60,16 +62,15 @@ class Layout:
         call: what a step calls in place of the model.
 
     Raises:
-        ConfigError: mode elastic with running statistics, or activations to recompute without blocks.
+        ConfigError: as `require_layout`.
     """
 
     def __init__(self, model: nn.Module, parallel: Parallel, train: TrainConfig) -> None:
         self.model, self.parallel, self.train = model, parallel, train
         self.kind: Kind = _kind(train, parallel.world_size)
-        if self.kind == "logical":
-            _require_no_running_statistics(model)
-        if train.recompute_activations:
-            _recompute_activations(model)
+        require_layout(model, train)
+        for block in blocks(model) if train.recompute_activations else ():
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
         if self.kind == "sharded":
             self._shard()
         # Static shapes: which kernel a batch gets must not depend on the shapes that a process happened to see before.
@@ -161,6 +162,25 @@ class Layout:
         optimizer.load_state_dict(_join(states, [p for group in optimizer.param_groups for p in group["params"]]))
 
 
+def require_layout(model: nn.Module, train: TrainConfig) -> None:
+    """Refuse a network that cannot be laid out as declared; also asked in preflight.
+
+    Raises:
+        ConfigError: mode elastic with running statistics, activations to recompute without blocks, or no compiler.
+    """
+    names = [name for name, _ in model.named_buffers() if name in model.state_dict()]
+    if train.mode == "elastic" and names:
+        raise ConfigError(
+            f"train.mode elastic: the model keeps running statistics ({first_few(names)}), which depend on what each rank saw; "
+            "use group or layer norm in place of batch norm, or mode: exact"
+        )
+    if train.recompute_activations and not blocks(model):
+        raise ConfigError("train.recompute_activations needs a model with repeated blocks (resmlp, cnn, ft_transformer, …); this one has none: unset it")
+    on_cpu = train.device == "cpu" or not torch.cuda.is_available()
+    if train.compile and on_cpu and not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "clang++")):
+        raise ConfigError("train.compile on the CPU needs a C++ compiler, and there is no g++ or clang++ on the path: install one, or unset it")
+
+
 def local(tensor: Tensor) -> Tensor:
     """This rank's part of a parameter or gradient; the tensor itself where it is not sharded. Shares memory."""
     with torch.no_grad():
@@ -188,23 +208,6 @@ def _kind(train: TrainConfig, world_size: int) -> Kind:
     if world_size == 1:
         return "whole"
     return "sharded" if train.parallel == "fsdp" else "replicated"
-
-
-def _require_no_running_statistics(model: nn.Module) -> None:
-    names = [name for name, _ in model.named_buffers() if name in model.state_dict()]
-    if names:
-        raise ConfigError(
-            f"train.mode elastic: the model keeps running statistics ({first_few(names)}), which depend on what each rank saw; "
-            "use group or layer norm in place of batch norm, or mode: exact"
-        )
-
-
-def _recompute_activations(model: nn.Module) -> None:
-    found = blocks(model)
-    if not found:
-        raise ConfigError("train.recompute_activations needs a model with repeated blocks (resmlp, cnn, ft_transformer, …); this one has none: unset it")
-    for block in found:
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 
 def _like(target: Tensor, slices: list[Tensor]) -> Tensor:

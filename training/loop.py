@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -30,10 +31,11 @@ from training.guard import StopSignal
 from training.health import GradientHealth, layer_norms, memory_mb
 from training.journal import Journal, Values
 from training.layout import Layout
+from training.lease import always, one_writer
 from training.losses import make_loss
 from training.models.build import build_model
 from training.modes import apply_mode, promise
-from training.optim import make_optimizer
+from training.optim import describe_rates, make_optimizer
 from training.parallel import Parallel
 from training.result import RESULT, Status, best_weights, finished_report
 from training.resumable import Resumable
@@ -54,6 +56,7 @@ def train(spec: RunSpec, run_dir: Path, parallel: Parallel, stop: StopSignal) ->
     returns its report at once.
 
     Raises:
+        LeaseError: another process trains in this run directory.
         CheckpointError: no checkpoint verifies, or they belong to another run.
         NonFiniteError: loss, gradient or scores are not finite; nothing was updated, and a dump was written.
         DataError, IntegrityError, ConfigError: the arrays or the declaration cannot be trained on.
@@ -62,7 +65,8 @@ def train(spec: RunSpec, run_dir: Path, parallel: Parallel, stop: StopSignal) ->
     if finished is not None:
         log.info("%s is finished already: best %s %.6g at step %d", spec.run_id, finished["metric"], finished["best_metric"], finished["best_step"])
         return TrainReport.model_validate(finished)
-    return Trainer(spec, run_dir, parallel, stop).run()
+    with one_writer(run_dir, parallel, lambda: stop.requested) as lease:
+        return Trainer(spec, run_dir, parallel, stop, lease.check).run()
 
 
 class Trainer:
@@ -73,10 +77,11 @@ class Trainer:
         run_dir: written by rank 0 only, except dumps.
         parallel: the ranks.
         stop: asked at each step.
+        allowed: called before rank 0 changes anything; raises where this process may no longer write.
     """
 
-    def __init__(self, spec: RunSpec, run_dir: Path, parallel: Parallel, stop: StopSignal) -> None:
-        self.spec, self.run_dir, self.parallel, self.stop = spec, run_dir, parallel, stop
+    def __init__(self, spec: RunSpec, run_dir: Path, parallel: Parallel, stop: StopSignal, allowed: Callable[[], None] = always) -> None:
+        self.spec, self.run_dir, self.parallel, self.stop, self.allowed = spec, run_dir, parallel, stop, allowed
         self.declaration = declare(spec.declaration, "resolved.json")
         self.train = self.declaration.train
         apply_mode(self.train, parallel.local_world_size)
@@ -84,7 +89,7 @@ class Trainer:
         self.promise = promise(self.train, parallel.world_size)
         self.started = time.monotonic()
         run_dir.mkdir(parents=True, exist_ok=True)
-        self.journal = Journal(run_dir / "metrics.jsonl" if parallel.is_main else None)
+        self.journal = Journal(run_dir / "metrics.jsonl" if parallel.is_main else None, allowed)
         self._open_data()
         self._build()
         self._resume()
@@ -109,14 +114,15 @@ class Trainer:
         self.num_parameters = sum(p.numel() for p in self.model.parameters())
         self.layout = Layout(self.model, self.parallel, train)
         self.loss = make_loss(declaration, self.spec.statistics).to(device)
-        self.optimizer = make_optimizer(declaration.optimizer, self.model)
-        self.schedule = Schedule(declaration.schedule, declaration.optimizer.lr, self.total_steps, declaration.greater_is_better)
+        rates = declaration.optimizer.scaled(train.batch_size)
+        self.optimizer = make_optimizer(rates, self.model)
+        self.schedule = Schedule(declaration.schedule, rates.lr, self.total_steps, declaration.greater_is_better)
         augment = Augment(train.augment, sum(s.indicator for s in self.spec.statistics.numeric), self.train_tensors)
         self.step = Step(self.layout, self.loss, self.optimizer, train, augment)
         self.resumable = Resumable(self.layout, self.optimizer, self.schedule, self.step.scaler)
         self.health = GradientHealth()
         facts = identity(self.spec, declaration, self.parallel.world_size), environment(device)
-        self.checkpoints = Checkpoints(self.run_dir / "checkpoints", *facts, train.keep, self.journal.event)
+        self.checkpoints = Checkpoints(self.run_dir / "checkpoints", *facts, train.keep, self.journal.event, self.allowed)
 
     @property
     def state(self) -> TrainerState:
@@ -148,12 +154,14 @@ class Trainer:
         reach("start.rehearsed")
 
     def _announce(self) -> None:
+        self.allowed()
         (self.run_dir / RESULT).unlink(missing_ok=True)  # of an interrupted run that goes on now
         config = self.run_dir / "config.yaml"
         if not config.exists():
             digest.write_atomic(config, yaml.safe_dump(self.spec.declaration, sort_keys=False, allow_unicode=True))
         rows = f"{self.spec.arrays.train.rows} train rows, {self.sampler.steps_per_epoch} steps an epoch, {self.train.epochs} epochs"
         log.info("%s: %d parameters, %s, %d ranks on %s", self.spec.run_id, self.num_parameters, rows, self.parallel.world_size, self.parallel.device.type)
+        log.info("%s", describe_rates(self.optimizer))
         log.info("promise: %s", self.promise)
 
     # -------------------------------------------------------------------------------------- loop
@@ -273,7 +281,9 @@ class Trainer:
         except Interrupted:
             return True
         reach("evaluation.scored")
-        values = self.parallel.on_main(lambda: self._measure(*scores))
+        values = self.parallel.on_main(lambda: self.stop.unless_stopped(lambda: self._measure(*scores)))
+        if values is None:
+            return True
         reach("evaluation.measured")
         metric = values[f"val/{self.declaration.metric}"]
         if metric is None:
@@ -365,6 +375,7 @@ class Trainer:
             skipped_steps=self.state.step - self.state.updates,
             promise=self.promise,
         )
+        self.allowed()
         digest.write_atomic(self.run_dir / RESULT, report.model_dump_json(indent=1))
         return report
 

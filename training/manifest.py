@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ TRAINER = "trainer.pt"
 FULL = ("model.pt", "optimizer.pt", TRAINER)
 LIGHT = ("model.pt",)
 MANIFEST = "manifest.json"
+NAME = re.compile(r"(step|best)-(\d{8,})")  # of a committed checkpoint's folder
 
 
 class FileEntry(Record):

@@ -115,7 +115,7 @@ class Step:
             return
         state = keys.capture(self.parallel.device)
         buffers = [(b, b.clone()) for b in self.model.buffers()]
-        self.gradients(window)
+        self._accumulate(window)
         self.optimizer.zero_grad(set_to_none=True)
         for buffer, value in buffers:
             buffer.copy_(value)
@@ -127,14 +127,7 @@ class Step:
         Raises:
             TrainingError: a parameter got no gradient.
         """
-        self.optimizer.zero_grad(set_to_none=True)
-        self.trace = Trace()
-        if self.layout.kind == "logical":
-            self._assign(self.parallel.tree_sum(self._tree(window, 0, len(window.shards))))
-        else:
-            self._shard(window, *window.shards[0])
-        if not self._complete:
-            self._require_gradients()
+        self._accumulate(window)
         self.scaler.unscale_(self.optimizer)
         self.trace.gradients = {name: local(p.grad) for name, p in self.parameters.items() if p.grad is not None}
         self.trace.norms = self.layout.grad_norms(list(self.trace.gradients.values()))
@@ -172,6 +165,16 @@ class Step:
         self.scaler.update()
 
     # -------------------------------------------------------------------------------- gradients
+
+    def _accumulate(self, window: Window) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        self.trace = Trace()
+        if self.layout.kind == "logical":
+            self._assign(self.parallel.tree_sum(self._tree(window, 0, len(window.shards))))
+        else:
+            self._shard(window, *window.shards[0])
+        if not self._complete:
+            self._require_gradients()
 
     def _tree(self, window: Window, first: int, last: int) -> Tensor:
         """Flat gradient [values of all P] of logical shards [first, last), added as a balanced binary tree."""
