@@ -8,7 +8,9 @@ from pathlib import Path
 from schemas.config import SPLITS
 from schemas.errors import IntegrityError, first_few
 from schemas.records import ArraysRef, CheckReport, Prepared, SourceRef, SplitTables, Statistics, ValidatedTable, digest_of
-from training.run_dir import read_run as read_run
+from training.run_dir import read_run
+
+__all__ = ["bind", "read_prepared", "read_run", "require_same", "require_same_source"]
 
 
 def bind(
