@@ -232,6 +232,29 @@ def predict(
 
 
 @app.command()
+def sample(
+    target: Annotated[str, typer.Argument(help="Run directory, or a model such as models:/shakespeare@champion.", metavar="RUN_DIR|MODEL_URI")],
+    prompt: Annotated[str, typer.Option(help="What each text begins with.")] = "",
+    count: Annotated[int, typer.Option(min=1, help="How many texts.")] = 1,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens that are added.")] = 200,
+    temperature: Annotated[float, typer.Option(min=0, help="Below 1: likelier tokens; 0: always the likeliest.")] = 1.0,
+    top_k: Annotated[int, typer.Option(min=0, help="Only among so many likeliest tokens; 0: among all.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same texts.")] = 0,
+    tracking_uri: Annotated[str | None, typer.Option(help="Default: MLFLOW_TRACKING_URI, else the Bulkhead home's SQLite file.")] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Let a trained language model write; of SMILES also say how many are molecules."""
+    with _stated_errors(debug):
+        _environment(debug)
+        from flows.summary import print_samples
+        from tasks.sample import sample as write
+
+        made = write(target, prompt, count, tracking_uri, max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, seed=seed)
+        _print_json(made.model_dump(mode="json")) if as_json else print_samples(made)
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON schema of the declaration, for editors."""
     from schemas.describe import json_schema

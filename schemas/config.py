@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from schemas.data_config import Column, ColumnConfig, CsvConfig, DataConfig, Kind, Role, TaskConfig
-from schemas.model_config import CnnModel, CustomModel, FtTransformerModel, LinearModel, LossConfig, MlpModel, Model, ResMlpModel
+from schemas.model_config import CausalTransformerModel, CnnModel, CustomModel, FtTransformerModel, LinearModel, LossConfig, MlpModel, Model, ResMlpModel
 from schemas.optimizer_config import AdamConfig, AdamWConfig, ModuleRule, Optimizer, SgdConfig
 from schemas.schedule_config import (
     ConstantSchedule,
@@ -44,6 +44,7 @@ from schemas.split_config import (
     TimeSplit,
     parse_duration,
 )
+from schemas.token_config import TokensConfig, conflicts, fill_defaults
 from schemas.train_config import AugmentConfig, LossScaleConfig, TrainConfig
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "Allowance",
     "AugmentConfig",
     "Baseline",
+    "CausalTransformerModel",
     "ChecksConfig",
     "CnnModel",
     "Column",
@@ -104,6 +106,7 @@ __all__ = [
     "Threshold",
     "TimeCuts",
     "TimeSplit",
+    "TokensConfig",
     "TrackingConfig",
     "TrainConfig",
     "WarmupCosineSchedule",
@@ -151,7 +154,7 @@ class NormalizeConfig(Section):
     columns: dict[str, ColumnNormalize] = Field(default_factory=dict, description="Exceptions by column.")
 
 
-Baseline = Literal["constant", "linear", "boosting"]
+Baseline = Literal["constant", "linear", "boosting", "unigram", "bigram", "5-gram"]
 
 
 class EvaluateConfig(Section):
@@ -160,7 +163,8 @@ class EvaluateConfig(Section):
     bootstrap: int = Field(500, ge=20, le=10_000, description="Resamples of the confidence intervals (by group where rows are grouped).")
     confidence: float = Field(0.95, gt=0.5, lt=1)
     baselines: tuple[Baseline, ...] = Field(
-        ("constant", "linear", "boosting"), description="Fitted on the same train rows and features, scored on the same test rows."
+        ("constant", "linear", "boosting"),
+        description="Fitted on the same train rows and features, scored on the same test rows. A language model has unigram, bigram and 5-gram instead.",
     )
 
 
@@ -199,9 +203,10 @@ METRICS: dict[str, dict[str, bool]] = {  # task -> metric -> greater is better
     "binary": {"auroc": True, "pr_auc": True, "log_loss": False, "brier": False, "accuracy": True, "balanced_accuracy": True, "f1": True},
     "multiclass": {"macro_f1": True, "accuracy": True, "balanced_accuracy": True, "log_loss": False},
     "regression": {"rmse": False, "mae": False, "r2": True},
+    "causal_lm": {"loss": False, "perplexity": False, "bits_per_character": False, "accuracy": True},
 }
-DEFAULT_METRIC = {"binary": "auroc", "multiclass": "macro_f1", "regression": "rmse"}
-TASK_LOSSES = {"binary": ("bce",), "multiclass": ("cross_entropy",), "regression": ("mse", "mae", "huber")}
+DEFAULT_METRIC = {"binary": "auroc", "multiclass": "macro_f1", "regression": "rmse", "causal_lm": "loss"}
+TASK_LOSSES = {"binary": ("bce",), "multiclass": ("cross_entropy",), "regression": ("mse", "mae", "huber"), "causal_lm": ("cross_entropy",)}
 
 
 class Declaration(Section):
@@ -214,6 +219,7 @@ class Declaration(Section):
     split: Split
     checks: ChecksConfig = ChecksConfig()
     normalize: NormalizeConfig = NormalizeConfig()
+    tokens: TokensConfig | None = Field(None, description="Of a language model alone; null for every other task.")
     model: Model = MlpModel()
     loss: LossConfig = LossConfig()
     optimizer: Optimizer = AdamWConfig()
@@ -241,8 +247,16 @@ class Declaration(Section):
         return TASK_LOSSES[self.task.kind][0] if self.loss.kind == "auto" else self.loss.kind
 
     @model_validator(mode="after")
+    def _language_model(self) -> Declaration:
+        fill_defaults(self)
+        problem = next(conflicts(self), None)
+        if problem is not None:
+            raise ValueError(problem)
+        return self
+
+    @model_validator(mode="after")
     def _roles_fit_split(self) -> Declaration:
-        if len(self.data.named("label")) != 1:
+        if self.task.kind != "causal_lm" and len(self.data.named("label")) != 1:
             raise ValueError(f"data.columns must declare exactly one column with role label, got {list(self.data.named('label'))}")
         for role in ("time", "weight", "split"):
             if len(self.data.named(role)) > 1:

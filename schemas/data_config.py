@@ -10,14 +10,14 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from schemas.section import Section
 
 Role = Literal["id", "group", "time", "label", "weight", "split", "feature", "ignore"]
-Kind = Literal["auto", "numeric", "categorical", "tensor"]
+Kind = Literal["auto", "numeric", "categorical", "tensor", "text"]
 
 
 class ColumnConfig(Section):
     """One column: its role, and for a feature its kind and limits."""
 
     role: Role = Field("feature", description="What the column is; several columns may be `id` (composite) or `group`.")
-    kind: Kind = Field("auto", description="How a feature is read; `auto` goes by the column's type.")
+    kind: Kind = Field("auto", description="How a feature is read; `auto` goes by the column's type. text: the documents of a language model.")
     nullable: bool | None = Field(None, description="Nulls allowed. Default: yes for features, no for roles.")
     min: float | None = Field(None, description="Smallest value allowed.")
     max: float | None = Field(None, description="Largest value allowed.")
@@ -40,7 +40,7 @@ def _column_shorthand(value: Any) -> Any:
     """`age: numeric` means `{role: feature, kind: numeric}`; `pid: group` means `{role: group}`."""
     if not isinstance(value, str):
         return value
-    if value in ("numeric", "categorical", "auto"):
+    if value in ("numeric", "categorical", "text", "auto"):
         return {"role": "feature", "kind": value}
     return {"role": value}
 
@@ -93,7 +93,9 @@ class DataConfig(Section):
 class TaskConfig(Section):
     """What is predicted."""
 
-    kind: Literal["binary", "multiclass", "regression"] = Field(description="binary, multiclass or regression.")
+    kind: Literal["binary", "multiclass", "regression", "causal_lm"] = Field(
+        description="binary, multiclass, regression, or causal_lm: each token of a text from those before it."
+    )
     positive: str | int | float | bool | None = Field(None, description="The positive class (binary); default: the larger value.")
 
     @model_validator(mode="after")

@@ -59,7 +59,7 @@ class TableSpec(Record):
     hashes when no group is declared) and `__group` (text or null; several group columns joined).
     `__time` is float64: UTC epoch seconds of a date or timestamp column, or the number itself.
 
-    `derived`: trees of the derived features (see `training.data.serving_expressions`), by which the registered model
+    `text`: the column of a language model's documents, which is its `label` too. `derived`: trees of the derived features (see `training.data.serving_expressions`), by which the registered model
     computes them. `null_texts`: texts that a delimited source had for null.
     """
 
@@ -78,13 +78,14 @@ class TableSpec(Record):
     integer: tuple[str, ...] = ()
     boolean: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
+    text: str | None = None
     derived: dict[str, dict[str, Any]] = {}
     null_texts: tuple[str, ...] = ()
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Feature columns in model order: numeric, categorical, tensors."""
-        return (*self.numeric, *self.categorical, *self.tensor)
+        """Feature columns in model order: numeric, categorical, tensors, or the text."""
+        return (*self.numeric, *self.categorical, *self.tensor, *((self.text,) if self.text else ()))
 
 
 class TableRef(Record):

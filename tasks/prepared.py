@@ -6,8 +6,11 @@ from datetime import datetime
 from pathlib import Path
 
 from schemas.config import SPLITS
-from schemas.errors import ConfigError, IntegrityError, first_few
-from schemas.records import ArraysRef, CheckReport, Prepared, RunSpec, SourceRef, SplitTables, Statistics, TrainReport, ValidatedTable, digest_of
+from schemas.errors import IntegrityError, first_few
+from schemas.records import ArraysRef, CheckReport, Prepared, SourceRef, SplitTables, Statistics, ValidatedTable, digest_of
+from training.run_dir import read_run
+
+__all__ = ["bind", "read_prepared", "read_run", "require_same", "require_same_source"]
 
 
 def bind(
@@ -32,19 +35,6 @@ def bind(
         arrays=arrays,
         cached=record.is_file() and record.stat().st_mtime < started.timestamp(),
     )
-
-
-def read_run(run_dir: Path) -> tuple[RunSpec, TrainReport]:
-    """What a finished training left in its directory.
-
-    Raises:
-        ConfigError: the folder is no run directory, or its training did not finish.
-    """
-    found = [run_dir / name for name in ("resolved.json", "result.json")]
-    for path in found:
-        if not path.is_file():
-            raise ConfigError(f"{run_dir}: expected the directory of a finished training, but {path.name} is missing; runs stand in .bulkhead/runs/NAME/")
-    return RunSpec.model_validate_json(found[0].read_bytes()), TrainReport.model_validate_json(found[1].read_bytes())
 
 
 def read_prepared(run_dir: Path) -> Prepared:

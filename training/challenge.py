@@ -18,11 +18,14 @@ from schemas.records import EvaluationReport, RunSpec, TestTable
 from training.data.batches import arrow_batches
 from training.data.shards import load_arrays
 from training.data.unseen import unseen_rows
+from training.evaluate_text import sums_of
 from training.export import probability_columns
 from training.gate import Comparison, compare
 from training.registry import LoadedModel
+from training.token_scoring import document_facts
 
 BATCH_ROWS = 16_384
+CHARACTERS = "bits_per_character"  # the unit that tokens of every kind share
 
 
 def challenge(declaration: Declaration, run: RunSpec, test: TestTable, evaluation: EvaluationReport, program_sha256: str, champion: LoadedModel) -> Comparison:
@@ -55,11 +58,17 @@ def challenge(declaration: Declaration, run: RunSpec, test: TestTable, evaluatio
         if isinstance(error, IntegrityError):
             raise
         return Comparison(version=version, rows=int(unseen.sum()), excluded_rows=int((~unseen).sum()), problem=f"it cannot score these rows: {error}")
+    if run.statistics.tokens is not None:
+        target, weight = document_facts(run.arrays.test)
+        return compare(declaration, version, sums_of(found), theirs, target, unseen, group=_groups(run, found), weight=weight)
     arrays, classes = load_arrays(run.arrays.test), run.statistics.classes
     # a value as given: in the arrays it is scaled and rounded to float32
     target = np.asarray(arrays["label"], dtype=np.int64) if classes else found["label"].to_numpy(dtype=np.float64)
-    group = found["__group"].to_numpy(dtype=object) if run.spec.group else None
-    return compare(declaration, version, _values(found, classes), theirs, target, unseen, group=group, weight=arrays.get("weight"))
+    return compare(declaration, version, _values(found, classes), theirs, target, unseen, group=_groups(run, found), weight=arrays.get("weight"))
+
+
+def _groups(run: RunSpec, found: pd.DataFrame) -> np.ndarray | None:
+    return found["__group"].to_numpy(dtype=object) if run.spec.group else None
 
 
 def _unlike(declaration: Declaration, run: RunSpec, champion: LoadedModel) -> str:
@@ -68,6 +77,9 @@ def _unlike(declaration: Declaration, run: RunSpec, champion: LoadedModel) -> st
         return f"it predicts {champion.spec['task']}, not {declaration.task.kind}"
     if champion.spec["label"] != run.spec.label:
         return f"it predicts {champion.spec['label']!r}, not {run.spec.label!r}"
+    tokens = run.statistics.tokens
+    if tokens is not None and champion.spec["text"]["tokenizer"] != tokens.tokenizer and (declaration.register_.metric or declaration.metric) != CHARACTERS:
+        return f"its tokens are {champion.spec['text']['tokenizer']}, not {tokens.tokenizer}; set register.metric: {CHARACTERS} to compare the two"
     ours, theirs = list(run.statistics.classes), champion.spec["classes"]
     return "" if set(map(repr, ours)) == set(map(repr, theirs)) else f"its classes are {theirs}, those of this run {ours}"
 
@@ -80,7 +92,7 @@ def _keeps_groups(declaration: Declaration, run: RunSpec) -> bool:
 def _evaluated(run: RunSpec, evaluation: EvaluationReport) -> tuple[np.ndarray, pd.DataFrame]:
     """Ids of the test rows in the order of the arrays, and the challenger's predictions in that order."""
     found = pq.read_table(verify(evaluation.predictions)).to_pandas()
-    ids = pq.read_table(verify(run.arrays.test.ids), columns=["__id"]).column(0).to_pandas()
+    ids = pq.read_table(verify(run.arrays.test.documents or run.arrays.test.ids), columns=["__id"]).column(0).to_pandas()
     if set(found["__id"]) != set(ids) or len(found) != len(ids):
         raise IntegrityError(f"{evaluation.predictions.path}: expected predictions of the {len(ids)} test rows, got {len(found)} of others; evaluate again")
     return ids.to_numpy(), found.set_index("__id").loc[ids]
@@ -89,6 +101,7 @@ def _evaluated(run: RunSpec, evaluation: EvaluationReport) -> tuple[np.ndarray, 
 def _champion(champion: LoadedModel, test: TestTable, ids: np.ndarray, classes: tuple[Any, ...]) -> np.ndarray:
     """The champion's predictions of the test table's rows; their order is checked against the ids."""
     columns = [c["name"] for kind in ("numeric", "categorical", "tensor", "raw") for c in champion.spec[kind]]
+    columns += [champion.spec["text"]["name"]] if "text" in champion.spec else []
     parts, seen = [], []
     present = set(pq.read_schema(verify(test.file)).names)
     for batch in arrow_batches(test.file.file, BATCH_ROWS, ["__id", *(c for c in dict.fromkeys(columns) if c in present)]):
@@ -97,7 +110,8 @@ def _champion(champion: LoadedModel, test: TestTable, ids: np.ndarray, classes: 
         parts.append(champion.predict(frame))
     if not np.array_equal(np.concatenate(seen), ids):
         raise IntegrityError(f"{test.file.path}: its rows are not in the order of the arrays; prepare the data again")
-    return _values(pd.concat(parts), classes)
+    found = pd.concat(parts)
+    return sums_of(found) if "text" in champion.spec else _values(found, classes)
 
 
 def _values(frame: pd.DataFrame, classes: tuple[Any, ...]) -> np.ndarray:

@@ -26,6 +26,9 @@ METRIC_NAMES = {
     "rmse": "RMSE",
     "mae": "MAE",
     "r2": "R²",
+    "loss": "loss",
+    "perplexity": "perplexity",
+    "bits_per_character": "bits per character",
 }
 
 

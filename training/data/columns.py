@@ -80,7 +80,7 @@ def resolve(types: Mapping[str, str], declaration: Declaration) -> Resolved:
         if name.lower() in RESERVED:
             raise SchemaError(f"column {name!r}: the names {', '.join(RESERVED)} are reserved; rename it, or set data.columns.{name}: ignore")
     roles = {role: tuple(n for n, c in used.items() if c.role == role) for role in ("id", "group", "time", "label", "weight", "split", "feature")}
-    _one_of_each(roles)
+    _one_of_each(roles, declaration.task.kind)
     for name, config in used.items():
         _role_fits(name, config, family(types[name]), declaration.task.kind)
         if config.kind == "tensor":
@@ -110,11 +110,11 @@ def _matched(types: Mapping[str, str], data: DataConfig) -> dict[str, ColumnConf
     return configs
 
 
-def _one_of_each(roles: Mapping[str, tuple[str, ...]]) -> None:
+def _one_of_each(roles: Mapping[str, tuple[str, ...]], task: str) -> None:
     for role in ("label", "time", "weight", "split"):
         if len(roles[role]) > 1:
             raise SchemaError(f"expected one column with role {role}, got {len(roles[role])}: {first_few(roles[role])}; name the one, and ignore the others")
-    if not roles["label"]:
+    if not roles["label"] and task != "causal_lm":
         raise SchemaError("expected a column with role label, got none; declare it as `name: label`")
     if not roles["feature"]:
         raise SchemaError("expected at least one feature, got none; declare the rest of the columns with `'*': feature`")
@@ -162,6 +162,9 @@ def _feature_fits(where: str, name: str, config: ColumnConfig, found: Family) ->
     if config.kind == "tensor":
         if found != "list":
             raise SchemaError(f"{where}: a tensor feature needs lists of numbers, got {WORDS[found]}; remove kind: tensor")
+    elif config.kind == "text":
+        if found != "text":
+            raise SchemaError(f"{where}: kind text needs text, got {WORDS[found]}; name the column that holds the documents")
     elif found in ("date", "instant"):
         raise SchemaError(f"{where}: {WORDS[found]} are no feature as such; derive parts, e.g. data.derive: {{month: 'month({name})'}}, and set {name}: ignore")
     elif found == "list":
@@ -187,7 +190,8 @@ def _kind(config: ColumnConfig, found: Family) -> str:
 def _spec(roles: Mapping[str, tuple[str, ...]], configs: Mapping[str, ColumnConfig], families: Mapping[str, Family], types: Mapping[str, str]) -> TableSpec:
     features = roles["feature"]
     kinds = {n: _kind(configs[n], families[n]) for n in features}
-    label, time = roles["label"][0], next(iter(roles["time"]), None)
+    text = next((n for n in features if kinds[n] == "text"), None)
+    label, time = text or roles["label"][0], next(iter(roles["time"]), None)
     tensors = {n: configs[n].shape or () for n in features if kinds[n] == "tensor"}
     return TableSpec(
         id=roles["id"],
@@ -201,6 +205,7 @@ def _spec(roles: Mapping[str, tuple[str, ...]], configs: Mapping[str, ColumnConf
         numeric=tuple(n for n in features if kinds[n] == "numeric"),
         categorical=tuple(n for n in features if kinds[n] == "categorical"),
         tensor=tensors,
+        text=text,
         tensor_dtype={n: "uint8" if types[n].startswith("UTINYINT[") else "float32" for n in tensors},
         integer=tuple(n for n in features if families[n] == "int"),
         boolean=tuple(n for n in features if families[n] == "bool"),

@@ -14,13 +14,14 @@ from typing import NamedTuple
 import duckdb
 import pyarrow.parquet as pq
 
-from schemas.config import Declaration
+from schemas.config import Declaration, TokensConfig
 from schemas.digest import verify
 from schemas.errors import DataError, LeakageError, first_few
 from schemas.records import CategoryStats, NumericStats, Statistics, TableSpec, TensorStats, TrainTable
 from training.data.engine import connect, ident, parquet
 from training.data.moments import Moments, column_moments, column_quantiles
 from training.data.tensors import channel_moments
+from training.data.vocabulary import fit_vocabulary
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +80,9 @@ def _train_path(train: TrainTable) -> Path:
 def _fit(train: _Train, sha256: str) -> Statistics:
     if train.rows < 1:
         raise DataError(f"{train.path}: expected train rows, got none; change split.fractions or data.filter")
+    if train.spec.text is not None:
+        tokens = fit_vocabulary(train.path, train.spec.text, train.declaration.tokens or TokensConfig())
+        return Statistics(train_sha256=sha256, rows=train.rows, numeric=(), categorical=(), tensor=(), tokens=tokens)
     numeric, dropped = _fit_numeric(train)
     categorical = [_fit_category(train, c) for c in train.spec.categorical]
     dropped |= {c.name: reason for c in categorical if (reason := _constant_category(c))}

@@ -46,7 +46,7 @@ def refuse_unusable(connection: duckdb.DuckDBPyConnection, table: str, sides: st
         raise SplitError(
             f"split {declaration.split.kind}: expected rows on every side, got {shown}{reasons}{groups}: {' and '.join(empty)} would be empty; {remedy}"
         )
-    if declaration.task.kind != "regression":
+    if declaration.task.kind not in ("regression", "causal_lm"):
         _refuse_classes(connection, table, sides, spec, remedy)
 
 
@@ -93,6 +93,9 @@ def _refuse_classes(connection: duckdb.DuckDBPyConnection, table: str, sides: st
 
 
 def _label_figures(connection: duckdb.DuckDBPyConnection, relation: str, spec: TableSpec, task: str) -> dict[str, Any]:
+    if task == "causal_lm":
+        characters, longest = row(connection, f"select sum(length({ident(spec.label)})), max(length({ident(spec.label)})) from {relation}")
+        return {"characters": int(characters), "longest": int(longest)}
     if task != "regression":
         return {"counts": class_counts(connection, relation, spec)}
     label = f"cast({ident(spec.label)} as double)"

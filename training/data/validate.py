@@ -112,7 +112,7 @@ def _no_rows(kept: int, filtered: int, dropped: int) -> list[str]:
 def _label_values(connection: duckdb.DuckDBPyConnection, spec: TableSpec, declaration: Declaration) -> Iterator[str]:
     """Whether the label's values suit the task."""
     task, label = declaration.task, ident(spec.label)
-    if task.kind == "regression":
+    if task.kind in ("regression", "causal_lm"):
         return
     classes = row(connection, f"select count(distinct {label}) from {TYPED}")[0]
     found = rows(connection, f"select {label}, count(*) from {TYPED} group by 1 order by 2 desc, 1 limit 6")

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from schemas.config import Declaration
-from schemas.records import Statistics
+from schemas.records import Statistics, TokenStats
 
 UNKNOWN, NULL = 0, 1  # codes of every categorical column; known values start at 2
 FIRST_VALUE = 2
@@ -24,6 +24,8 @@ class ModelShape:
         tensors: Batch key `tensor_<column>` to its shape [*shape] without the batch axis.
         outputs: Columns K of the scores: 1 for binary and regression, the number of classes for multiclass.
         prior: Scores [K] of the best constant prediction: log odds, centred log shares, or 0.
+        context: Most positions T of a language model's `tokens` and `segments`, int [B, T]; its scores are [B, T, outputs],
+            one for each token of the vocabulary. 0 = the model reads features.
     """
 
     numeric: int
@@ -33,6 +35,7 @@ class ModelShape:
     tensors: dict[str, tuple[int, ...]]
     outputs: int
     prior: tuple[float, ...]
+    context: int = 0
 
     @property
     def tensor_width(self) -> int:
@@ -42,11 +45,15 @@ class ModelShape:
     @property
     def keys(self) -> tuple[str, ...]:
         """The batch keys that the model is given."""
+        if self.context:
+            return ("tokens", "segments")
         return (*(("numeric",) if self.numeric else ()), *(("categorical",) if self.categories else ()), *self.tensors)
 
 
 def model_shape(declaration: Declaration, statistics: Statistics) -> ModelShape:
     """The shape contract that follows from a declaration and the statistics of its train rows."""
+    if statistics.tokens is not None:
+        return token_shape(statistics.tokens)
     columns = statistics.categorical
     return ModelShape(
         numeric=statistics.num_numeric,
@@ -57,6 +64,11 @@ def model_shape(declaration: Declaration, statistics: Statistics) -> ModelShape:
         outputs=len(statistics.classes) if declaration.task.kind == "multiclass" else 1,
         prior=prior_scores(declaration, statistics),
     )
+
+
+def token_shape(tokens: TokenStats) -> ModelShape:
+    """The contract over a vocabulary; its prior is that of a model that knows nothing: every token alike."""
+    return ModelShape(0, 0, (), (), {}, outputs=tokens.size, prior=(0.0,) * tokens.size, context=tokens.context)
 
 
 def class_shares(declaration: Declaration, statistics: Statistics) -> tuple[float, ...]:
