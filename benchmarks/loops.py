@@ -97,7 +97,8 @@ class OwnLoop:
     def save(self) -> None:
         """What an epoch with a new best metric saves: the whole state, and the weights alone."""
         trainer = self.trainer
-        trainer.parallel.on_main(lambda: trainer.checkpoints.save_best(trainer.state.step, trainer.model.state_dict()))
+        weights = trainer.layout.full_weights()
+        trainer.parallel.on_main(lambda: trainer.checkpoints.save_best(trainer.state.step, weights))
         trainer._save()
 
 

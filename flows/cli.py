@@ -171,6 +171,22 @@ def resume(
             print_summary(ended)
 
 
+@app.command()
+def replay(
+    run: Annotated[str, typer.Argument(help="Directory or id of a run that stopped because a step was not finite.", metavar="RUN_DIR")],
+    step: Annotated[int | None, typer.Option(help="Which of its dumped steps. Default: the last.")] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Make a step again that was not finite, on one process, and find where it began; exit code 0 if it is not finite again."""
+    with _stated_errors(debug):
+        from tasks.replay import lines, replay_step
+
+        report = replay_step(run, step)
+        _print_json(report.model_dump(mode="json")) if as_json else print("\n".join(lines(report)))
+    raise typer.Exit(0 if report.reproduced else 1)
+
+
 def _list_resumable(as_json: bool) -> None:
     from tasks.resume import unfinished_runs
 

@@ -28,7 +28,7 @@ from training.provenance import dirty_diff, masked, provenance
 from training.started import PREPARED, SPEC, StartedRun, Status, held, newest_step, read, started_declaration
 from training.tracking import Tracker, config_text, default_tracking_uri, reopen_run, start_run
 
-ERROR = "error.txt"
+ERROR, DUMPS = "error.txt", "dumps"
 MLFLOW_UI = "http://127.0.0.1:5000"
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -182,9 +182,9 @@ def _ending(run: RunContext) -> Iterator[None]:
 
 def _hint(run: RunContext, error: BaseException) -> str:
     """How the run can go on; empty where the same would only happen again."""
-    if isinstance(error, NonFiniteError):
+    if isinstance(error, NonFiniteError) and (run.run_dir / DUMPS).is_dir():
         return f"See where it began: bulkhead replay {run.run_dir}"
-    if isinstance(error, ConfigError | DataError | PreflightError) or not (run.run_dir / SPEC).is_file():
+    if isinstance(error, ConfigError | DataError | PreflightError | NonFiniteError) or not (run.run_dir / SPEC).is_file():
         return ""
     return f"Go on from the last checkpoint: {resume_command(run)}"
 
@@ -203,8 +203,8 @@ def _failed(run: RunContext, error: BaseException, hint: str) -> None:
     for name in (ERROR, "train.log", "metrics.jsonl"):
         if (run.run_dir / name).is_file():
             run.tracker.log_artifact(run.run_dir / name)
-    if (run.run_dir / "dumps").is_dir():
-        run.tracker.log_folder(run.run_dir / "dumps", "dumps")
+    if (run.run_dir / DUMPS).is_dir():
+        run.tracker.log_folder(run.run_dir / DUMPS, DUMPS)
     try:
         run.tracker.finish("KILLED" if killed else "FAILED")
     except TrackingError as away:

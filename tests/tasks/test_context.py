@@ -20,6 +20,8 @@ def end_with(error: BaseException, trained: bool = True) -> tuple[RunContext, Ba
     with pytest.raises(type(error)) as caught, tracked(declaration(), "train") as run:  # type: ignore[arg-type]
         if trained:
             (run.run_dir / SPEC).write_text(make_run(run.run_dir).model_dump_json())
+        if "dumped" in str(error):
+            (run.run_dir / "dumps").mkdir()
         assert is_held(run.run_dir)
         raise error
     assert not is_held(run.run_dir)
@@ -33,7 +35,8 @@ def end_with(error: BaseException, trained: bool = True) -> tuple[RunContext, Ba
         (TrainingError("a rank was killed"), True, "failed", "Go on from the last checkpoint: bulkhead resume {run.run_id}"),
         (KeyboardInterrupt(), True, "killed", "Go on from the last checkpoint: bulkhead resume {run.run_id}"),
         (OSError("disk full"), True, "failed", "Go on from the last checkpoint: bulkhead resume {run.run_id}"),
-        (NonFiniteError("loss is nan"), True, "failed", "See where it began: bulkhead replay {run.run_dir}"),
+        (NonFiniteError("scores of val-3 are nan"), True, "failed", ""),
+        (NonFiniteError("loss is nan, dumped"), True, "failed", "See where it began: bulkhead replay {run.run_dir}"),
         (TrainingError("too early"), False, "failed", ""),
     ],
 )
