@@ -11,7 +11,9 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
+from schemas.combinations import check_labels, check_loss
 from schemas.data_config import Column, ColumnConfig, CsvConfig, DataConfig, Kind, Role, TaskConfig
+from schemas.label_config import LabelConfig
 from schemas.model_config import CnnModel, CustomModel, LinearModel, LossConfig, MlpModel, Model, ResMlpModel
 from schemas.optimizer_config import AdamWConfig, ConstantSchedule, Optimizer, PlateauSchedule, Schedule, SgdConfig, WarmupCosineSchedule
 from schemas.section import Section
@@ -57,6 +59,7 @@ __all__ = [
     "GroupSplit",
     "GroupTimeSplit",
     "Kind",
+    "LabelConfig",
     "LinearModel",
     "LossConfig",
     "MlpModel",
@@ -174,9 +177,17 @@ METRICS: dict[str, dict[str, bool]] = {  # task -> metric -> greater is better
     "binary": {"auroc": True, "pr_auc": True, "log_loss": False, "brier": False, "accuracy": True, "balanced_accuracy": True, "f1": True},
     "multiclass": {"macro_f1": True, "accuracy": True, "balanced_accuracy": True, "log_loss": False},
     "regression": {"rmse": False, "mae": False, "r2": True},
+    "multilabel": {"macro_auroc": True, "macro_pr_auc": True, "log_loss": False},
+    "multitask": {"unexplained": False},  # and <label>/<metric> of each label, see Declaration.metrics
 }
-DEFAULT_METRIC = {"binary": "auroc", "multiclass": "macro_f1", "regression": "rmse"}
-TASK_LOSSES = {"binary": ("bce",), "multiclass": ("cross_entropy",), "regression": ("mse", "mae", "huber")}
+DEFAULT_METRIC = {"binary": "auroc", "multiclass": "macro_f1", "regression": "rmse", "multilabel": "macro_auroc", "multitask": "unexplained"}
+TASK_LOSSES = {
+    "binary": ("bce",),
+    "multiclass": ("cross_entropy",),
+    "regression": ("mse", "mae", "huber"),
+    "multilabel": ("masked_bce",),
+    "multitask": ("weighted_sum",),
+}
 
 
 class Declaration(Section):
@@ -208,7 +219,13 @@ class Declaration(Section):
     @property
     def greater_is_better(self) -> bool:
         """Direction of `metric`."""
-        return METRICS[self.task.kind][self.metric]
+        return self.metrics[self.metric]
+
+    @property
+    def metrics(self) -> dict[str, bool]:
+        """Every metric of the task, and whether greater is better; of a multitask task also `<label>/<metric>`."""
+        each = self.task.labels.items() if self.task.kind == "multitask" else ()
+        return METRICS[self.task.kind] | {f"{name}/{metric}": greater for name, label in each for metric, greater in METRICS[label.kind].items()}
 
     @property
     def loss_kind(self) -> str:
@@ -217,8 +234,7 @@ class Declaration(Section):
 
     @model_validator(mode="after")
     def _roles_fit_split(self) -> Declaration:
-        if len(self.data.named("label")) != 1:
-            raise ValueError(f"data.columns must declare exactly one column with role label, got {list(self.data.named('label'))}")
+        check_labels(self.data, self.task, self.split.kind)
         for role in ("time", "weight", "split"):
             if len(self.data.named(role)) > 1:
                 raise ValueError(f"data.columns declares several columns with role {role}: {list(self.data.named(role))}; keep one")
@@ -231,18 +247,12 @@ class Declaration(Section):
 
     @model_validator(mode="after")
     def _loss_and_metrics_fit_task(self) -> Declaration:
-        known = METRICS[self.task.kind]
-        if self.loss.kind != "auto" and self.loss.kind not in TASK_LOSSES[self.task.kind]:
-            raise ValueError(f"loss.kind {self.loss.kind!r} does not fit task {self.task.kind!r}; use one of {list(TASK_LOSSES[self.task.kind])}")
-        if self.loss.class_weights == "balanced" and self.task.kind == "regression":
-            raise ValueError("loss.class_weights needs a classification task")
-        if self.loss.label_smoothing and self.task.kind != "multiclass":
-            raise ValueError("loss.label_smoothing needs a multiclass task")
+        check_loss(self.loss, self.task, TASK_LOSSES[self.task.kind])
         for where, metric in [
             ("train.metric", self.train.metric),
             ("register.metric", self.register_.metric),
             *[("register.thresholds", m) for m in self.register_.thresholds],
         ]:
-            if metric is not None and metric not in known:
-                raise ValueError(f"{where}: unknown metric {metric!r} for task {self.task.kind!r}; use one of {list(known)}")
+            if metric is not None and metric not in self.metrics:
+                raise ValueError(f"{where}: unknown metric {metric!r} for task {self.task.kind!r}; use one of {list(self.metrics)}")
         return self

@@ -26,6 +26,9 @@ METRIC_NAMES = {
     "rmse": "RMSE",
     "mae": "MAE",
     "r2": "R²",
+    "macro_auroc": "macro AUROC",
+    "macro_pr_auc": "macro PR-AUC",
+    "unexplained": "unexplained share",
 }
 
 

@@ -23,6 +23,7 @@ from schemas.errors import DataError, first_few
 from training.data.engine import connect, rows
 from training.data.source import fingerprint, relation_sql
 from training.registry import LoadedModel, load_model
+from training.serving import output_columns
 from training.tracking import default_tracking_uri
 
 BATCH_ROWS = 16_384
@@ -56,7 +57,7 @@ def _scored(model: LoadedModel, data: DataConfig, connection: duckdb.DuckDBPyCon
     """Batches of the file's own columns with the predictions."""
     relation = relation_sql(fingerprint(data), data, connection)
     own = [row[0] for row in rows(connection, f"describe select * from {relation}")]
-    taken = [name for name in ("prediction", *model.spec["probability_columns"]) if name in own]
+    taken = [name for name in output_columns(model.spec) if name in own]
     if taken:
         raise DataError(f"{data.uri}: has columns named {first_few(map(repr, taken))} already, where the predictions go; rename or drop them")
     for batch in connection.sql(f"select * from {relation}").to_arrow_reader(BATCH_ROWS):
