@@ -14,8 +14,21 @@ from pydantic import ConfigDict, Field, model_validator
 from schemas.combinations import check_labels, check_loss
 from schemas.data_config import Column, ColumnConfig, CsvConfig, DataConfig, Kind, Role, TaskConfig
 from schemas.label_config import LabelConfig
-from schemas.model_config import CnnModel, CustomModel, LinearModel, LossConfig, MlpModel, Model, ResMlpModel
-from schemas.optimizer_config import AdamWConfig, ConstantSchedule, Optimizer, PlateauSchedule, Schedule, SgdConfig, WarmupCosineSchedule
+from schemas.model_config import CnnModel, CustomModel, FtTransformerModel, LinearModel, LossConfig, MlpModel, Model, ResMlpModel
+from schemas.optimizer_config import AdamConfig, AdamWConfig, ModuleRule, Optimizer, SgdConfig
+from schemas.schedule_config import (
+    ConstantSchedule,
+    CosineRestartsSchedule,
+    CosineSchedule,
+    ExponentialSchedule,
+    MultiStepSchedule,
+    OneCycleSchedule,
+    PlateauSchedule,
+    Schedule,
+    StepSchedule,
+    WarmupCosineSchedule,
+    WarmupLinearSchedule,
+)
 from schemas.section import Section
 from schemas.split_config import (
     GROUPED,
@@ -33,7 +46,7 @@ from schemas.split_config import (
     TimeSplit,
     parse_duration,
 )
-from schemas.train_config import TrainConfig
+from schemas.train_config import AugmentConfig, LossScaleConfig, TrainConfig
 
 __all__ = [
     "DEFAULT_METRIC",
@@ -41,8 +54,10 @@ __all__ = [
     "METRICS",
     "SPLITS",
     "TASK_LOSSES",
+    "AdamConfig",
     "AdamWConfig",
     "Allowance",
+    "AugmentConfig",
     "Baseline",
     "ChecksConfig",
     "CnnModel",
@@ -50,21 +65,29 @@ __all__ = [
     "ColumnConfig",
     "ColumnNormalize",
     "ConstantSchedule",
+    "CosineRestartsSchedule",
+    "CosineSchedule",
     "CsvConfig",
     "CustomModel",
     "DataConfig",
     "Declaration",
     "EvaluateConfig",
+    "ExponentialSchedule",
     "Fractions",
+    "FtTransformerModel",
     "GroupSplit",
     "GroupTimeSplit",
     "Kind",
     "LabelConfig",
     "LinearModel",
     "LossConfig",
+    "LossScaleConfig",
     "MlpModel",
     "Model",
+    "ModuleRule",
+    "MultiStepSchedule",
     "NormalizeConfig",
+    "OneCycleSchedule",
     "Optimizer",
     "PlateauSchedule",
     "PredefinedSplit",
@@ -77,6 +100,7 @@ __all__ = [
     "SgdConfig",
     "Split",
     "SplitName",
+    "StepSchedule",
     "StratifiedGroupSplit",
     "StratifiedSplit",
     "TaskConfig",
@@ -86,6 +110,7 @@ __all__ = [
     "TrackingConfig",
     "TrainConfig",
     "WarmupCosineSchedule",
+    "WarmupLinearSchedule",
     "parse_duration",
 ]
 
@@ -243,6 +268,19 @@ class Declaration(Section):
         for needed, applies in needs:
             if applies and not self.data.named(needed):
                 raise ValueError(f"split.kind {kind!r} needs a column with role {needed} in data.columns")
+        return self
+
+    @model_validator(mode="after")
+    def _momentum_can_cycle(self) -> Declaration:
+        if (
+            isinstance(self.schedule, OneCycleSchedule)
+            and self.schedule.cycle_momentum
+            and isinstance(self.optimizer, SgdConfig)
+            and not self.optimizer.momentum
+        ):
+            raise ValueError(
+                "schedule one_cycle cycles momentum, but optimizer.momentum is 0; set schedule.cycle_momentum: false, or give the optimizer momentum"
+            )
         return self
 
     @model_validator(mode="after")

@@ -12,6 +12,8 @@
     ├── PreflightError(ValueError)      model, loss or data cannot train
     ├── TrainingError(RuntimeError)     the training program failed
     │   ├── NonFiniteError              loss or gradient is not finite
+    │   ├── OutOfMemoryError            device or host memory ran out
+    │   ├── LeaseError                  another process writes to the run directory
     │   └── LaunchError                 torchrun could not start or ended without a result
     ├── TrackingError(RuntimeError)     the tracking server cannot be reached or did not take all of a run
     └── RegistryError(RuntimeError)     the registry refuses or holds something unexpected
@@ -70,6 +72,14 @@ class TrainingError(BulkheadError, RuntimeError):
 
 class NonFiniteError(TrainingError):
     """Loss or gradient is not finite; raised on every rank before the update."""
+
+
+class OutOfMemoryError(TrainingError):
+    """Device or host memory ran out in a step; what was reached before it is saved."""
+
+
+class LeaseError(TrainingError):
+    """Another process writes to the run directory, or has taken it over."""
 
 
 class LaunchError(TrainingError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
 from schemas.label_config import ClassWeights, PosWeight
 from schemas.section import Section
@@ -45,6 +45,27 @@ class ResMlpModel(Section):
     )
 
 
+class FtTransformerModel(Section):
+    """FT-Transformer: a token for each column, pre-norm blocks of attention and a gated feed-forward part."""
+
+    model_config = ConfigDict(title="FT-Transformer")
+    kind: Literal["ft_transformer"] = "ft_transformer"
+    width: int = Field(192, ge=1, description="Size of a token; a multiple of heads.")
+    depth: int = Field(3, ge=1)
+    heads: int = Field(8, ge=1)
+    expansion: float = Field(4 / 3, gt=0, description="Hidden width of the feed-forward part as a multiple of `width`.")
+    activation: Literal["reglu", "geglu"] = Field("reglu", description="Gate of the feed-forward part.")
+    attention_dropout: float = Field(0.2, ge=0, lt=1)
+    dropout: float = Field(0.1, ge=0, lt=1, description="In the feed-forward part.")
+    residual_dropout: float = Field(0.0, ge=0, lt=1, description="Of what each part of a block adds.")
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> FtTransformerModel:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}; change one of them")
+        return self
+
+
 class CnnModel(Section):
     """Small convolutional network with group normalisation for image-shaped tensors."""
 
@@ -64,7 +85,7 @@ class CustomModel(Section):
     options: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments of the class.")
 
 
-Model = Annotated[LinearModel | MlpModel | ResMlpModel | CnnModel | CustomModel, Field(discriminator="kind")]
+Model = Annotated[LinearModel | MlpModel | ResMlpModel | FtTransformerModel | CnnModel | CustomModel, Field(discriminator="kind")]
 
 
 class LossConfig(Section):

@@ -256,7 +256,7 @@ class TrainReport(Record):
     """`result.json` in the run directory, written by rank 0 at the end of training.
 
     `best_metric` is null, `best_step` 0 and `best_checkpoint` the newest weights only where a run was interrupted
-    before its first evaluation.
+    before its first evaluation. `skipped_steps`: left out because an fp16 gradient overflowed.
     """
 
     run_id: str
@@ -273,6 +273,7 @@ class TrainReport(Record):
     model_sha256: str
     rows_per_second: float
     instabilities: tuple[str, ...] = ()
+    skipped_steps: int = 0
     promise: str = ""
 
 

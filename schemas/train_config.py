@@ -9,6 +9,21 @@ from pydantic import Field, model_validator
 from schemas.section import Section
 
 
+class LossScaleConfig(Section):
+    """Dynamic loss scaling of fp16: halved when a gradient overflows, doubled after `growth_interval` steps without."""
+
+    initial: float = Field(65536.0, ge=1, description="Scale of the first step.")
+    growth_interval: int = Field(2000, ge=1, description="Steps without overflow after which the scale is doubled.")
+
+
+class AugmentConfig(Section):
+    """Random changes of train inputs, drawn anew in each step from the step's own key; never in evaluation."""
+
+    noise: float = Field(0.0, ge=0, description="Standard deviation of Gaussian noise on scaled numeric columns (never on missing indicators).")
+    flip: bool = Field(False, description="Mirror each image left to right with probability 1/2.")
+    shift: int = Field(0, ge=0, description="Move each image by up to so many pixels each way; what comes in repeats the edge.")
+
+
 class TrainConfig(Section):
     """The training loop."""
 
@@ -19,10 +34,22 @@ class TrainConfig(Section):
     ranks: int = Field(1, ge=1, description="Processes of the torchrun launch.")
     threads: int | None = Field(None, ge=1, description="CPU threads of each rank. Default: cores / ranks.")
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    precision: Literal["fp32", "bf16"] = "fp32"
+    parallel: Literal["ddp", "fsdp"] = Field(
+        "ddp", description="ddp: each rank holds the whole model; fsdp: weights, gradients and optimizer state are sharded over ranks (FSDP2)."
+    )
+    precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="Of forward and backward; weights stay fp32. fp16 scales the loss (`loss_scale`).")
+    loss_scale: LossScaleConfig = LossScaleConfig()
     matmul_precision: Literal["highest", "high", "medium"] = "highest"
-    mode: Literal["exact", "fast"] = Field(
-        "exact", description="exact: same machine type, software and ranks give bit-identical weights; fast: autotuning allowed, no such promise."
+    mode: Literal["exact", "elastic", "fast"] = Field(
+        "exact",
+        description="exact: same machine type, software and ranks give bit-identical weights; elastic: for any number of ranks that divides `logical_shards`, "
+        "at some cost; fast: autotuning allowed, no such promise.",
+    )
+    logical_shards: int = Field(4, ge=1, description="elastic: parts that each batch is cut into, a power of two; each has its own noise and its own gradient.")
+    augment: AugmentConfig = AugmentConfig()
+    compile: bool = Field(False, description="Compile the training step's forward and backward pass with torch.compile.")
+    recompute_activations: bool = Field(
+        False, description="Activation checkpointing: keep only the inputs of each block and compute the rest again in the backward pass."
     )
     seed: int = Field(0, ge=0)
     clip: Literal["norm", "value", "none"] = "norm"
@@ -39,4 +66,18 @@ class TrainConfig(Section):
     def _ranks_fit(self) -> TrainConfig:
         if self.batch_size < self.ranks:
             raise ValueError(f"batch_size {self.batch_size} is smaller than ranks {self.ranks}: each rank needs a row; raise batch_size or lower ranks")
+        return self
+
+    @model_validator(mode="after")
+    def _elastic_fits(self) -> TrainConfig:
+        if self.mode != "elastic":
+            return self
+        if self.logical_shards & (self.logical_shards - 1):
+            raise ValueError(f"logical_shards {self.logical_shards} is not a power of two; use 1, 2, 4, 8 …")
+        if self.logical_shards % self.ranks:
+            raise ValueError(
+                f"mode elastic: ranks {self.ranks} does not divide logical_shards {self.logical_shards}; use 1, 2, 4 … up to {self.logical_shards}"
+            )
+        if self.parallel == "fsdp":
+            raise ValueError("mode elastic sums gradients in an order of its own and needs parallel: ddp; for fsdp use mode: exact or fast")
         return self

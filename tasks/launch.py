@@ -3,7 +3,8 @@
 The program runs in its own session and writes to `train.log`; this process tails `metrics.jsonl` for the
 progress bar and for MLflow, so that the program itself needs neither Prefect nor a tracking server.
 On cancellation (a BaseException in the main thread) the agent is told to stop, given time to save at the
-step boundary, and killed only after that. The failing rank's cause becomes this task's error.
+step boundary, and killed only after that; where this process is killed itself, the agent follows it (training.agent).
+The failing rank's cause becomes this task's error.
 """
 
 from __future__ import annotations
@@ -26,17 +27,19 @@ from schemas.config import Declaration
 from schemas.errors import BulkheadError, LaunchError, TrainingError
 from schemas.records import RunSpec, TrainReport
 from tasks.say import bar, say
+from training.guard import LAUNCHER
 from training.tracking import Tracker
 
 POLL_SECONDS = 0.25
 FORWARD_SECONDS = 3.0
-GRACE_SECONDS = 20.0  # Prefect kills 30 s after it has asked
+RANK_GRACE_SECONDS = 15  # for a checkpoint at the step boundary, before the agent kills its ranks
+GRACE_SECONDS = 20.0  # before the agent is killed; Prefect kills 30 s after it has asked
 
 
 def command(ranks: int, resolved: Path, run_dir: Path) -> list[str]:
     """The torchrun call; port 0 lets concurrent runs on one host choose free ports."""
-    launch = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--max-restarts", "0"]
-    return [sys.executable, *launch, "--shutdown-timeout", "10", "-m", "training.main", "--config", str(resolved), "--run-dir", str(run_dir)]
+    launch = ["-m", "training.agent", "--nproc-per-node", str(ranks), "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--max-restarts", "0"]
+    return [sys.executable, *launch, "--shutdown-timeout", str(RANK_GRACE_SECONDS), "-m", "training.main", "--config", str(resolved), "--run-dir", str(run_dir)]
 
 
 @task(
@@ -74,6 +77,7 @@ def launch(run_dir: Path, declaration: Declaration, tracker: Tracker) -> TrainRe
     """
     error_file = run_dir / "error.json"
     error_file.unlink(missing_ok=True)
+    before = _written(run_dir)
     with (run_dir / "train.log").open("ab") as log:
         process = subprocess.Popen(
             command(declaration.train.ranks, run_dir / "resolved.json", run_dir),
@@ -88,7 +92,7 @@ def launch(run_dir: Path, declaration: Declaration, tracker: Tracker) -> TrainRe
     except BaseException:
         stop(process)
         raise
-    if process.returncode != 0 and not (run_dir / "result.json").is_file():
+    if process.returncode != 0 and _written(run_dir) == before:
         raise failure(run_dir, process.returncode)
     report = _result(run_dir)
     if report.status == "interrupted":
@@ -98,6 +102,12 @@ def launch(run_dir: Path, declaration: Declaration, tracker: Tracker) -> TrainRe
     return report
 
 
+def _written(run_dir: Path) -> int:
+    """When `result.json` was written, 0 where there is none: an earlier, interrupted launch leaves one too."""
+    path = run_dir / "result.json"
+    return path.stat().st_mtime_ns if path.is_file() else 0
+
+
 def environment(declaration: Declaration, error_file: Path) -> dict[str, str]:
     """The parent's environment with threads per rank, the place for a cause, and this project on the path."""
     threads = declaration.train.threads or max(1, (os.cpu_count() or 1) // declaration.train.ranks)
@@ -105,6 +115,7 @@ def environment(declaration: Declaration, error_file: Path) -> dict[str, str]:
     path = os.pathsep.join([ours, *filter(None, [os.environ.get("PYTHONPATH")])])
     return os.environ | {
         "TORCHELASTIC_ERROR_FILE": str(error_file),
+        LAUNCHER: str(os.getpid()),
         "OMP_NUM_THREADS": str(threads),
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": path,
@@ -114,34 +125,68 @@ def environment(declaration: Declaration, error_file: Path) -> dict[str, str]:
 
 def _watch(process: subprocess.Popen[bytes], metrics: Path, declaration: Declaration, tracker: Tracker) -> None:
     """Until the program ends: progress for a person, metrics to MLflow every few seconds."""
-    shown, sent, last = (metrics.stat().st_size if metrics.exists() else 0), 0, time.monotonic()
+    tail, sent, last = Tail(metrics), 0, time.monotonic()
     with bar("train") as progress:
         while process.poll() is None:
             time.sleep(POLL_SECONDS)
-            shown = _progress(metrics, shown, declaration, progress)
+            _progress(tail, declaration, progress)
             if metrics.exists() and time.monotonic() - last > FORWARD_SECONDS:
                 sent, last = tracker.forward_metrics(metrics, sent), time.monotonic()
-        _progress(metrics, shown, declaration, progress)
+        _progress(tail, declaration, progress)
     if metrics.exists():
         tracker.forward_metrics(metrics, sent)
 
 
-def _progress(path: Path, position: int, declaration: Declaration, progress: Callable[[float, str], None]) -> int:
-    """Show the newest evaluation; returns the position after the last whole line."""
-    if not path.exists():
-        return position
-    with path.open("rb") as file:
-        file.seek(position)
-        block = file.read()
-    whole = block[: block.rfind(b"\n") + 1]
-    for raw in whole.splitlines():
-        line: dict[str, Any] = json.loads(raw)
-        if line["kind"] == "evaluation":
-            values = line["values"]
+class Tail:
+    """The records that are added to `metrics.jsonl` from now on; a resumed run that rewrites the file starts it anew.
+
+    Args:
+        path: the file; it may not exist yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.since = path, time.time()
+        self.number, self.position = self._stat()
+
+    def records(self) -> list[dict[str, Any]]:
+        """Those of whole lines since the last call."""
+        number, size = self._stat()
+        if number != self.number or size < self.position:
+            self.number, self.position = number, 0
+        if not size:
+            return []
+        with self.path.open("rb") as file:
+            file.seek(self.position)
+            block = file.read()
+        whole = block[: block.rfind(b"\n") + 1]
+        self.position += len(whole)
+        return [record for record in map(_parsed, whole.splitlines()) if record.get("time", 0) >= self.since]
+
+    def _stat(self) -> tuple[int, int]:
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return 0, 0
+        return found.st_ino, found.st_size
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    """The record of a line; nothing of one that a kill cut off."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _progress(tail: Tail, declaration: Declaration, progress: Callable[[float, str], None]) -> None:
+    """Show the evaluations that were made since the last call."""
+    for record in tail.records():
+        if record["kind"] == "evaluation":
+            values = record["values"]
             metric = declaration.metric
-            text = f"epoch {line['epoch']}/{declaration.train.epochs}  train loss {_number(values.get('train/loss'))}  val loss {_number(values.get('val/loss'))}  val {metric} {_number(values.get(f'val/{metric}'))}"
-            progress(min(1.0, line["epoch"] / declaration.train.epochs), text + ("  *" if values.get("best") else ""))
-    return position + len(whole)
+            text = f"epoch {record['epoch']}/{declaration.train.epochs}  train loss {_number(values.get('train/loss'))}  val loss {_number(values.get('val/loss'))}  val {metric} {_number(values.get(f'val/{metric}'))}"
+            progress(min(1.0, record["epoch"] / declaration.train.epochs), text + ("  *" if values.get("best") else ""))
 
 
 def _number(value: float | None) -> str:

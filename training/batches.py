@@ -52,11 +52,14 @@ class Window:
 
     `rows` int64 [B]: row numbers of the global window. `begin`, `end`: this rank's part of it (equal: none).
     `batch`: model inputs [S, ...]. `label` [S]. `coefficient` float64 [S]: what each row's loss is multiplied by,
-    w * R / sum of w over the global window; zero for the stand-in row of a rank without rows.
-    `weight_sum` float64 []: that sum.
+    w / sum of w over the global window, times R where ranks average gradients; zero for the stand-in row of a rank without rows.
+    `weight_sum` float64 []: that sum. `shards`: number, begin and end within the share of each logical shard; the
+    share is one shard, with the rank's number, unless logical shards are declared.
     """
 
     step: int
+    epoch: int
+    shards: tuple[tuple[int, int, int], ...]
     rows: Tensor
     begin: int
     end: int
@@ -79,10 +82,12 @@ class WindowReader:
         sampler: with row numbers on that device.
         loss: gives the row weights.
         parallel: rank, ranks and target device.
+        logical_shards: parts of a window whose gradients are summed one by one (mode elastic); None = ranks average gradients.
     """
 
-    def __init__(self, tensors: Tensors, sampler: Sampler, loss: Loss, parallel: Parallel) -> None:
-        self.tensors, self.sampler, self.loss, self.parallel = tensors, sampler, loss, parallel
+    def __init__(self, tensors: Tensors, sampler: Sampler, loss: Loss, parallel: Parallel, logical_shards: int | None = None) -> None:
+        self.tensors, self.sampler, self.loss, self.parallel, self.logical_shards = tensors, sampler, loss, parallel, logical_shards
+        self.scale = 1 if logical_shards else parallel.world_size
         whole = min(sampler.batch_size, sampler.num_rows)
         part = max(1, -(-whole // parallel.world_size))
         pin = parallel.device.type == "cuda" and sampler.device.type == "cpu"
@@ -115,10 +120,20 @@ class WindowReader:
         weight = self._take(step, "weight", rows) if "weight" in self.tensors else None
         weights = self.loss.row_weights(label, weight).to(torch.float64)
         total = weights.sum()
-        coefficient = weights[first:last] * (self.parallel.world_size / total.clamp_min(TINY))
+        coefficient = weights[first:last] * (self.scale / total.clamp_min(TINY))
         if end == begin:
             coefficient = torch.zeros_like(coefficient)
-        return Window(step, rows, begin, end, batch, label[first:last], coefficient, total)
+        return Window(
+            step, self.sampler.epoch(step), self._shards(len(rows), begin, last - first), rows, begin, end, batch, label[first:last], coefficient, total
+        )
+
+    def _shards(self, num_rows: int, begin: int, share_rows: int) -> tuple[tuple[int, int, int], ...]:
+        rank, ranks, logical = self.parallel.rank, self.parallel.world_size, self.logical_shards
+        if logical is None:
+            return ((rank, 0, share_rows),)
+        # [rank L/R, (rank+1) L/R): together exactly the rank's share, as floor(k N/L) at k = r L/R is floor(r N/R)
+        spans = ((number, share(num_rows, number, logical)) for number in range(rank * logical // ranks, (rank + 1) * logical // ranks))
+        return tuple((number, first - begin, last - begin) for number, (first, last) in spans)
 
     def _take(self, step: int, name: str, rows: Tensor) -> Tensor:
         buffer = self._buffers[step % 2][name][: len(rows)]

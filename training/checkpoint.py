@@ -1,70 +1,29 @@
-"""Checkpoints that are whole, verified and loaded without running code.
+"""The checkpoints of a run: which are kept, which is used, what is set aside.
 
-    checkpoints/step-00000120/   model.pt optimizer.pt trainer.pt manifest.json   all of the run's state
-    checkpoints/best-00000100/   model.pt manifest.json                           weights only, by validation metric
+    checkpoints/step-00000120/   trainer.pt model.pt optimizer.pt manifest.json            all of the run's state
+    checkpoints/step-00000120/   trainer.pt shard-00000-of-00002.pt … manifest.json        the same, cut over ranks
+    checkpoints/best-00000100/   model.pt manifest.json                                    weights only, by validation metric
 
-Commit: temporary folder → files, each flushed → manifest with sizes and SHA-256, flushed → folder flushed → rename →
-parent flushed. A name without a leading dot is therefore always a whole checkpoint. The manifest is canonical JSON
-that holds its own digest, so that a changed byte anywhere is found. No byte is unpickled before its SHA-256 was
-compared, and then only with `weights_only`.
+How one is written whole or not at all stands in `commit.py`, how it is verified and loaded in `manifest.py`.
 
-Everything here is for rank 0, except `Checkpoints.load` and `load_best`, which any rank may call.
+Everything here is for rank 0, except `save_sharded` (collective) and what loads, which any rank may call.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
-import os
-import re
 import shutil
-import tempfile
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from schemas.digest import fsync_folder, sha256_file
+from schemas.digest import fsync_folder
 from schemas.errors import CheckpointError, first_few
-from schemas.records import Record, digest_of
-
-FORMAT = 1
-FULL = ("model.pt", "optimizer.pt", "trainer.pt")
-LIGHT = ("model.pt",)
-MANIFEST = "manifest.json"
-REPLACED = ".replaced"
-NAME = re.compile(r"(step|best)-(\d{8,})")
-
-
-class FileEntry(Record):
-    """One file of a checkpoint as it was written."""
-
-    sha256: str
-    num_bytes: int
-
-
-class Manifest(Record):
-    """`manifest.json`: what the checkpoint is of, and the digests of its files; `sha256` is that of all the rest."""
-
-    format: int = FORMAT
-    name: str
-    step: int
-    best_step: int = 0
-    identity: dict[str, Any]
-    environment: dict[str, Any]
-    files: dict[str, FileEntry]
-    sha256: str = ""
-
-    def sealed(self) -> Manifest:
-        """With its own digest."""
-        return self.model_copy(update={"sha256": digest_of(self.model_dump(mode="json", exclude={"sha256"}))})
-
-    def text(self) -> bytes:
-        """Canonical JSON: the only form that is accepted."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+from training.commit import Draft, commit, disk_full_said, num_bytes_of, recover, space
+from training.faults import reach
+from training.lease import always
+from training.manifest import FULL, LIGHT, NAME, TRAINER, FileEntry, Manifest, differences, load_part, read_manifest, shard_name, verify_checkpoint
+from training.parallel import Parallel
 
 
 def folder_name(kind: str, step: int) -> str:
@@ -76,135 +35,6 @@ def folder_name(kind: str, step: int) -> str:
     return f"{kind}-{step:08d}"
 
 
-# ----------------------------------------------------------------------------------------- writing
-
-
-def commit(root: Path, name: str, parts: dict[str, Any], facts: dict[str, Any]) -> Path:
-    """Write a checkpoint whole or not at all; one of the same name is replaced.
-
-    Args:
-        root: the folder of checkpoints; created.
-        name: of the checkpoint's folder.
-        parts: file name to what `torch.save` writes there: tensors and plain values.
-        facts: what the manifest says besides the files.
-    """
-    root.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=root))
-    try:
-        temporary.chmod(0o755)
-        files = {file_name: _write(temporary / file_name, partial(torch.save, value)) for file_name, value in parts.items()}
-        manifest = Manifest(name=name, files=files, **facts).sealed()
-        _write(temporary / MANIFEST, lambda file: file.write(manifest.text()))
-        fsync_folder(temporary)
-        if (root / name).exists():
-            (root / name).rename(root / f"{name}{REPLACED}")
-        temporary.rename(root / name)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    fsync_folder(root)
-    shutil.rmtree(root / f"{name}{REPLACED}", ignore_errors=True)
-    return root / name
-
-
-def recover(root: Path) -> None:
-    """Finish what a kill during a commit left: put back a checkpoint whose replacement did not come, remove temporary folders."""
-    for old in root.glob(f"*{REPLACED}"):
-        place = old.with_name(old.name.removesuffix(REPLACED))
-        if place.exists():
-            shutil.rmtree(old)
-        else:
-            old.rename(place)
-    for leftover in root.glob(".*-*"):
-        shutil.rmtree(leftover)
-
-
-def _write(path: Path, write: Callable[[Any], object]) -> FileEntry:
-    with open(path, "wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    return FileEntry(sha256=sha256_file(path), num_bytes=path.stat().st_size)
-
-
-# ----------------------------------------------------------------------------------------- reading
-
-
-def read_manifest(folder: Path, names: tuple[str, ...]) -> Manifest:
-    """The manifest, after its own digest was compared.
-
-    Raises:
-        CheckpointError: it is gone, was changed, or lists other files than `names`.
-    """
-    try:
-        raw = (folder / MANIFEST).read_bytes()
-        manifest = Manifest.model_validate_json(raw)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder}: {MANIFEST} cannot be read ({str(error).splitlines()[0]})") from error
-    if raw != manifest.sealed().text():
-        raise CheckpointError(f"{folder}: {MANIFEST} was changed after it was written")
-    if manifest.format != FORMAT or manifest.name != folder.name or set(manifest.files) != set(names):
-        raise CheckpointError(
-            f"{folder}: {MANIFEST} is of {manifest.name!r}, format {manifest.format}, with files {sorted(manifest.files)}; expected format {FORMAT} with {sorted(names)}"
-        )
-    return manifest
-
-
-def verify_checkpoint(folder: Path, names: tuple[str, ...]) -> Manifest:
-    """The manifest, after the SHA-256 of every file was compared.
-
-    Raises:
-        CheckpointError: naming the file that is gone or was changed.
-    """
-    manifest = read_manifest(folder, names)
-    for name in names:
-        _compare(folder / name, manifest.files[name], sha256_file(folder / name) if (folder / name).is_file() else None)
-    return manifest
-
-
-def load_part(folder: Path, name: str, manifest: Manifest) -> Any:
-    """What `torch.save` wrote, on the CPU; exactly the bytes whose SHA-256 was compared are unpickled, with `weights_only`.
-
-    Raises:
-        CheckpointError: the bytes were changed, or hold anything but tensors and plain values.
-    """
-    try:
-        data = (folder / name).read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{folder / name}: cannot be read ({error})") from error
-    _compare(folder / name, manifest.files[name], hashlib.sha256(data).hexdigest())
-    try:
-        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as error:  # the unpickler raises what it likes; none of it is a state that could be loaded
-        raise CheckpointError(f"{folder / name}: holds something else than tensors and plain values ({str(error).splitlines()[0]})") from error
-
-
-def _compare(path: Path, entry: FileEntry, found: str | None) -> None:
-    if found is None:
-        raise CheckpointError(f"{path}: expected {entry.num_bytes} bytes, found no file")
-    if found != entry.sha256:
-        raise CheckpointError(f"{path}: SHA-256 is {found[:12]}…, the manifest says {entry.sha256[:12]}… ({path.stat().st_size} of {entry.num_bytes} bytes)")
-
-
-def differences(recorded: dict[str, Any], current: dict[str, Any], path: str = "") -> list[str]:
-    """Where two trees of plain values differ, as sentences.
-
-    >>> differences({"train": {"seed": 1}}, {"train": {"seed": 2}})
-    ['train.seed is 2, the checkpoint has 1']
-    """
-    found: list[str] = []
-    for key in sorted(recorded.keys() | current.keys()):
-        old, new = recorded.get(key), current.get(key)
-        if isinstance(old, dict) and isinstance(new, dict):
-            found += differences(old, new, f"{path}{key}.")
-        elif old != new:
-            found.append(f"{path}{key} is {new!r}, the checkpoint has {old!r}")
-    return found
-
-
-# ------------------------------------------------------------------------------- a run's checkpoints
-
-
 class Checkpoints:
     """The checkpoints of one run directory.
 
@@ -214,10 +44,19 @@ class Checkpoints:
         environment: what is only told when it differs.
         keep: full checkpoints kept.
         notify: gets a sentence for each thing that a person should know.
+        allowed: called before anything changes in the folder; raises where this process may no longer write.
     """
 
-    def __init__(self, root: Path, identity: dict[str, Any], environment: dict[str, Any], keep: int, notify: Callable[[str], None]) -> None:
-        self.root, self.keep, self.notify = root, keep, notify
+    def __init__(
+        self,
+        root: Path,
+        identity: dict[str, Any],
+        environment: dict[str, Any],
+        keep: int,
+        notify: Callable[[str], None],
+        allowed: Callable[[], None] = always,
+    ) -> None:
+        self.root, self.keep, self.notify, self.allowed = root, keep, notify, allowed
         self.facts = {"identity": identity, "environment": environment}
 
     def folders(self, kind: str) -> dict[int, Path]:
@@ -225,14 +64,69 @@ class Checkpoints:
         found = [(int(match[2]), path) for path in self.root.glob(f"{kind}-*") if (match := NAME.fullmatch(path.name))]
         return dict(sorted(found, reverse=True))
 
+    # ----------------------------------------------------------------------------------- writing
+
     def save(self, step: int, best_step: int, parts: dict[str, Any]) -> None:
-        """Commit the whole state of a step, then remove what is no longer needed."""
-        commit(self.root, folder_name("step", step), parts, {**self.facts, "step": step, "best_step": best_step})
+        """Commit the whole state of a step, then remove what is no longer needed.
+
+        Raises:
+            CheckpointError: the disk is full; nothing is left of the attempt.
+        """
+        self._commit("step", step, parts, best_step=best_step)
         self.prune(best_step)
 
     def save_best(self, step: int, weights: dict[str, Any]) -> None:
         """Commit the light form; before the full checkpoint that refers to it."""
-        commit(self.root, folder_name("best", step), {"model.pt": weights}, {**self.facts, "step": step})
+        self._commit("best", step, {"model.pt": weights})
+
+    def save_sharded(self, step: int, best_step: int, trainer: dict[str, Any], shard: dict[str, Any], parallel: Parallel) -> None:
+        """Commit a state that is cut over ranks, all of it or nothing, then remove what is no longer needed. Collective.
+
+        Every rank writes its own file and flushes it; rank 0 seals all of them with one manifest. The run directory
+        must be on a file system that all ranks share.
+
+        Args:
+            step: of the state.
+            best_step: the light checkpoint that it refers to; 0 for none.
+            trainer: what is equal on all ranks; rank 0's is written.
+            shard: this rank's own part, local tensors and plain values.
+            parallel: the ranks.
+
+        Raises:
+            CheckpointError: a rank could not write its part, on every rank; nothing is left of the attempt.
+        """
+        name, needed = folder_name("step", step), num_bytes_of(trainer) + parallel.world_size * num_bytes_of(shard)
+        draft = Draft(Path(parallel.on_main(lambda: self._begin(name, needed))), name)
+        try:
+            files = _write_shard(draft, shard, parallel)
+            reach("checkpoint.shards_agreed")
+            parallel.on_main(lambda: self._seal(draft, files, trainer, step=step, best_step=best_step))
+        except BaseException:
+            if parallel.is_main:
+                draft.discard()
+            raise
+
+    def _begin(self, name: str, needed: int) -> str:
+        self._tell_if_short_of_space(needed)
+        with disk_full_said(self.root, needed):
+            return str(Draft.begin(self.root, name).folder)
+
+    def _seal(self, draft: Draft, files: dict[str, FileEntry], trainer: dict[str, Any], **facts: int) -> None:
+        with disk_full_said(self.root, num_bytes_of(trainer)):
+            draft.commit({**files, TRAINER: draft.write(TRAINER, trainer)}, {**self.facts, **facts}, self.allowed)
+        self.prune(facts["best_step"])
+
+    def _commit(self, kind: str, step: int, parts: dict[str, Any], best_step: int = 0) -> None:
+        self._tell_if_short_of_space(num_bytes_of(parts))
+        commit(self.root, folder_name(kind, step), parts, {**self.facts, "step": step, "best_step": best_step}, self.allowed)
+
+    def _tell_if_short_of_space(self, needed: int) -> None:
+        self.allowed()
+        self.root.mkdir(parents=True, exist_ok=True)
+        if shutil.disk_usage(self.root).free < needed:
+            self.notify(f"{self.root} is nearly full: {space(self.root, needed)}; saving is tried all the same")
+
+    # ----------------------------------------------------------------------------------- reading
 
     def newest(self) -> int | None:
         """Step of the newest checkpoint that verifies and loads; damaged ones are set aside. None where there was none.
@@ -240,11 +134,12 @@ class Checkpoints:
         Raises:
             CheckpointError: it belongs to another declaration, data or number of ranks; or all are damaged.
         """
+        self.allowed()
         recover(self.root)
         damaged = []
         for step, folder in self.folders("step").items():
             try:
-                manifest = self._require_sound(step, folder)
+                manifest = self._require_sound(folder)
             except CheckpointError as error:
                 damaged.append(folder.name)
                 self._set_aside(folder, str(error))
@@ -258,15 +153,52 @@ class Checkpoints:
             )
         return None
 
+    def num_shards(self, step: int) -> int:
+        """Ranks that the state of a step is cut over; 0 where it is whole.
+
+        Raises:
+            CheckpointError: the manifest does not verify.
+        """
+        return read_manifest(self._folder(step)).num_shards
+
     def load(self, step: int) -> dict[str, Any]:
-        """All parts of a full checkpoint, by file name.
+        """All parts of a whole state, by file name.
+
+        Raises:
+            CheckpointError: it does not verify or load, or is cut over ranks.
+        """
+        folder = self._folder(step)
+        manifest = read_manifest(folder, FULL)
+        return {name: load_part(folder, name, manifest) for name in FULL}
+
+    def load_trainer(self, step: int) -> dict[str, Any]:
+        """What is equal on all ranks.
 
         Raises:
             CheckpointError: it does not verify or load.
         """
-        folder = self.root / folder_name("step", step)
-        manifest = read_manifest(folder, FULL)
-        return {name: load_part(folder, name, manifest) for name in FULL}
+        return dict(load_part(self._folder(step), TRAINER, read_manifest(self._folder(step))))
+
+    def load_shard(self, step: int, rank: int) -> dict[str, Any]:
+        """What one of the ranks that saved wrote as its own part.
+
+        Raises:
+            CheckpointError: it does not verify or load, or there is no such shard.
+        """
+        folder = self._folder(step)
+        manifest = read_manifest(folder)
+        name = shard_name(rank, manifest.num_shards)
+        if name not in manifest.files:
+            raise CheckpointError(f"{folder}: expected {name}, found {first_few(sorted(manifest.files))}; it was saved by {manifest.num_shards} sharded ranks")
+        return dict(load_part(folder, name, manifest))
+
+    def load_all_shards(self, step: int) -> list[dict[str, Any]]:
+        """The parts of all ranks that saved, by rank: for another number of ranks to cut anew.
+
+        Raises:
+            CheckpointError: one does not verify or load.
+        """
+        return [self.load_shard(step, rank) for rank in range(self.num_shards(step))]
 
     def load_best(self, step: int) -> dict[str, Any]:
         """Weights of the light form.
@@ -277,24 +209,13 @@ class Checkpoints:
         folder = self.root / folder_name("best", step)
         return dict(load_part(folder, "model.pt", read_manifest(folder, LIGHT)))
 
-    def prune(self, best_step: int) -> None:
-        """Keep the newest `keep` checkpoints, in any case one that verifies, and every best one that they or the run refer to."""
-        kept: dict[int, Path] = {}
-        verified = False
-        for step, folder in self.folders("step").items():
-            if len(kept) >= self.keep and verified:
-                shutil.rmtree(folder)
-                continue
-            kept[step] = folder
-            verified = verified or _verifies(folder)
-        needed = {best_step, *(_best_of(folder) for folder in kept.values())}
-        for step, folder in self.folders("best").items():
-            if step not in needed:
-                shutil.rmtree(folder)
+    def _folder(self, step: int) -> Path:
+        return self.root / folder_name("step", step)
 
-    def _require_sound(self, step: int, folder: Path) -> Manifest:
-        manifest = verify_checkpoint(folder, FULL)
-        self.load(step)
+    def _require_sound(self, folder: Path) -> Manifest:
+        manifest = verify_checkpoint(folder)
+        for name in manifest.files:  # one at a time: all of a sharded state need not fit into this process
+            load_part(folder, name, manifest)
         if manifest.best_step:
             self.load_best(manifest.best_step)
         return manifest
@@ -309,6 +230,34 @@ class Checkpoints:
         if moved:
             self.notify(f"the environment is not that of {folder.name}: {'; '.join(moved)}; bit-identity is not promised from here on")
 
+    # ----------------------------------------------------------------------- keeping, setting aside
+
+    def prune(self, best_step: int) -> None:
+        """Keep the newest `keep` checkpoints, in any case one that verifies, and every best one that they or the run refer to."""
+        self.allowed()
+        kept: dict[int, Path] = {}
+        verified = False
+        for step, folder in self.folders("step").items():
+            if len(kept) >= self.keep and verified:
+                _remove(folder)
+                continue
+            kept[step] = folder
+            verified = verified or self._verifies(folder)
+        needed = {best_step, *(_best_of(folder) for folder in kept.values())}
+        for step, folder in self.folders("best").items():
+            if step not in needed:
+                _remove(folder)
+
+    def _verifies(self, folder: Path) -> bool:
+        try:
+            best_step = verify_checkpoint(folder).best_step
+            if best_step:
+                verify_checkpoint(self.root / folder_name("best", best_step), LIGHT)
+        except CheckpointError as error:
+            self.notify(f"checkpoint {folder.name} is damaged; an older one is kept for it: {error}")
+            return False
+        return True
+
     def _set_aside(self, folder: Path, reason: str) -> None:
         target = folder.with_name(f"{folder.name}.damaged")
         number = 1
@@ -320,16 +269,44 @@ class Checkpoints:
         self.notify(f"checkpoint {folder.name} is damaged and was renamed to {target.name}: {reason}")
 
 
-def _verifies(folder: Path) -> bool:
+def _write_shard(draft: Draft, shard: dict[str, Any], parallel: Parallel) -> dict[str, FileEntry]:
+    """Entries of the files that all ranks wrote, by name. Collective.
+
+    Raises:
+        CheckpointError: on every rank, with what hindered the first rank that failed.
+    """
+    name = shard_name(parallel.rank, parallel.world_size)
     try:
-        verify_checkpoint(folder, FULL)
-    except CheckpointError:
-        return False
-    return True
+        answer = {"name": name, "entry": _written(draft, name, shard).model_dump()}
+    except CheckpointError as error:
+        answer = {"name": name, "error": str(error)}
+    answers = [json.loads(payload) for payload in parallel.gather_bytes(json.dumps(answer).encode())]
+    failed = [f"rank {rank}: {a['error']}" for rank, a in enumerate(answers) if "error" in a]
+    if failed:
+        raise CheckpointError(f"{len(failed)} of {len(answers)} ranks could not write their part of the state; {failed[0]}")
+    return {a["name"]: FileEntry(**a["entry"]) for a in answers}
+
+
+def _written(draft: Draft, name: str, shard: dict[str, Any]) -> FileEntry:
+    try:
+        with disk_full_said(draft.folder.parent, num_bytes_of(shard)):
+            return draft.write(name, shard)
+    except OSError as error:
+        raise CheckpointError(
+            f"{draft.folder / name}: cannot be written ({error.strerror or error}); sharded checkpoints need a run directory that all ranks share"
+        ) from error
+
+
+def _remove(folder: Path) -> None:
+    """Take the name away first: what stands under it is whole at every moment."""
+    hidden = folder.with_name(f".{folder.name}.pruned")
+    folder.rename(hidden)
+    reach("checkpoint.pruned")
+    shutil.rmtree(hidden)
 
 
 def _best_of(folder: Path) -> int:
     try:
-        return read_manifest(folder, FULL).best_step
+        return read_manifest(folder).best_step
     except CheckpointError:
-        return 0
+        return 0  # told by `_verifies` or `newest`; a state that cannot be read needs no weights

@@ -26,7 +26,6 @@ from schemas.digest import fsync_folder
 from schemas.errors import first_few
 from schemas.records import SplitArrays
 from training.batches import Window
-from training.sampling import spans
 from training.step import Trace
 
 
@@ -36,10 +35,10 @@ def row_ids(side: SplitArrays, rows: Iterable[int]) -> list[str]:
     return [str(value) for value in column.take(list(rows)).to_pylist()]
 
 
-def offending_tensors(window: Window, trace: Trace, micro_batch_size: int | None) -> dict[str, Tensor]:
+def offending_tensors(window: Window, trace: Trace) -> dict[str, Tensor]:
     """Everything of this rank's step that is not finite, by name, with the inputs of the micro-batches concerned."""
     found: dict[str, Tensor] = {}
-    for index, (begin, end) in enumerate(spans(len(window.label), micro_batch_size or len(window.label))):
+    for index, (begin, end) in enumerate(trace.spans):
         values = {"scores": trace.scores[index], "row_losses": trace.row_losses[index]}
         wrong = {f"micro_batch_{index}/{name}": value for name, value in values.items() if not bool(torch.isfinite(value).all())}
         if wrong:
@@ -50,9 +49,9 @@ def offending_tensors(window: Window, trace: Trace, micro_batch_size: int | None
     return {name: value.detach().cpu().clone() for name, value in found.items()}
 
 
-def examine(window: Window, trace: Trace, micro_batch_size: int | None, side: SplitArrays) -> dict[str, Any]:
+def examine(window: Window, trace: Trace, side: SplitArrays) -> dict[str, Any]:
     """What a dump says of this rank's window; `cause` is empty where everything of its own is finite."""
-    tensors = offending_tensors(window, trace, micro_batch_size)
+    tensors = offending_tensors(window, trace)
     losses = [float(loss) for loss in trace.losses]
     rows = window.own_rows
     return {

@@ -1,7 +1,8 @@
 """Named crash points, for proving that a run survives a kill anywhere: `reach("checkpoint.renamed")`.
 
-A point does nothing unless `BULKHEAD_CRASH` names it: `checkpoint.renamed:3:0` kills this process with SIGKILL when
-rank 0 reaches that point for the third time (without the last part: any rank). The kill is the real one: nothing is flushed, no handler runs.
+A point does nothing unless `BULKHEAD_CRASH` names it: `point[:hit[:rank[:signal]]]`. `checkpoint.renamed:3:0` kills this
+process with SIGKILL when rank 0 reaches that point for the third time (without a rank: any). The kill is the real one:
+nothing is flushed, no handler runs. `evaluation.begun:1::STOP` halts every rank there instead, until SIGCONT.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ POINTS = (
     "evaluation.best_saved",
     "checkpoint.begun",
     "checkpoint.file_written",
+    "checkpoint.shards_agreed",
     "checkpoint.manifest_written",
     "checkpoint.old_moved",
     "checkpoint.renamed",
@@ -48,10 +50,10 @@ def reach(point: str) -> None:
         return
     if point not in POINTS:
         raise KeyError(f"{point!r} is no crash point; add it to POINTS")
-    name, _, rest = wanted.partition(":")
-    hit, _, rank = rest.partition(":")
+    name, hit, rank, number = (*wanted.split(":"), "", "", "")[:4]
     if name != point or (rank and rank != os.environ.get("RANK", "0")):
         return
     _hits[point] = _hits.get(point, 0) + 1
     if _hits[point] == int(hit or 1):
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.write(2, f"reached {wanted} in process {os.getpid()}\n".encode())
+        os.kill(os.getpid(), signal.Signals[f"SIG{number or 'KILL'}"])

@@ -1,4 +1,4 @@
-"""Gradient health by layer: the norms for the log, and notes on vanishing and exploding gradients.
+"""Peak memory, and gradient health by layer: the norms for the log, and notes on vanishing and exploding gradients.
 
 Looked at on logged steps. A layer is a module that owns parameters; its norm is that of all its gradients.
 
@@ -11,8 +11,11 @@ Each is noted once per layer.
 from __future__ import annotations
 
 import math
+import resource
 from collections import deque
 from statistics import median
+
+import torch
 
 VANISHING_SHARE = 1e-6
 VANISHING_STEPS = 3
@@ -64,3 +67,10 @@ class GradientHealth:
             f"step {step}: vanishing gradient in {layer}: norm {norm:.3g} where the median layer has {typical:.3g}, {VANISHING_STEPS} logged steps in a row; "
             "check its initial weights, dead activations, or whether it can be reached at all"
         )
+
+
+def memory_mb(device: torch.device) -> float:
+    """Peak memory in MiB: of the device, or of this process on the CPU."""
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device)) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10

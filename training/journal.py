@@ -11,10 +11,12 @@ import json
 import logging
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from schemas.digest import write_atomic
+from training.lease import always
 
 log = logging.getLogger("training")
 
@@ -22,11 +24,17 @@ Values = dict[str, float | None]
 
 
 class Journal:
-    """Appends lines, each flushed; does nothing where there is no path (other ranks)."""
+    """Appends lines, each flushed; does nothing where there is no path (other ranks).
 
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
+    Args:
+        path: `metrics.jsonl`, or None.
+        allowed: called before each change of the file; raises where this process may no longer write.
+    """
+
+    def __init__(self, path: Path | None, allowed: Callable[[], None] = always) -> None:
+        self.path, self.allowed = path, allowed
         self.position = (0, 1)
+        self._end_cut_line()
 
     def at(self, step: int, epoch: int) -> None:
         """Where the run is: what the next lines are about."""
@@ -46,6 +54,7 @@ class Journal:
         """Drop lines of steps that will be made again, and a last line that was cut off; events stay."""
         if self.path is None or not self.path.exists():
             return
+        self.allowed()
         limits = {"step": step, "evaluation": evaluated_step}
         lines = [line for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines() if _is_kept(line, limits)]
         write_atomic(self.path, "".join(f"{line}\n" for line in lines))
@@ -56,9 +65,20 @@ class Journal:
             with open(self.path, "rb") as file:
                 os.fsync(file.fileno())
 
+    def _end_cut_line(self) -> None:
+        """Keep what comes next apart from a last line that a kill cut off."""
+        if self.path is None or not self.path.exists() or self.path.stat().st_size == 0:
+            return
+        self.allowed()
+        with open(self.path, "rb+") as file:
+            file.seek(-1, os.SEEK_END)
+            if file.read() != b"\n":
+                file.write(b"\n")
+
     def _append(self, record: dict[str, Any]) -> None:
         if self.path is None:
             return
+        self.allowed()
         step, epoch = self.position
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps({"kind": record.pop("kind"), "step": step, "epoch": epoch, "time": time.time(), **record}) + "\n")

@@ -7,44 +7,46 @@ killed anywhere goes on from its last checkpoint as if nothing had happened.
 
 from __future__ import annotations
 
-import io
 import logging
-import resource
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
-import torch
 import yaml
+from torch import Tensor
 
 from schemas import digest
-from schemas.errors import NonFiniteError, TrainingError, first_few
+from schemas.errors import TrainingError
 from schemas.load import declare
 from schemas.records import RunSpec, TrainReport
 from training import keys
-from training.batches import TARGETS, Window, WindowReader, as_tensors, to_device_if_it_fits
-from training.checkpoint import FULL, Checkpoints, folder_name
+from training.augment import Augment
+from training.batches import Window, WindowReader, as_tensors, to_device_if_it_fits
+from training.checkpoint import Checkpoints, folder_name
 from training.data.shards import load_arrays
-from training.dump import examine, write_dump
+from training.failure import explained, non_finite
+from training.faults import reach
 from training.guard import StopSignal
-from training.health import GradientHealth, layer_norms
+from training.health import GradientHealth, layer_norms, memory_mb
 from training.journal import Journal, Values
+from training.layout import Layout
+from training.lease import always, one_writer
 from training.losses import make_loss
 from training.models.build import build_model
 from training.modes import apply_mode, promise
-from training.optim import make_optimizer
+from training.optim import describe_rates, make_optimizer
 from training.parallel import Parallel
+from training.result import RESULT, Status, best_weights, finished_report
+from training.resumable import Resumable
 from training.sampling import Sampler, require_enough_rows
 from training.schedule import Schedule
-from training.scoring import measure, require_finite, score_tensors
-from training.state import TrainerState, environment, identity, model_digest
+from training.scoring import Interrupted
+from training.state import TrainerState, environment, identity
 from training.step import Gate, Step
+from training.validation import Validation
 
 log = logging.getLogger("training")
-
-Status = Literal["finished", "stopped_early", "interrupted"]
-RESULT = "result.json"
 
 
 def train(spec: RunSpec, run_dir: Path, parallel: Parallel, stop: StopSignal) -> TrainReport:
@@ -54,6 +56,7 @@ def train(spec: RunSpec, run_dir: Path, parallel: Parallel, stop: StopSignal) ->
     returns its report at once.
 
     Raises:
+        LeaseError: another process trains in this run directory.
         CheckpointError: no checkpoint verifies, or they belong to another run.
         NonFiniteError: loss, gradient or scores are not finite; nothing was updated, and a dump was written.
         DataError, IntegrityError, ConfigError: the arrays or the declaration cannot be trained on.
@@ -62,17 +65,8 @@ def train(spec: RunSpec, run_dir: Path, parallel: Parallel, stop: StopSignal) ->
     if finished is not None:
         log.info("%s is finished already: best %s %.6g at step %d", spec.run_id, finished["metric"], finished["best_metric"], finished["best_step"])
         return TrainReport.model_validate(finished)
-    return Trainer(spec, run_dir, parallel, stop).run()
-
-
-def finished_report(run_dir: Path, run_id: str) -> dict[str, Any] | None:
-    """The report of a run that ended by itself and whose best weights verify; None where there is still work to do."""
-    try:
-        report = TrainReport.model_validate_json((run_dir / RESULT).read_bytes())
-        digest.verify(report.best_checkpoint)
-    except (OSError, ValueError):
-        return None
-    return report.model_dump(mode="json") if report.run_id == run_id and report.status != "interrupted" else None
+    with one_writer(run_dir, parallel, lambda: stop.requested) as lease:
+        return Trainer(spec, run_dir, parallel, stop, lease.check).run()
 
 
 class Trainer:
@@ -83,10 +77,11 @@ class Trainer:
         run_dir: written by rank 0 only, except dumps.
         parallel: the ranks.
         stop: asked at each step.
+        allowed: called before rank 0 changes anything; raises where this process may no longer write.
     """
 
-    def __init__(self, spec: RunSpec, run_dir: Path, parallel: Parallel, stop: StopSignal) -> None:
-        self.spec, self.run_dir, self.parallel, self.stop = spec, run_dir, parallel, stop
+    def __init__(self, spec: RunSpec, run_dir: Path, parallel: Parallel, stop: StopSignal, allowed: Callable[[], None] = always) -> None:
+        self.spec, self.run_dir, self.parallel, self.stop, self.allowed = spec, run_dir, parallel, stop, allowed
         self.declaration = declare(spec.declaration, "resolved.json")
         self.train = self.declaration.train
         apply_mode(self.train, parallel.local_world_size)
@@ -94,11 +89,11 @@ class Trainer:
         self.promise = promise(self.train, parallel.world_size)
         self.started = time.monotonic()
         run_dir.mkdir(parents=True, exist_ok=True)
-        self.journal = Journal(run_dir / "metrics.jsonl" if parallel.is_main else None)
+        self.journal = Journal(run_dir / "metrics.jsonl" if parallel.is_main else None, allowed)
         self._open_data()
         self._build()
         self._resume()
-        self._wrap()
+        self._rehearse()
 
     # ------------------------------------------------------------------------------------- start
 
@@ -108,75 +103,90 @@ class Trainer:
         verify = self.parallel.local_rank == 0  # once a machine: its ranks map the same files
         train, val = (load_arrays(side, verify=verify) for side in (arrays.train, arrays.val))
         self.train_tensors = to_device_if_it_fits(as_tensors(train), self.parallel.device)
-        self.val_inputs = {name: t for name, t in as_tensors(val).items() if name not in TARGETS}
-        self.val_targets = {name: val[name] for name in TARGETS if name in val}
-        # The train rows that are scored at each evaluation: rows are ordered by the hash of their id, so the first are a random sample.
-        self.train_eval_rows = min(arrays.train.rows, arrays.val.rows)
-        self.train_targets = {name: train[name][: self.train_eval_rows] for name in TARGETS if name in train}
+        self.validation = Validation(self.spec, self.declaration, self.train_tensors, val)
+        reach("start.data_open")
 
     def _build(self) -> None:
-        declaration, device = self.declaration, self.parallel.device
-        self.sampler = Sampler(self.spec.arrays.train.rows, self.train.batch_size, self.train.seed, self.train.drop_last, self.train_tensors["label"].device)
-        self.total_steps = self.train.epochs * self.sampler.steps_per_epoch
+        declaration, device, train = self.declaration, self.parallel.device, self.train
+        self.sampler = Sampler(self.spec.arrays.train.rows, train.batch_size, train.seed, train.drop_last, self.train_tensors["label"].device)
+        self.total_steps = train.epochs * self.sampler.steps_per_epoch
         self.model = build_model(declaration, self.spec.statistics).to(device)
-        self.host_loss = make_loss(declaration, self.spec.statistics)
+        self.num_parameters = sum(p.numel() for p in self.model.parameters())
+        self.layout = Layout(self.model, self.parallel, train)
         self.loss = make_loss(declaration, self.spec.statistics).to(device)
-        self.optimizer = make_optimizer(declaration.optimizer, self.model)
-        self.schedule = Schedule(declaration.schedule, declaration.optimizer.lr, self.total_steps, declaration.greater_is_better)
-        self.state = TrainerState()
+        rates = declaration.optimizer.scaled(train.batch_size)
+        self.optimizer = make_optimizer(rates, self.model)
+        self.schedule = Schedule(declaration.schedule, rates.lr, self.total_steps, declaration.greater_is_better)
+        augment = Augment(train.augment, sum(s.indicator for s in self.spec.statistics.numeric), self.train_tensors)
+        self.step = Step(self.layout, self.loss, self.optimizer, train, augment)
+        self.resumable = Resumable(self.layout, self.optimizer, self.schedule, self.step.scaler)
         self.health = GradientHealth()
         facts = identity(self.spec, declaration, self.parallel.world_size), environment(device)
-        self.checkpoints = Checkpoints(self.run_dir / "checkpoints", *facts, self.train.keep, self.journal.event)
+        self.checkpoints = Checkpoints(self.run_dir / "checkpoints", *facts, train.keep, self.journal.event, self.allowed)
+
+    @property
+    def state(self) -> TrainerState:
+        """Position, best result and patience."""
+        return self.resumable.state
 
     def _resume(self) -> None:
         """Take the state of the newest checkpoint that verifies, if there is one."""
         step = self.parallel.on_main(self.checkpoints.newest)
         if step is not None:
-            parts = self.checkpoints.load(step)
-            self.model.load_state_dict(parts["model.pt"])
-            self.optimizer.load_state_dict(parts["optimizer.pt"])
-            self.schedule.load_state_dict(parts["trainer.pt"]["schedule"])
-            self.state = TrainerState.from_state_dict(parts["trainer.pt"]["state"])
-            streams = parts["trainer.pt"]["rng"]
-            if self.parallel.rank < len(streams):
-                keys.restore(streams[self.parallel.rank], self.parallel.device)
+            self.resumable.restore(self.checkpoints, step)
         self.journal.rewind(self.state.step, self.state.evaluated_step)
         self._mark_position()
         if step is not None:
             self.journal.event(f"resumed from {folder_name('step', step)}")
         self.saved_step = self.state.step
+        self.between_updates = True
         self.seconds_before = self.state.seconds
         self.since_log = (time.monotonic(), self.state.rows)
+        reach("start.resumed")
 
-    def _wrap(self) -> None:
-        self.reader = WindowReader(self.train_tensors, self.sampler, self.loss, self.parallel)
-        self.step = Step(self.model, self.parallel.wrap(self.model), self.loss, self.optimizer, parallel=self.parallel, train=self.train)
+    def _rehearse(self) -> None:
+        logical = self.train.logical_shards if self.layout.kind == "logical" else None
+        self.reader = WindowReader(self.train_tensors, self.sampler, self.loss, self.parallel, logical)
         if self.state.step < self.total_steps:
             self.step.rehearse(self.reader.read(self.state.step))
-        self.schedule.apply(self.optimizer, self.state.step)
+        self.schedule.apply(self.optimizer, self.state.updates)
         self.parallel.on_main(self._announce)
+        reach("start.rehearsed")
 
     def _announce(self) -> None:
+        self.allowed()
         (self.run_dir / RESULT).unlink(missing_ok=True)  # of an interrupted run that goes on now
         config = self.run_dir / "config.yaml"
         if not config.exists():
             digest.write_atomic(config, yaml.safe_dump(self.spec.declaration, sort_keys=False, allow_unicode=True))
-        parameters = sum(p.numel() for p in self.model.parameters())
         rows = f"{self.spec.arrays.train.rows} train rows, {self.sampler.steps_per_epoch} steps an epoch, {self.train.epochs} epochs"
-        log.info("%s: %d parameters, %s, %d ranks on %s", self.spec.run_id, parameters, rows, self.parallel.world_size, self.parallel.device.type)
+        log.info("%s: %d parameters, %s, %d ranks on %s", self.spec.run_id, self.num_parameters, rows, self.parallel.world_size, self.parallel.device.type)
+        log.info("%s", describe_rates(self.optimizer))
         log.info("promise: %s", self.promise)
 
     # -------------------------------------------------------------------------------------- loop
 
     def run(self) -> TrainReport:
-        """Steps and evaluations to the end, an early stop, or an agreed stop. Collective."""
+        """Steps and evaluations to the end, an early stop, or an agreed stop. Collective.
+
+        Raises:
+            OutOfMemoryError: on the rank whose memory ran out, after rank 0 saved the last step boundary.
+        """
+        try:
+            return self._loop()
+        except Exception as error:
+            told = explained(error, self.declaration, self.state.step, self.parallel.rank, self._save_alone)
+            if told is error:
+                raise
+            raise told from error
+
+    def _loop(self) -> TrainReport:
         stopping = False
         while True:
             due = self._evaluation_is_due()
             if due and not stopping:
-                self._evaluate()
+                stopping = self._evaluate()
                 self._save()
-                stopping = self.parallel.any(self.stop.requested)
             elif not due and self.state.waited >= self.train.patience:
                 return self._finish("stopped_early")
             elif not due and self.state.step >= self.total_steps:
@@ -192,20 +202,29 @@ class Trainer:
         """zero_grad, micro-batches, clip, gate, update, schedule; whether a stop was agreed."""
         begun = time.monotonic()
         step = self.state.step
+        reach("step.begun")
         window = self.reader.read(step)
-        keys.seed_window(self.train.seed, self.sampler.epoch(step), step, self.parallel.rank, self.parallel.device)
         self.step.gradients(window)
+        reach("step.backward")
         grad_norm = self.step.clip()
         if step + 1 < self.total_steps:
             self.reader.prefetch(step + 1)
         gate = self.step.gate(window, grad_norm, self.stop.requested)
-        if not gate.finite:
-            self._stop_on_non_finite(window, gate)
-        self.step.update()
-        rate = self.schedule.rate(step)
-        self.schedule.apply(self.optimizer, step + 1)
+        reach("step.gated")
+        rate = self.schedule.rate(self.state.updates)
+        if not gate.finite and not gate.overflowed:
+            self._stop_on_non_finite(window, gate, rate)
+        self.between_updates = False
+        if gate.overflowed:
+            self.step.skip()
+        else:
+            self.step.update()
+            self.state.updates += 1
+            self.schedule.apply(self.optimizer, self.state.updates)
         self._count(window, gate, begun)
-        if self.state.step % self.train.log_every == 0:
+        self.between_updates = True
+        reach("step.updated")
+        if self.state.step % self.train.log_every == 0 and not gate.overflowed:
             self._log_step(gate, rate)
         return gate.stop
 
@@ -230,6 +249,8 @@ class Trainer:
             "rows_per_second": speed,
             "memory_mb": memory_mb(self.parallel.device),
         }
+        if self.step.scaler.is_enabled():
+            values["loss_scale"] = self.step.scaler.get_scale()
         self.journal.values("step", values | {f"grad_norm/{layer}": norm for layer, norm in layers.items()})
         for note in self.health.observe(self.state.step, layers, gate.grad_norm):
             self.state.instabilities.append(note)
@@ -248,39 +269,45 @@ class Trainer:
         step, every = self.state.step, self.train.eval_every or self.sampler.steps_per_epoch
         return step > self.state.evaluated_step and (step % every == 0 or step == self.total_steps)
 
-    def _evaluate(self) -> None:
-        """Score validation and a slice of train in eval mode; keep the weights if they are the best so far. Collective."""
-        self.parallel.sync_buffers(self.model)
-        size = self.train.micro_batch_size or self.train.batch_size
-        inputs = {name: t for name, t in self.train_tensors.items() if name not in TARGETS}
-        val = score_tensors(self.model, self.val_inputs, self.spec.arrays.val.rows, size, self.parallel)
-        train = score_tensors(self.model, inputs, self.train_eval_rows, size, self.parallel)
-        require_finite(val, self.spec.arrays.val)
-        require_finite(train, self.spec.arrays.train)
-        values = self.parallel.on_main(lambda: self._measure(val, train))
+    def _evaluate(self) -> bool:
+        """Score validation and a slice of train in eval mode; keep the weights if they are the best so far. Collective.
+
+        Returns:
+            Whether a stop was agreed, perhaps before all was scored: this evaluation is then made again.
+        """
+        reach("evaluation.begun")
+        try:
+            scores = self.validation.scores(self.layout, lambda: self.stop.requested)
+        except Interrupted:
+            return True
+        reach("evaluation.scored")
+        values = self.parallel.on_main(lambda: self.stop.unless_stopped(lambda: self._measure(*scores)))
+        if values is None:
+            return True
+        reach("evaluation.measured")
         metric = values[f"val/{self.declaration.metric}"]
         if metric is None:
             raise TrainingError(
-                f"{self.declaration.metric} is not defined on the {len(val)} validation rows (a single class, or a constant label?), so no best weights can be chosen; "
+                f"{self.declaration.metric} is not defined on the {self.spec.arrays.val.rows} validation rows (a single class, or a constant label?), so no best weights can be chosen; "
                 "choose another train.metric, or a split whose validation side has every class"
             )
+        self.between_updates = False
         better = self.state.observe(metric, self.declaration.greater_is_better, self.train.min_delta)
         self.schedule.observe(metric)
-        self.schedule.apply(self.optimizer, self.state.step)
+        self.schedule.apply(self.optimizer, self.state.updates)
         if better:
-            self.parallel.on_main(lambda: self.checkpoints.save_best(self.state.step, self.model.state_dict()))
+            weights = self.layout.full_weights()
+            self.parallel.on_main(lambda: self.checkpoints.save_best(self.state.step, weights))
+        reach("evaluation.best_saved")
         self._mark_position()
         self.journal.values("evaluation", values | {"best": float(better)})
         self._log_evaluation(values, better)
         self.since_log = (time.monotonic(), self.state.rows)
+        return self.parallel.any(self.stop.requested)
 
     def _measure(self, val: np.ndarray, train: np.ndarray) -> Values:
-        sides = {"val": (val, self.val_targets), "train_eval": (train, self.train_targets)}
         figures: Values = {"train/loss": self.state.loss_sum / max(self.state.weight_sum, np.finfo(float).tiny)}
-        for side, (scores, targets) in sides.items():
-            found = measure(self.declaration, self.spec.statistics, self.host_loss, scores, targets)
-            figures |= {f"{side}/{name}": value for name, value in found.items()}
-        return figures
+        return figures | self.validation.measure(val, train)
 
     def _log_evaluation(self, values: Values, better: bool) -> None:
         name = self.declaration.metric
@@ -297,22 +324,30 @@ class Trainer:
         return self.state.rows / max(self.state.train_seconds, 1e-9)
 
     def _save(self) -> None:
-        """Commit everything that the next step depends on. Collective."""
-        if self.saved_step == self.state.step and self.state.evaluated_step != self.state.step:
-            return
-        self.state.seconds = self.seconds_before + time.monotonic() - self.started
-        stream = io.BytesIO()
-        torch.save(keys.capture(self.parallel.device), stream)
-        streams = [torch.load(io.BytesIO(data), weights_only=True) for data in self.parallel.gather_bytes(stream.getvalue())]
-        trainer = {"state": self.state.state_dict(), "schedule": self.schedule.state_dict(), "rng": streams}
-        parts = dict(zip(FULL, (self.model.state_dict(), self.optimizer.state_dict(), trainer), strict=True))
-        self.journal.sync()
-        self.parallel.on_main(lambda: self.checkpoints.save(self.state.step, self.state.best_step, parts))
-        self.saved_step = self.state.step
+        """Commit a checkpoint of this step, once. Collective."""
+        if self.saved_step != self.state.step or not self.between_updates:
+            self.state.seconds = self.seconds_before + time.monotonic() - self.started
+            self.journal.sync()
+            self.resumable.save(self.checkpoints)
+            self.saved_step = self.state.step
+        self.between_updates = True
+
+    def _save_alone(self) -> str:
+        """The same after a failure, without the other ranks; what is saved, in words."""
+        if not self.between_updates:
+            return "the last checkpoint stands"
+        if not self.parallel.is_main:
+            return "rank 0 saves what was reached"
+        if self.saved_step != self.state.step and not self.resumable.save_alone(self.checkpoints):
+            return "the last checkpoint stands"
+        return f"the state after step {self.state.step} is saved"
 
     def _finish(self, status: Status) -> TrainReport:
-        """Restore the best weights and write `result.json`. Collective."""
-        report = TrainReport.model_validate(self.parallel.on_main(lambda: self._report(status).model_dump(mode="json")))
+        """Write `result.json`, of the best weights by validation. Collective."""
+        reach("finish.begun")
+        newest = {} if self.state.best_step else self.layout.full_weights()
+        report = TrainReport.model_validate(self.parallel.on_main(lambda: self._outcome(status, newest).model_dump(mode="json")))
+        reach("finish.result_written")
         best = f"best {report.metric} {report.best_metric:.6g} at step {report.best_step}" if report.best_metric is not None else "not evaluated yet"
         reason = f" by {self.stop.reason or 'a signal to another rank'}" if status == "interrupted" else ""
         message = f"{status.replace('_', ' ')}{reason} at step {report.steps}: {best}, {report.rows_per_second:.0f} rows/s"
@@ -322,12 +357,7 @@ class Trainer:
             self.journal.event(message)
         return report
 
-    def _report(self, status: Status) -> TrainReport:
-        if self.state.best_step:
-            kind, step = "best", self.state.best_step
-            self.model.load_state_dict(self.checkpoints.load_best(step))
-        else:
-            kind, step = "step", self.state.step
+    def _outcome(self, status: Status, newest: dict[str, Tensor]) -> TrainReport:
         report = TrainReport(
             run_id=self.spec.run_id,
             status=status,
@@ -338,45 +368,25 @@ class Trainer:
             metric=self.declaration.metric,
             seconds=self.seconds_before + time.monotonic() - self.started,
             world_size=self.parallel.world_size,
-            num_parameters=sum(p.numel() for p in self.model.parameters()),
-            best_checkpoint=digest.file_ref(self.run_dir / "checkpoints" / folder_name(kind, step) / "model.pt"),
-            model_sha256=model_digest(self.model.state_dict()),
+            num_parameters=self.num_parameters,
+            **best_weights(self.checkpoints, self.state, newest),
             rows_per_second=self._rows_per_second(),
             instabilities=tuple(self.state.instabilities),
+            skipped_steps=self.state.step - self.state.updates,
             promise=self.promise,
         )
+        self.allowed()
         digest.write_atomic(self.run_dir / RESULT, report.model_dump_json(indent=1))
         return report
 
-    # ----------------------------------------------------------------------------------- non-finite
-
-    def _stop_on_non_finite(self, window: Window, gate: Gate) -> None:
-        """Write this rank's dump, agree on the cause, and raise it on every rank. Collective.
+    def _stop_on_non_finite(self, window: Window, gate: Gate, rate: float) -> None:
+        """Dump the step, save the state before it, and raise the agreed cause on every rank. Collective.
 
         Raises:
             NonFiniteError: always.
         """
-        place = {
-            "step": self.state.step + 1,
-            "epoch": self.sampler.epoch(self.state.step) + 1,
-            "lr": self.schedule.rate(self.state.step),
-            "seed": self.train.seed,
-        }
-        found = examine(window, self.step.trace, self.train.micro_batch_size, self.spec.arrays.train)
-        content = {**place, "rank": self.parallel.rank, "rng": keys.capture(self.parallel.device), **found}
-        folder = write_dump(self.run_dir, content)
-        cause = f"{found['cause']} on rank {self.parallel.rank} (first rows: {first_few(found['row_ids'])})" if found["cause"] else ""
-        causes = [text.decode() for text in self.parallel.gather_bytes(cause.encode()) if text]
-        # After the exchange every rank has the gradient that is not finite; the loss tells where it began.
-        what = min(causes, key=lambda text: not text.startswith("loss")) if causes else f"loss is {gate.loss}, gradient norm is {gate.grad_norm}"
-        message = f"{what}, at step {place['step']}, epoch {place['epoch']}, learning rate {place['lr']:.3g}; no parameter was changed by this step"
+        error = non_finite(self.spec, self.run_dir, self.step, window, gate, rate)
         self._mark_position()
-        self.journal.event(f"stopped: {message}")
-        raise NonFiniteError(f"{message}; see {folder.parent}, lower optimizer.lr, or check those rows")
-
-
-def memory_mb(device: torch.device) -> float:
-    """Peak memory in MiB: of the device, or of this process on the CPU."""
-    if device.type == "cuda":
-        return float(torch.cuda.max_memory_allocated(device)) / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+        self.journal.event(f"stopped: {error}")
+        self._save()
+        raise error

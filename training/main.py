@@ -11,20 +11,20 @@ gets it, and to standard error.
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
+import os
+import shutil
 import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 from pydantic import ValidationError
-from torch.distributed.elastic.multiprocessing.errors import record
 
-from schemas.errors import ConfigError
+from schemas.errors import BulkheadError, ConfigError, TrainingError
 from schemas.load import declare
 from schemas.records import RunSpec
-from training.guard import StopSignal, follow_launcher
-from training.loop import train
-from training.parallel import Parallel
+from training.guard import AGENT, StopSignal, follow_parent
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -33,16 +33,26 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--config", type=Path, required=True, help="resolved.json")
     parser.add_argument("--run-dir", type=Path, required=True, help="where checkpoints, metrics and the result go")
     options = parser.parse_args(arguments)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        os.environ.setdefault(AGENT, str(os.getppid()))  # under a plain torchrun
+    follow_parent(AGENT)
+    stop = StopSignal().install()
+    gc.disable()  # loading torch makes a million objects that stay: looking through them again and again takes a tenth of the time
+    from torch.distributed.elastic.multiprocessing.errors import record
+
     # The group closes after the failure was recorded: peers fail when it closes, and the earliest failure is reported.
     with ExitStack() as stack:
-        _run(options.config, options.run_dir, stack)
+        record(_run)(options.config, options.run_dir, stop, stack)
     return 0
 
 
-@record
-def _run(config: Path, run_dir: Path, stack: ExitStack) -> None:
-    follow_launcher()
-    stop = StopSignal().install()
+def _run(config: Path, run_dir: Path, stop: StopSignal, stack: ExitStack) -> None:
+    from training.commit import full_disk
+    from training.loop import train
+    from training.parallel import Parallel
+
+    gc.freeze()
+    gc.enable()
     spec = read_spec(config)
     parallel = stack.enter_context(Parallel.open(declare(spec.declaration, str(config)).train.device))
     logging.basicConfig(level=logging.INFO if parallel.is_main else logging.ERROR, format="%(asctime)s %(message)s", stream=sys.stdout)
@@ -50,7 +60,13 @@ def _run(config: Path, run_dir: Path, stack: ExitStack) -> None:
         train(spec, run_dir.absolute(), parallel, stop)
     except Exception as error:
         parallel.let_the_cause_be_first(error)
-        raise
+        refusal = full_disk(error)
+        if refusal is None or isinstance(error, BulkheadError):
+            raise
+        raise TrainingError(
+            f"{refusal.filename or run_dir}: {refusal.strerror} ({shutil.disk_usage(run_dir).free:,} bytes are free); "
+            "free space, then start again: training goes on from the newest checkpoint"
+        ) from error
 
 
 def read_spec(path: Path) -> RunSpec:

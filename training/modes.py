@@ -1,4 +1,4 @@
-"""The modes `exact` and `fast`: what each promises, and the settings that keep the promise."""
+"""The modes `exact`, `elastic` and `fast`: what each promises, and the settings that keep the promise."""
 
 from __future__ import annotations
 
@@ -16,11 +16,18 @@ def promise(train: TrainConfig, world_size: int) -> str:
         return (
             f"exact: the same machine type, software, device, CPU threads and {ranks} give bit-identical weights, also when the run is killed and started again"
         )
+    if train.mode == "elastic":
+        return (
+            f"elastic: the same machine type, software, device and CPU threads give bit-identical weights for any number of ranks that divides "
+            f"{train.logical_shards}, also when it changes from one start to the next"
+        )
     return "fast: autotuned kernels may round differently from run to run; no promise but the metric"
 
 
 def cpu_threads(train: TrainConfig, local_world_size: int) -> int:
-    """CPU threads of one rank: as declared, else an equal share of the cores this process may use."""
+    """CPU threads of one rank: as declared, else an equal share of the cores this process may use; in mode elastic one, for any number of ranks."""
+    if train.mode == "elastic":
+        return train.threads or 1
     return train.threads or max(1, len(os.sched_getaffinity(0)) // local_world_size)
 
 
@@ -31,7 +38,7 @@ def apply_mode(train: TrainConfig, local_world_size: int) -> None:
         train: the declared mode, threads and precision.
         local_world_size: ranks on this machine, which share its cores.
     """
-    exact = train.mode == "exact"
+    exact = train.mode != "fast"
     if exact:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when its first handle is made
     torch.set_num_threads(cpu_threads(train, local_world_size))

@@ -1,7 +1,7 @@
-"""Ranks, devices and collectives. The only file that names DDP or a process group.
+"""Ranks, devices and collectives. The only file that names a process group.
 
     with Parallel.open(device="auto") as parallel:
-        wrapped = parallel.wrap(model)
+        total = parallel.all_reduce_sum(count)
 
 Works the same under `torchrun` and in a plain process (one rank, no process group). Tensors on the CPU travel by
 gloo, tensors on a GPU by nccl. "Collective" in a docstring means: call on every rank, in the same order.
@@ -13,15 +13,13 @@ import json
 import os
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
 from schemas import errors
 from schemas.errors import BulkheadError, ConfigError, TrainingError
@@ -89,37 +87,23 @@ class Parallel:
         """Whether this rank writes: the first one."""
         return self.rank == 0
 
-    # ------------------------------------------------------------------------------------- model
-
-    def wrap(self, model: nn.Module) -> nn.Module:
-        """The module to call in training: gradients are averaged over ranks in its backward pass. Collective.
-
-        Running statistics (buffers that are saved) follow rank 0; constant ones are not sent again.
-        """
-        if self.world_size == 1:
-            return model
-        return DistributedDataParallel(
-            model,
-            device_ids=[self.device.index] if self.device.type == "cuda" else None,
-            forward_sync_buffers=bool(_running_buffers(model)),
-            gradient_as_bucket_view=True,
-        )
-
-    def no_sync(self, wrapped: nn.Module) -> AbstractContextManager[Any]:
-        """Backward passes inside add to the local gradient only."""
-        return wrapped.no_sync() if isinstance(wrapped, DistributedDataParallel) else nullcontext()
-
-    def sync_buffers(self, model: nn.Module) -> None:
-        """Give every rank the running statistics of rank 0, so that all evaluate the same function. Collective."""
-        for buffer in _running_buffers(model) if self.world_size > 1 else ():
-            self.broadcast(buffer)
-
     # ------------------------------------------------------------------------------- collectives
 
     def all_reduce_sum(self, tensor: Tensor) -> Tensor:
         """Sum over ranks, in place. Collective."""
         if self.world_size > 1:
             dist.all_reduce(tensor, dist.ReduceOp.SUM)
+        return tensor
+
+    def tree_sum(self, tensor: Tensor) -> Tensor:
+        """Sum over ranks, a power of two, in place; added pairwise as a balanced binary tree, so with the same rounding on every rank. Collective."""
+        distance = 1
+        while distance < self.world_size:
+            other, peer = torch.empty_like(tensor), self.rank ^ distance
+            for request in dist.batch_isend_irecv([dist.P2POp(dist.isend, tensor, peer), dist.P2POp(dist.irecv, other, peer)]):
+                request.wait()
+            tensor += other
+            distance *= 2
         return tensor
 
     def all_reduce_max(self, tensor: Tensor) -> Tensor:
@@ -222,9 +206,3 @@ def _device(declared: str, local_rank: int) -> torch.device:
     if local_rank >= torch.cuda.device_count():
         raise ConfigError(f"local rank {local_rank} has no GPU of its own: this machine has {torch.cuda.device_count()}; lower train.ranks")
     return torch.device("cuda", local_rank)
-
-
-def _running_buffers(model: nn.Module) -> list[Tensor]:
-    """Buffers that training changes: those in the state dict."""
-    saved = model.state_dict(keep_vars=True)
-    return [buffer for name, buffer in model.named_buffers() if name in saved]

@@ -18,12 +18,16 @@ from schemas.config import Declaration
 from schemas.errors import ConfigError, PreflightError, first_few
 from schemas.load import declare
 from schemas.records import ArraysRef, CheckReport, CheckResult, PreflightReport, RunSpec, SplitArrays, Statistics
+from training.augment import Augment
+from training.batches import as_tensors
 from training.data.shards import load_arrays
 from training.label_checks import judge_values, wrong_values
+from training.layout import require_layout
 from training.losses import Loss, make_loss
 from training.models.build import build_model, count_parameters
 from training.models.shape import NULL, UNKNOWN, ModelShape, model_shape
 from training.overfit import ROWS, overfit, without_dropout
+from training.preflight_optimizer import check_optimizer
 from training.probe import Probe, first_rows, spread_rows
 from training.targets import targets_of
 
@@ -61,8 +65,11 @@ def preflight(run: RunSpec) -> PreflightReport:
         raise PreflightError(_line(labels))
     train = load_arrays(run.arrays.train)
     network = build_model(declaration, run.statistics)
+    require_layout(network, declaration.train)
+    Augment(declaration.train.augment, 0, as_tensors(train))
+    optimizer = check_optimizer(declaration, network, run.arrays.train.rows)
     report = inspect(declaration, run.statistics, network, first_rows(train, SAMPLE_ROWS), spread_rows(train, ROWS, targets_of(declaration, run.statistics)))
-    return report.model_copy(update={"checks": CheckReport(results=(labels, *report.checks.results))})
+    return report.model_copy(update={"checks": CheckReport(results=(labels, *report.checks.results, optimizer))})
 
 
 def require_passed(report: PreflightReport) -> None:

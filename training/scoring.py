@@ -8,7 +8,7 @@ N rows, K scores of a row, R ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -24,6 +24,10 @@ from training.dump import row_ids
 from training.losses import Loss
 from training.parallel import Parallel
 from training.sampling import share, spans
+
+
+class Interrupted(Exception):
+    """A stop was asked for on some rank while rows were scored; raised on every rank."""
 
 
 @contextmanager
@@ -59,21 +63,52 @@ def score(model: nn.Module, arrays: SplitArrays, batch_size: int, parallel: Para
     return scores
 
 
-def score_tensors(model: nn.Module, inputs: Tensors, num_rows: int, batch_size: int, parallel: Parallel) -> np.ndarray:
+def score_tensors(
+    model: nn.Module,
+    inputs: Tensors,
+    num_rows: int,
+    batch_size: int,
+    parallel: Parallel,
+    *,
+    lockstep: bool = False,
+    stop: Callable[[], bool] | None = None,
+) -> np.ndarray:
     """Raw scores float32 [N, K] of the first N rows of the inputs, as `score`, finite or not. Collective.
+
+    Args:
+        model: as in `score`, or sharded.
+        inputs: of at least N rows.
+        num_rows: N.
+        batch_size: rows of one forward pass.
+        parallel: the ranks that share the work.
+        lockstep: a forward pass is collective (sharded model): every rank makes as many.
+        stop: asked before each forward pass.
 
     Raises:
         DataError: no rows.
+        Interrupted: a stop was asked for on some rank.
         TrainingError: a row was not scored, or more than once.
     """
     if num_rows < 1:
         raise DataError("there are no rows to score; change split.fractions or data.filter")
     chunks = spans(num_rows, batch_size)
     first, last = share(len(chunks), parallel.rank, parallel.world_size)
+    mine: list[tuple[int, int, Tensor]] = []
     with evaluating(model):
-        mine = [(begin, end, _forward(model, inputs, begin, end, parallel.device)) for begin, end in chunks[first:last]]
-    width = parallel.all_reduce_max(torch.tensor([float(mine[0][2].shape[1]) if mine else 0.0]))
-    scores, counts = torch.zeros(num_rows, int(width.item())), torch.zeros(num_rows)
+        for begin, end in chunks[first:last]:
+            if not lockstep and stop is not None and stop():
+                break
+            mine.append((begin, end, _forward(model, inputs, begin, end, parallel.device)))
+        if lockstep and last - first < -(-len(chunks) // parallel.world_size):
+            _forward(model, inputs, *chunks[0], parallel.device)
+    return _gather(mine, num_rows, parallel, stop is not None and stop())
+
+
+def _gather(mine: list[tuple[int, int, Tensor]], num_rows: int, parallel: Parallel, stopped: bool) -> np.ndarray:
+    agreed = parallel.all_reduce_max(torch.tensor([float(mine[0][2].shape[1]) if mine else 0.0, float(stopped)]))
+    if agreed[1]:
+        raise Interrupted
+    scores, counts = torch.zeros(num_rows, int(agreed[0])), torch.zeros(num_rows)
     for begin, end, values in mine:
         scores[begin:end] = values
         counts[begin:end] += 1

@@ -18,18 +18,22 @@ from schemas.records import RunSpec, digest_of
 WEIGHT_SECTIONS = ("task", "model", "loss", "optimizer", "schedule", "train")
 WEIGHT_FREE = ("ranks", "keep", "log_every")  # of train: nothing of the weights depends on them; ranks count as `world_size`
 
+FREE_IN_FAST = ("micro_batch_size", "recompute_activations", "compile", "threads")  # these only round differently
+
 
 @dataclass
 class TrainerState:
     """Position, best result and patience: plain values, saved with every checkpoint.
 
-    `step`: optimizer steps made, which is also the position in the data. `evaluated_step`: the step of the last
+    `step`: windows worked through, the position in the data. `updates`: of them those that changed the weights; fewer
+    only where fp16 gradients overflowed. `evaluated_step`: the step of the last
     evaluation. `best_metric` at `best_step`: the best so far. `reference`: the metric that patience compares with;
     `waited`: evaluations since it improved by more than `min_delta`. `loss_sum`, `weight_sum`: of train rows since
     the last evaluation. `rows` seen in `train_seconds` of steps; `seconds` of everything.
     """
 
     step: int = 0
+    updates: int = 0
     evaluated_step: int = 0
     best_step: int = 0
     best_metric: float | None = None
@@ -83,8 +87,9 @@ def model_digest(state_dict: Mapping[str, Tensor]) -> str:
 def identity(spec: RunSpec, declaration: Declaration, world_size: int) -> dict[str, Any]:
     """What a checkpoint must share with the run that loads it: all that decides the weights."""
     sections = {name: getattr(declaration, name).model_dump(mode="json") for name in WEIGHT_SECTIONS}
-    sections["train"] = {key: value for key, value in sections["train"].items() if key not in WEIGHT_FREE}
     exact = declaration.train.mode == "exact"
+    free = (*WEIGHT_FREE, *(FREE_IN_FAST if declaration.train.mode == "fast" else ()))
+    sections["train"] = {key: value for key, value in sections["train"].items() if key not in free}
     return {**sections, "world_size": world_size if exact else None, "statistics": digest_of(spec.statistics), "arrays": spec.arrays.sha256}
 
 

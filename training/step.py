@@ -1,8 +1,10 @@
-"""One optimizer step, in this order: zero_grad, micro-batches, clip, finite gate, update.
+"""One optimizer step, in this order: zero_grad, micro-batches, unscale, clip, finite gate, update.
 
 The gradient of a window is that of one big weighted batch over all ranks, `sum(w l) / sum(w)`: each row's loss is
 multiplied by its final coefficient (training.batches), so micro-batches and ranks only ever add. Gradients are
-exchanged in the last micro-batch only. The learning rate moves after the step (training.schedule).
+exchanged in the last micro-batch only. In mode elastic the gradient of each logical shard stands alone, and they are
+added in a fixed tree, so that the sum does not depend on which rank has which shard. The learning rate moves after
+the step (training.schedule), if it updated.
 
 The gate is the step's one wait for the device: loss, gradient norm and the stop flag are summed over ranks and
 read. A value that is not finite on any rank makes the sum not finite on every rank, before any parameter changed.
@@ -13,32 +15,36 @@ S rows of this rank's share, M micro-batches, P trainable parameters.
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from schemas.config import TrainConfig
 from schemas.errors import TrainingError, first_few
 from training import keys
+from training.augment import Augment
 from training.batches import Window
+from training.layout import Layout, local
 from training.losses import Loss
-from training.parallel import Parallel
 from training.sampling import spans
 
 HALF = (torch.bfloat16, torch.float16)
+SMALLEST_SCALE = 1.0  # of fp16: below it a gradient that overflows is no matter of scale
 
 
 @dataclass
 class Trace:
     """What a step computed on this rank: kept until the next step, for the log and for the dump.
 
-    `row_losses`, `scores`: per micro-batch, [M] of [rows] and [rows, K]. `losses`: per micro-batch, its part of the
-    window's loss times the number of ranks, float64 []. `gradients`, `norms`: by parameter, [P]; norms before clipping.
+    `spans`: begin and end in the share of each micro-batch [M]. `row_losses`, `scores`: per micro-batch, [M] of [rows]
+    and [rows, K]. `losses`: per micro-batch, its part of the window's loss (times the number of ranks, where they
+    average), float64 []; `shard_losses`: their sum by logical shard. `gradients`, `norms`: by parameter, [P]; norms before clipping.
     """
 
+    spans: list[tuple[int, int]] = field(default_factory=list)
     losses: list[Tensor] = field(default_factory=list)
+    shard_losses: list[Tensor] = field(default_factory=list)
     row_losses: list[Tensor] = field(default_factory=list)
     scores: list[Tensor] = field(default_factory=list)
     gradients: dict[str, Tensor] = field(default_factory=dict)
@@ -54,34 +60,45 @@ class Gate:
     """What every rank knows after the gate.
 
     `loss`: weighted mean over the global window. `weight_sum`: of that window. `grad_norm`: before clipping.
-    `stop`: a stop was asked for on some rank.
+    `stop`: a stop was asked for on some rank. `may_overflow`: fp16, and the loss scale can still be lowered.
     """
 
     loss: float
     weight_sum: float
     grad_norm: float
     stop: bool
+    may_overflow: bool = False
 
     @property
     def finite(self) -> bool:
         """Whether the update may be made."""
         return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
 
+    @property
+    def overflowed(self) -> bool:
+        """Whether the step is to be left out and the loss scale lowered: the loss is finite, its scaled gradient is not."""
+        return self.may_overflow and math.isfinite(self.loss) and not math.isfinite(self.grad_norm)
+
 
 class Step:
     """The parts that a step works on, and the step itself.
 
     Args:
-        model: the network; `wrapped` the same one as `parallel.wrap` returned it.
+        layout: the network as it lies over the ranks.
         loss: per-row loss.
         optimizer: over all trainable parameters.
-        parallel: the ranks.
-        train: micro-batch size, clipping and precision.
+        train: micro-batch size, clipping, precision and seed.
+        augment: changes the inputs of a micro-batch; None = they stay as they are.
     """
 
-    def __init__(self, model: nn.Module, wrapped: nn.Module, loss: Loss, optimizer: torch.optim.Optimizer, *, parallel: Parallel, train: TrainConfig) -> None:
-        self.model, self.wrapped, self.loss, self.optimizer, self.parallel, self.train = model, wrapped, loss, optimizer, parallel, train
-        self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    def __init__(self, layout: Layout, loss: Loss, optimizer: torch.optim.Optimizer, train: TrainConfig, augment: Augment | None = None) -> None:
+        self.layout, self.loss, self.optimizer, self.train, self.augment = layout, loss, optimizer, train, augment
+        self.model, self.parallel = layout.model, layout.parallel
+        scale = train.loss_scale
+        self.scaler = torch.amp.GradScaler(
+            self.parallel.device.type, init_scale=scale.initial, growth_interval=scale.growth_interval, enabled=train.precision == "fp16"
+        )
+        self.parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self.trace = Trace()
         self._complete = False
 
@@ -98,59 +115,108 @@ class Step:
             return
         state = keys.capture(self.parallel.device)
         buffers = [(b, b.clone()) for b in self.model.buffers()]
-        self._accumulate(window, self.train.micro_batch_size)
-        self._require_gradients()
+        self._accumulate(window)
         self.optimizer.zero_grad(set_to_none=True)
         for buffer, value in buffers:
             buffer.copy_(value)
         keys.restore(state, self.parallel.device)
 
     def gradients(self, window: Window) -> None:
-        """Leave the gradient of the global window in `.grad`, and its norms in `trace`. Collective."""
-        self.optimizer.zero_grad(set_to_none=True)
-        self._accumulate(window, self.train.micro_batch_size)
-        if not self._complete:
-            self._require_gradients()
-        self.trace.gradients = {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
-        self.trace.norms = torch._foreach_norm(list(self.trace.gradients.values()))
+        """Leave the gradient of the global window in `.grad`, unscaled, and its norms in `trace`. Collective.
+
+        Raises:
+            TrainingError: a parameter got no gradient.
+        """
+        self._accumulate(window)
+        self.scaler.unscale_(self.optimizer)
+        self.trace.gradients = {name: local(p.grad) for name, p in self.parameters.items() if p.grad is not None}
+        self.trace.norms = self.layout.grad_norms(list(self.trace.gradients.values()))
 
     def clip(self) -> Tensor:
         """Clip as declared; the gradient norm before clipping, []. A gradient that is not finite is left as it is, for the dump."""
         total = torch.linalg.vector_norm(torch.stack(self.trace.norms))
+        gradients = list(self.trace.gradients.values())
         if self.train.clip == "norm":
             factor = (self.train.clip_at / (total + 1e-6)).clamp(max=1.0)
-            torch._foreach_mul_(list(self.trace.gradients.values()), torch.where(torch.isfinite(total), factor, 1.0))
+            torch._foreach_mul_(gradients, torch.where(torch.isfinite(total), factor, 1.0))
         elif self.train.clip == "value":
-            torch.nn.utils.clip_grad_value_(self.parameters.values(), self.train.clip_at)
+            bound = torch.where(torch.isfinite(total), self.train.clip_at, torch.inf).to(total)
+            for gradient in gradients:
+                gradient.clamp_(-bound, bound)
         return total
 
     def gate(self, window: Window, grad_norm: Tensor, stop: bool) -> Gate:
         """Agree on loss, gradient norm and stop over ranks. Collective; waits for the device."""
-        loss = torch.stack(self.trace.losses).sum()
+        ranks, logical = self.parallel.world_size, self.layout.kind == "logical"
+        loss = _pairwise(self.trace.shard_losses) * (ranks if logical else 1)
         parts = torch.stack([loss, grad_norm.to(torch.float64), window.weight_sum, torch.full_like(loss, float(stop))])
-        values = (self.parallel.all_reduce_sum(parts) / self.parallel.world_size).tolist()
-        return Gate(loss=values[0], grad_norm=values[1], weight_sum=values[2], stop=values[3] > 0)
+        total = self.parallel.tree_sum(parts) if logical else self.parallel.all_reduce_sum(parts)
+        values = (total / ranks).tolist()
+        may_overflow = self.scaler.is_enabled() and not math.isfinite(values[1]) and self.scaler.get_scale() > SMALLEST_SCALE
+        return Gate(loss=values[0], grad_norm=values[1], weight_sum=values[2], stop=values[3] > 0, may_overflow=may_overflow)
 
     def update(self) -> None:
         """Change the parameters."""
-        self.optimizer.step()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
 
-    def _accumulate(self, window: Window, micro_batch_size: int | None) -> None:
+    def skip(self) -> None:
+        """Leave the parameters as they are and lower the loss scale, after a gradient that overflowed."""
+        self.scaler.update()
+
+    # -------------------------------------------------------------------------------- gradients
+
+    def _accumulate(self, window: Window) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
         self.trace = Trace()
-        parts = spans(len(window.label), micro_batch_size or len(window.label))
-        for begin, end in parts[:-1]:
-            with self.parallel.no_sync(self.wrapped):
-                self._backward(window, begin, end)
-        self._backward(window, *parts[-1])
+        if self.layout.kind == "logical":
+            self._assign(self.parallel.tree_sum(self._tree(window, 0, len(window.shards))))
+        else:
+            self._shard(window, *window.shards[0])
+        if not self._complete:
+            self._require_gradients()
+
+    def _tree(self, window: Window, first: int, last: int) -> Tensor:
+        """Flat gradient [values of all P] of logical shards [first, last), added as a balanced binary tree."""
+        if last - first == 1:
+            self._shard(window, *window.shards[first])
+            return self._take_flat()
+        middle = (first + last) // 2
+        return self._tree(window, first, middle).add_(self._tree(window, middle, last))
+
+    def _take_flat(self) -> Tensor:
+        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters.values()]
+        if any(p.grad is not None for p in self.parameters.values()) and not self._complete:
+            self._require_gradients()
+        for parameter in self.parameters.values():
+            parameter.grad = None
+        return torch.cat([part.reshape(-1) for part in parts])
+
+    def _assign(self, flat: Tensor) -> None:
+        position = 0
+        for parameter in self.parameters.values():
+            parameter.grad = flat[position : position + parameter.numel()].view_as(parameter)
+            position += parameter.numel()
+
+    def _shard(self, window: Window, number: int, begin: int, end: int) -> None:
+        keys.seed_window(self.train.seed, window.epoch, window.step, number, self.parallel.device)
+        before = len(self.trace.losses)
+        for first, last in spans(end - begin, self.train.micro_batch_size or max(1, end - begin)):
+            with self.layout.exchanging(last == end - begin):
+                self._backward(window, begin + first, begin + last)
+        self.trace.shard_losses.append(torch.stack([window.weight_sum * 0, *self.trace.losses[before:]]).sum())
 
     def _backward(self, window: Window, begin: int, end: int) -> None:
         batch = {name: tensor[begin:end] for name, tensor in window.batch.items()}
-        with torch.autocast(self.parallel.device.type, torch.bfloat16) if self.train.precision == "bf16" else nullcontext():
-            scores = self.wrapped(batch)
+        if self.augment is not None:
+            batch = self.augment(batch)
+        with self.layout.autocast():
+            scores = self.layout.call(batch)
         scores = scores.float() if scores.dtype in HALF else scores
         row_losses = self.loss.per_row(scores, window.label[begin:end])
         loss = (row_losses * window.coefficient[begin:end]).sum()  # float64, as the coefficients are
-        loss.backward()
+        self.scaler.scale(loss).backward()
+        self.trace.spans.append((begin, end))
         self.trace.losses.append(loss.detach())
         self.trace.row_losses.append(row_losses.detach())
         self.trace.scores.append(scores.detach())
@@ -163,3 +229,10 @@ class Step:
                 "they do not take part in the loss; use them in forward, or set requires_grad to False"
             )
         self._complete = True
+
+
+def _pairwise(values: list[Tensor]) -> Tensor:
+    """Sum [] of a power of two of values, added as the gradients are."""
+    while len(values) > 1:
+        values = [left + right for left, right in zip(values[::2], values[1::2], strict=True)]
+    return values[0]

@@ -21,6 +21,7 @@ from tests.training.runs import WIDTH, declaration_tree, statistics, synthetic, 
 from training import metrics
 from training.batches import WindowReader
 from training.guard import StopSignal
+from training.layout import Layout
 from training.loop import Trainer, train
 from training.losses import BinaryCrossEntropy
 from training.parallel import Parallel
@@ -77,7 +78,7 @@ def worst_gradient_error(parallel: Parallel, rows: int, batch_size: int, micro_b
     sampler, loss = Sampler(rows, batch_size, seed=5), BinaryCrossEntropy()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     config = TrainConfig(batch_size=batch_size, micro_batch_size=micro_batch_size, clip="none")
-    step = Step(model, parallel.wrap(model), loss, optimizer, parallel=parallel, train=config)
+    step = Step(Layout(model, parallel, config), loss, optimizer, config)
     reader = WindowReader(tensors, sampler, loss, parallel)
     step.rehearse(reader.read(0))
     worst = 0.0

@@ -69,3 +69,29 @@ class Plain(nn.Module):
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         return self.layers(batch["numeric"])
+
+
+class Hungry(Plain):
+    """Asks for more memory than there is in a given training forward pass: BULKHEAD_TEST_HUNGRY="1:17" on rank 1 in the 17th."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape.numeric, shape.outputs)
+        self.calls = 0
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        rank, _, calls = os.environ.get("BULKHEAD_TEST_HUNGRY", "").partition(":")
+        self.calls += self.training
+        if os.environ.get("RANK", "0") == rank and self.calls == int(calls):
+            torch.empty(2**60)
+        return super().forward(batch)
+
+
+class Cliff(Plain):
+    """A finite score whose gradient is not: the slope of a square root at zero."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape.numeric, shape.outputs)
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        scores = super().forward(batch)
+        return scores + torch.sqrt(scores * 0)

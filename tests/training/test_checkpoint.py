@@ -18,7 +18,9 @@ import torch
 from schemas.digest import sha256_file
 from schemas.errors import CheckpointError
 from schemas.records import digest_of
-from training.checkpoint import FULL, LIGHT, MANIFEST, Checkpoints, FileEntry, Manifest, commit, folder_name, read_manifest, verify_checkpoint
+from training.checkpoint import Checkpoints, folder_name
+from training.commit import commit
+from training.manifest import FULL, LIGHT, MANIFEST, FileEntry, Manifest, read_manifest, verify_checkpoint
 
 IDENTITY = {"train": {"batch_size": 16, "seed": 0}, "model": {"kind": "mlp"}, "world_size": 2}
 

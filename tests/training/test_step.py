@@ -16,6 +16,7 @@ from schemas.errors import TrainingError
 from tests.training.networks import Plain
 from tests.training.runs import WIDTH, keep_torch_settings, synthetic
 from training.batches import WindowReader, as_tensors
+from training.layout import Layout
 from training.losses import BinaryCrossEntropy
 from training.optim import make_optimizer
 from training.parallel import Parallel
@@ -36,7 +37,7 @@ def parts(train: TrainConfig, model: nn.Module | None = None, rows: int = 64) ->
     loss, parallel = BinaryCrossEntropy(), Parallel()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     reader = WindowReader(as_tensors(synthetic(rows, 0)), Sampler(rows, train.batch_size, seed=0), loss, parallel)
-    return Step(model, model, loss, optimizer, parallel=parallel, train=train), reader
+    return Step(Layout(model, parallel, train), loss, optimizer, train), reader
 
 
 @pytest.mark.req("T2")

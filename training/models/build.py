@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from schemas.config import CnnModel, CustomModel, Declaration, LinearModel, MlpModel, ResMlpModel
+from schemas.config import CnnModel, CustomModel, Declaration, FtTransformerModel, LinearModel, MlpModel, ResMlpModel
 from schemas.errors import ConfigError
 from schemas.records import Statistics, TensorStats
 from training.models.cnn import Cnn
+from training.models.ft_transformer import FtTransformer
 from training.models.linear import Linear
 from training.models.mlp import Mlp
 from training.models.resmlp import ResMlp
@@ -124,6 +125,8 @@ def _body(declaration: Declaration, shape: ModelShape) -> nn.Module:
             return Mlp(shape, config)
         case ResMlpModel():
             return ResMlp(shape, config)
+        case FtTransformerModel():
+            return FtTransformer(shape, config)
         case CnnModel():
             return Cnn(shape, config)
     return custom_body(config, shape)

@@ -1,0 +1,83 @@
+"""What the ranks do in the tests of layouts; called in every rank."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from schemas.errors import BulkheadError
+from schemas.records import RunSpec
+from training.guard import StopSignal
+from training.loop import Trainer
+from training.parallel import Parallel
+
+
+def tree_digest(value: Any) -> str:
+    """SHA-256 over a tree of tensors and plain values, by content."""
+    digest = hashlib.sha256()
+
+    def add(node: Any) -> None:
+        if isinstance(node, dict):
+            for key in sorted(node, key=str):
+                digest.update(f"{key}:".encode())
+                add(node[key])
+        elif isinstance(node, list | tuple):
+            for inner in node:
+                add(inner)
+        elif isinstance(node, torch.Tensor):
+            digest.update(f"{node.dtype}{tuple(node.shape)}".encode() + node.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        else:
+            digest.update(repr(node).encode())
+
+    add(value)
+    return digest.hexdigest()
+
+
+def run_all(parallel: Parallel, folder: str, stops: list[int], finish: bool = True) -> dict[str, Any]:
+    """Train every run below the folder, by name: its report, or its error; stopped at these steps on the way, and left there or not."""
+    outcomes: dict[str, Any] = {}
+    for config in sorted(Path(folder).glob("*/resolved.json")):
+        outcomes[config.parent.name] = run_one(parallel, config, config.parent / "run", [*stops, None] if finish else stops)
+    return outcomes
+
+
+def run_one(parallel: Parallel, config: Path, run_dir: Path, stops: list[int | None]) -> dict[str, Any]:
+    """One run, started once for each stop: interrupted at that step on the last rank, or not at all (None)."""
+    spec = RunSpec.model_validate_json(config.read_text())
+    try:
+        for last in stops:
+            trainer = Trainer(spec, run_dir, parallel, StopSignal())
+            stop_at(trainer, last)
+            report = trainer.run()
+    except BulkheadError as error:
+        return {"error": type(error).__name__, "message": str(error)}
+    return {"report": report.model_dump(mode="json"), "state": state_digest(trainer), "weights": weights(trainer)}
+
+
+def stop_at(trainer: Trainer, step: int | None) -> None:
+    """Have the last rank ask for a stop in the step that comes to this number."""
+    one_step, parallel = trainer._train_one_step, trainer.parallel
+
+    def step_then_stop() -> bool:
+        trainer.stop.requested = trainer.state.step + 1 == step and parallel.rank == parallel.world_size - 1
+        return bool(one_step())
+
+    trainer._train_one_step = step_then_stop  # type: ignore[method-assign]
+
+
+def state_digest(trainer: Trainer) -> str:
+    """Of the last checkpoint: weights, optimizer, schedule, scaler and position."""
+    step, checkpoints = trainer.state.step, trainer.checkpoints
+    parts = {**checkpoints.load_trainer(step)}
+    parts["state"] = {key: value for key, value in parts["state"].items() if "seconds" not in key}
+    del parts["rng"]  # one stream a rank
+    shards = checkpoints.load_all_shards(step) or [checkpoints.load(step)]
+    return tree_digest([{key: value for key, value in part.items() if key != "trainer.pt"} for part in [*shards, parts]])
+
+
+def weights(trainer: Trainer) -> list[float]:
+    """All weights in one list, on rank 0."""
+    return [value for tensor in trainer.layout.full_weights().values() for value in tensor.double().reshape(-1).tolist()]

@@ -1,0 +1,92 @@
+"""The same run whole, replicated, sharded and by logical shards, in real gloo processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.distributed.launch import run_ranks
+from tests.training.runs import make_run
+
+BLOCKS = {"kind": "resmlp", "width": 24, "depth": 2, "dropout": 0.0}
+NOISY = {"kind": "resmlp", "width": 24, "depth": 2, "dropout": 0.2}
+BASE = {"epochs": 2, "batch_size": 16, "micro_batch_size": 3, "log_every": 1, "clip": "norm", "clip_at": 0.1}
+ELASTIC = {**BASE, "mode": "elastic", "logical_shards": 4, "augment": {"noise": 0.1}, "threads": 1}
+FP16 = {"precision": "fp16", "loss_scale": {"initial": 2.0**30, "growth_interval": 3}}
+ROWS = (101, 33)
+
+
+def outcome(folder: Path, ranks: int, stops: tuple[int, ...] = (), finish: bool = True, **runs: dict[str, Any]) -> dict[str, Any]:
+    """What came of the runs on this number of ranks; without runs, of those that are below the folder already."""
+    for name, sections in runs.items():
+        make_run(folder / name, rows=ROWS, **sections)
+    return dict(run_ranks("tests.distributed.layout_work:run_all", ranks, folder / f"ranks-{ranks}", folder=str(folder), stops=list(stops), finish=finish)[0])
+
+
+@pytest.fixture(scope="module")
+def laid_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """By layout: weights without noise, fp32 and half, all of the same declaration but `parallel`."""
+    plain = {"model": BLOCKS, "train": BASE}
+    found = {}
+    for name, ranks, parallel in (("one", 1, "ddp"), ("ddp", 2, "ddp"), ("fsdp", 2, "fsdp")):
+        train = {"parallel": parallel, "ranks": ranks}
+        runs = {
+            "full": {**plain, "train": BASE | train},
+            "bf16": {**plain, "train": BASE | train | {"precision": "bf16"}},
+            "fp16": {**plain, "train": BASE | train | FP16},
+        }
+        found[name] = outcome(tmp_path_factory.mktemp(name), ranks, **runs)
+    return found
+
+
+@pytest.mark.req("T1")
+@pytest.mark.parametrize(("precision", "tolerance"), [("full", 1e-5), ("bf16", 2e-2), ("fp16", 5e-3)])
+def test_one_process_ddp_and_fsdp2_train_the_same_network(laid_out: dict[str, Any], precision: str, tolerance: float) -> None:
+    one, ddp, fsdp = (laid_out[name][precision] for name in ("one", "ddp", "fsdp"))
+    for other in (ddp, fsdp):
+        np.testing.assert_allclose(other["weights"], one["weights"], rtol=0, atol=tolerance)
+        assert other["report"]["skipped_steps"] == one["report"]["skipped_steps"]
+    assert (one["report"]["skipped_steps"] > 0) == (precision == "fp16"), "the forced overflows"
+
+
+@pytest.mark.req("C2")
+def test_a_sharded_run_stopped_and_resumed_ends_bit_identical(tmp_path: Path) -> None:
+    run = {"model": NOISY, "train": BASE | FP16 | {"parallel": "fsdp", "ranks": 2, "augment": {"noise": 0.1}}}
+    whole = outcome(tmp_path / "whole", 2, run=run)
+    parts = outcome(tmp_path / "parts", 2, (3, 10), run=run)
+    assert parts["run"]["state"] == whole["run"]["state"]
+    assert parts["run"]["report"]["model_sha256"] == whole["run"]["report"]["model_sha256"]
+
+
+@pytest.mark.req("T1")
+def test_a_sharded_state_is_cut_anew_for_another_number_of_ranks(tmp_path: Path) -> None:
+    """In mode fast, where that is allowed: the run ends where one process ends."""
+    run = {"model": BLOCKS, "train": BASE | {"parallel": "fsdp", "mode": "fast"}}
+    one = outcome(tmp_path / "one", 1, run=run)
+    outcome(tmp_path / "many", 3, (5,), finish=False, run=run)
+    many = outcome(tmp_path / "many", 2)
+    np.testing.assert_allclose(many["run"]["weights"], one["run"]["weights"], rtol=0, atol=1e-5)
+    exact = outcome(tmp_path / "exact", 3, (5,), finish=False, run=run | {"train": run["train"] | {"mode": "exact"}})
+    assert exact["run"]["report"]["status"] == "interrupted"
+    refused = outcome(tmp_path / "exact", 2)
+    assert refused["run"]["error"] == "CheckpointError"
+    assert "world_size" in refused["run"]["message"]
+
+
+@pytest.mark.req("C5")
+def test_elastic_runs_are_bit_identical_for_every_number_of_ranks_also_when_it_changes(tmp_path: Path) -> None:
+    runs = {
+        "plain": {"model": NOISY, "train": ELASTIC, "schedule": {"kind": "plateau", "patience": 0}},
+        "half": {"model": NOISY, "train": ELASTIC | FP16},
+    }
+    found = [outcome(tmp_path / str(ranks), ranks, **runs) for ranks in (1, 2, 4)]
+    outcome(tmp_path / "changing", 4, (3,), finish=False, **runs)
+    outcome(tmp_path / "changing", 1, (9,), finish=False)
+    found.append(outcome(tmp_path / "changing", 2))
+    for name in runs:
+        assert len({run[name]["state"] for run in found}) == 1
+        assert len({run[name]["report"]["model_sha256"] for run in found}) == 1
+    assert found[0]["half"]["report"]["skipped_steps"] > 0

@@ -1,0 +1,139 @@
+"""Launches of the training program under the real agent, killed at a moment or at a named crash point."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.launch import command
+from tests.distributed.launch import ROOT, environment
+from training.faults import VARIABLE
+from training.guard import LAUNCHER, children
+
+TRAINING = b"promise: "  # the line that a run prints before its first step
+LIMIT_SECONDS = 120.0
+ORPHAN_SECONDS = 10.0
+LOOK_SECONDS = 0.01
+
+
+@dataclass(frozen=True)
+class Kill:
+    """What ends a launch.
+
+    `target`: point, agent, worker or all. `point`: as BULKHEAD_CRASH takes it. Else `seconds` after the launch
+    (`phase` start) or after the last line before training (`phase` training).
+    """
+
+    target: str
+    point: str = ""
+    phase: str = "training"
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return f"at {self.point}" if self.point else f"{self.target} {self.seconds:.2f} s into {self.phase}"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a launch ended.
+
+    `code`: of the agent, negative for a signal. `landed`: the kill met a process that was still running.
+    `start_seconds`, `training_seconds`: until the first step, and from there to the end.
+    """
+
+    code: int
+    landed: bool
+    start_seconds: float
+    training_seconds: float
+
+
+def launch(folder: Path, log: Path, ranks: int, kill: Kill | None = None) -> Launch:
+    """Start the program on `folder/resolved.json` in `folder/run`, end it as planned, and wait for the agent.
+
+    After a kill of the agent alone its ranks may live on: the next launch has to cope with them.
+    """
+    extra = {"OMP_NUM_THREADS": "1", LAUNCHER: str(os.getpid())} | ({VARIABLE: kill.point} if kill and kill.point else {})
+    begun = time.monotonic()
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command(ranks, folder / "resolved.json", folder / "run"),
+            env=environment(**extra),
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        landed = bool(kill and not kill.point) and _kill(process, log, kill, begun)
+        started = _wait_for_training(process, log, begun + LIMIT_SECONDS) if not landed else time.monotonic()
+        code = process.wait(LIMIT_SECONDS)
+    except BaseException:
+        _kill_all(process.pid)
+        raise
+    landed = landed or bool(kill and kill.point and reached(log))
+    return Launch(code, landed, started - begun, time.monotonic() - started)
+
+
+def reached(log: Path) -> list[str]:
+    """The crash points at which processes of a launch killed themselves."""
+    return [line.split()[1].split(":")[0] for line in log.read_text(errors="replace").splitlines() if line.startswith("reached ")]
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Processes that have the folder in their command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:  # it ended meanwhile
+            continue
+        if any(word.startswith(os.fsencode(folder)) for word in words) and int(path.parent.name) != os.getpid():
+            found.append(int(path.parent.name))
+    return found
+
+
+def wait_until_gone(folder: Path, seconds: float = ORPHAN_SECONDS) -> list[int]:
+    """Processes of a run that are still there after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while (left := processes_of(folder)) and time.monotonic() < deadline:
+        time.sleep(LOOK_SECONDS)
+    return left
+
+
+def _wait_for_training(process: subprocess.Popen[bytes], log: Path, deadline: float) -> float:
+    """The moment when the first step was about to be made, or when the launch ended before."""
+    while process.poll() is None and TRAINING not in log.read_bytes() and time.monotonic() < deadline:
+        time.sleep(LOOK_SECONDS)
+    return time.monotonic()
+
+
+def _kill(process: subprocess.Popen[bytes], log: Path, kill: Kill, begun: float) -> bool:
+    moment = (begun if kill.phase == "start" else _wait_for_training(process, log, begun + LIMIT_SECONDS)) + kill.seconds
+    while process.poll() is None and time.monotonic() < moment:
+        time.sleep(LOOK_SECONDS)
+    if process.poll() is not None:
+        return False
+    workers = children(process.pid)
+    if kill.target == "worker" and not workers:
+        return False
+    victims = {"agent": [process.pid], "worker": workers[-1:], "all": [*workers, process.pid]}[kill.target]
+    for victim in victims:
+        _sigkill(victim)
+    return True
+
+
+def _kill_all(agent: int) -> None:
+    for victim in (*children(agent), agent):
+        _sigkill(victim)
+
+
+def _sigkill(process: int) -> None:
+    try:
+        os.kill(process, signal.SIGKILL)
+    except ProcessLookupError:
+        return

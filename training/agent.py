@@ -1,0 +1,32 @@
+"""The torchrun agent, which ends with the process that launched it.
+
+    python -m training.agent --nproc-per-node 2 --rdzv-backend c10d … -m training.main --config resolved.json --run-dir DIR
+
+Takes torchrun's arguments and is torchrun, with one difference: when the launcher ends, however it ends, the agent
+asks its ranks to save and stop, and nothing of the run is left after the grace period. The launcher tells its
+process id in BULKHEAD_LAUNCHER; without that the agent follows nobody, as torchrun does.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+
+from training.guard import AGENT, LAUNCHER, follow_parent
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run torchrun with these arguments, or those of the command line."""
+    follow_parent(LAUNCHER)
+    os.environ[AGENT] = str(os.getpid())
+    gc.disable()  # loading torch makes a million objects that stay: looking through them again and again takes a tenth of the time
+    from torch.distributed.run import main as torchrun
+
+    gc.freeze()
+    gc.enable()
+    torchrun(sys.argv[1:] if arguments is None else arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Multi-head self-attention on `scaled_dot_product_attention`, flash where the hardware has it.
+
+B rows or sequences, T tokens, W width, H heads, D = W / H.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from schemas.errors import ConfigError
+from training.models.inputs import init_linear_
+
+
+class SelfAttention(nn.Module):
+    """Each token becomes a mixture of the tokens it may look at; in eval mode nothing is dropped.
+
+    Weights are N(0, 1 / W), biases 0: the scores of independent tokens start with variance 1.
+
+    Args:
+        width: W, size of a token; a multiple of `heads`.
+        heads: H.
+        dropout: Share of the attention weights dropped in training.
+
+    Raises:
+        ConfigError: `width` is not a multiple of `heads`.
+
+    Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.2.
+    """
+
+    def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        if width % heads:
+            raise ConfigError(f"attention needs a width that is a multiple of its heads, got width {width} with {heads} heads; change one of them")
+        self.heads = heads
+        self.project = nn.Linear(width, 3 * width)
+        self.merge = nn.Linear(width, width)
+        # A module, so that whoever turns dropout off finds it; its rate is handed on, its forward is never called.
+        self.dropout = nn.Dropout(dropout)
+        init_linear_(self.project, gain=1.0)
+        init_linear_(self.merge, gain=1.0)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+        """Tokens [B, T, W] → [B, T, W].
+
+        Args:
+            x: Tokens.
+            mask: Bool, [T, T], or [B, 1, T, T] for one mask a row; True where token i may look at token j. Every token must see one.
+            causal: Let token i see none after i; together with `mask` both must allow it.
+        """
+        # [B, T, 3W] -> three of [B, H, T, D]
+        query, key, value = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in self.project(x).chunk(3, dim=2))
+        if mask is not None and causal:
+            length = x.shape[1]
+            mask = mask & torch.ones(length, length, dtype=torch.bool, device=x.device).tril()
+        rate = self.dropout.p if self.training else 0.0  # the function itself drops in eval mode too
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=rate, is_causal=causal and mask is None)
+        # [B, H, T, D] -> [B, T, W]
+        return self.merge(mixed.transpose(1, 2).flatten(2))

@@ -1,0 +1,42 @@
+"""`result.json`: how a run ended, and which weights are its best."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+
+from schemas import digest
+from schemas.records import TrainReport
+from training.checkpoint import Checkpoints, folder_name
+from training.state import TrainerState, model_digest
+
+Status = Literal["finished", "stopped_early", "interrupted"]
+RESULT = "result.json"
+
+
+def finished_report(run_dir: Path, run_id: str) -> dict[str, Any] | None:
+    """The report of a run that ended by itself and whose best weights verify; None where there is still work to do."""
+    try:
+        report = TrainReport.model_validate_json((run_dir / RESULT).read_bytes())
+        digest.verify(report.best_checkpoint)
+    except (OSError, ValueError):
+        return None
+    return report.model_dump(mode="json") if report.run_id == run_id and report.status != "interrupted" else None
+
+
+def best_weights(checkpoints: Checkpoints, state: TrainerState, newest: dict[str, Tensor]) -> dict[str, Any]:
+    """`best_checkpoint` and `model_sha256` of a TrainReport, from the committed bytes.
+
+    Args:
+        checkpoints: of the run; the present step is saved.
+        state: says which step was best.
+        newest: the whole present weights, for a run that was interrupted before its first evaluation.
+    """
+    if state.best_step:
+        weights, folder = checkpoints.load_best(state.best_step), checkpoints.root / folder_name("best", state.best_step)
+    else:
+        weights, folder = newest, checkpoints.root / folder_name("step", state.step)
+    files = [folder / "model.pt", folder / "manifest.json"]  # a sharded checkpoint has no model.pt
+    return {"best_checkpoint": digest.file_ref(next(f for f in files if f.exists())), "model_sha256": model_digest(weights)}
