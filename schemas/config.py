@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, model_validator
 from schemas.combinations import check_labels, check_loss
 from schemas.data_config import Column, ColumnConfig, CsvConfig, DataConfig, Kind, Role, TaskConfig
 from schemas.label_config import LabelConfig
-from schemas.model_config import CnnModel, CustomModel, FtTransformerModel, LinearModel, LossConfig, MlpModel, Model, ResMlpModel
+from schemas.model_config import CausalTransformerModel, CnnModel, CustomModel, FtTransformerModel, LinearModel, LossConfig, MlpModel, Model, ResMlpModel
 from schemas.optimizer_config import AdamConfig, AdamWConfig, ModuleRule, Optimizer, SgdConfig
 from schemas.schedule_config import (
     ConstantSchedule,
@@ -46,6 +46,7 @@ from schemas.split_config import (
     TimeSplit,
     parse_duration,
 )
+from schemas.token_config import TokensConfig, conflicts, fill_defaults
 from schemas.train_config import AugmentConfig, LossScaleConfig, TrainConfig
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "Allowance",
     "AugmentConfig",
     "Baseline",
+    "CausalTransformerModel",
     "ChecksConfig",
     "CnnModel",
     "Column",
@@ -107,6 +109,7 @@ __all__ = [
     "Threshold",
     "TimeCuts",
     "TimeSplit",
+    "TokensConfig",
     "TrackingConfig",
     "TrainConfig",
     "WarmupCosineSchedule",
@@ -154,7 +157,7 @@ class NormalizeConfig(Section):
     columns: dict[str, ColumnNormalize] = Field(default_factory=dict, description="Exceptions by column.")
 
 
-Baseline = Literal["constant", "linear", "boosting"]
+Baseline = Literal["constant", "linear", "boosting", "unigram", "bigram", "5-gram"]
 
 
 class EvaluateConfig(Section):
@@ -163,7 +166,8 @@ class EvaluateConfig(Section):
     bootstrap: int = Field(500, ge=20, le=10_000, description="Resamples of the confidence intervals (by group where rows are grouped).")
     confidence: float = Field(0.95, gt=0.5, lt=1)
     baselines: tuple[Baseline, ...] = Field(
-        ("constant", "linear", "boosting"), description="Fitted on the same train rows and features, scored on the same test rows."
+        ("constant", "linear", "boosting"),
+        description="Fitted on the same train rows and features, scored on the same test rows. A language model has unigram, bigram and 5-gram instead.",
     )
 
 
@@ -204,14 +208,23 @@ METRICS: dict[str, dict[str, bool]] = {  # task -> metric -> greater is better
     "regression": {"rmse": False, "mae": False, "r2": True},
     "multilabel": {"macro_auroc": True, "macro_pr_auc": True, "log_loss": False},
     "multitask": {"unexplained": False},  # and <label>/<metric> of each label, see Declaration.metrics
+    "causal_lm": {"loss": False, "perplexity": False, "bits_per_character": False, "accuracy": True},
 }
-DEFAULT_METRIC = {"binary": "auroc", "multiclass": "macro_f1", "regression": "rmse", "multilabel": "macro_auroc", "multitask": "unexplained"}
+DEFAULT_METRIC = {
+    "binary": "auroc",
+    "multiclass": "macro_f1",
+    "regression": "rmse",
+    "multilabel": "macro_auroc",
+    "multitask": "unexplained",
+    "causal_lm": "loss",
+}
 TASK_LOSSES = {
     "binary": ("bce",),
     "multiclass": ("cross_entropy",),
     "regression": ("mse", "mae", "huber"),
     "multilabel": ("masked_bce",),
     "multitask": ("weighted_sum",),
+    "causal_lm": ("cross_entropy",),
 }
 
 
@@ -225,6 +238,7 @@ class Declaration(Section):
     split: Split
     checks: ChecksConfig = ChecksConfig()
     normalize: NormalizeConfig = NormalizeConfig()
+    tokens: TokensConfig | None = Field(None, description="Of a language model alone; null for every other task.")
     model: Model = MlpModel()
     loss: LossConfig = LossConfig()
     optimizer: Optimizer = AdamWConfig()
@@ -258,8 +272,17 @@ class Declaration(Section):
         return TASK_LOSSES[self.task.kind][0] if self.loss.kind == "auto" else self.loss.kind
 
     @model_validator(mode="after")
+    def _language_model(self) -> Declaration:
+        fill_defaults(self)
+        problem = next(conflicts(self), None)
+        if problem is not None:
+            raise ValueError(problem)
+        return self
+
+    @model_validator(mode="after")
     def _roles_fit_split(self) -> Declaration:
-        check_labels(self.data, self.task, self.split.kind)
+        if self.task.kind != "causal_lm":
+            check_labels(self.data, self.task, self.split.kind)
         for role in ("time", "weight", "split"):
             if len(self.data.named(role)) > 1:
                 raise ValueError(f"data.columns declares several columns with role {role}: {list(self.data.named(role))}; keep one")

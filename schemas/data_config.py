@@ -12,14 +12,14 @@ from schemas.label_config import METRIC_SAFE, Label, LabelConfig, Value
 from schemas.section import Section
 
 Role = Literal["id", "group", "time", "label", "weight", "split", "feature", "ignore"]
-Kind = Literal["auto", "numeric", "categorical", "tensor"]
+Kind = Literal["auto", "numeric", "categorical", "tensor", "text"]
 
 
 class ColumnConfig(Section):
     """One column: its role, and for a feature its kind and limits."""
 
     role: Role = Field("feature", description="What the column is; several columns may be `id` (composite) or `group`.")
-    kind: Kind = Field("auto", description="How a feature is read; `auto` goes by the column's type.")
+    kind: Kind = Field("auto", description="How a feature is read; `auto` goes by the column's type. text: the documents of a language model.")
     nullable: bool | None = Field(None, description="Nulls allowed. Default: yes for features, no for roles.")
     min: float | None = Field(None, description="Smallest value allowed.")
     max: float | None = Field(None, description="Largest value allowed.")
@@ -42,7 +42,7 @@ def _column_shorthand(value: Any) -> Any:
     """`age: numeric` means `{role: feature, kind: numeric}`; `pid: group` means `{role: group}`."""
     if not isinstance(value, str):
         return value
-    if value in ("numeric", "categorical", "auto"):
+    if value in ("numeric", "categorical", "text", "auto"):
         return {"role": "feature", "kind": value}
     return {"role": value}
 
@@ -97,8 +97,8 @@ class DataConfig(Section):
 class TaskConfig(Section):
     """What is predicted: one label, or several (multilabel, multitask) of which any may be unknown in a row."""
 
-    kind: Literal["binary", "multiclass", "regression", "multilabel", "multitask"] = Field(
-        description="binary, multiclass or regression; multilabel: several binary labels; multitask: several labels of different kinds, with a weight each."
+    kind: Literal["binary", "multiclass", "regression", "multilabel", "multitask", "causal_lm"] = Field(
+        description="binary, multiclass or regression; multilabel: several binary labels; multitask: several labels of different kinds, with a weight each; causal_lm: each token of a text from those before it."
     )
     positive: Value | None = Field(None, description="The positive class (binary); default: the larger value.")
     ignore: tuple[Value, ...] = Field(
@@ -124,6 +124,8 @@ class TaskConfig(Section):
     def _labels_fit_kind(self) -> TaskConfig:
         if self.positive is not None and self.kind != "binary":
             raise ValueError("positive is for binary tasks only; of several labels, name it in task.labels")
+        if self.ignore and self.kind == "causal_lm":
+            raise ValueError("ignore is for labels, and a language model has none; leave such texts out with data.filter")
         if self.labels and not self.has_several:
             raise ValueError(f"labels is for tasks of several labels, not {self.kind}; use kind: multilabel (all binary) or multitask")
         if self.kind == "multilabel" and (others := [n for n, c in self.labels.items() if c.kind != "binary"]):

@@ -76,6 +76,25 @@ class CnnModel(Section):
     dropout: float = Field(0.0, ge=0, lt=1)
 
 
+class CausalTransformerModel(Section):
+    """Decoder-only transformer: pre-norm blocks of causal attention and a GELU network over tokens."""
+
+    model_config = ConfigDict(title="Causal transformer")
+    kind: Literal["causal_transformer"] = "causal_transformer"
+    width: int = Field(128, ge=2, description="Size of a token's vector.")
+    depth: int = Field(4, ge=1, description="Blocks.")
+    heads: int = Field(4, ge=1, description="Attention heads of a block; they share the width evenly.")
+    expansion: float = Field(4.0, gt=0, description="Hidden width of a block's network as a multiple of `width`.")
+    dropout: float = Field(0.1, ge=0, lt=1)
+    tied: bool = Field(True, description="One matrix embeds the tokens and scores them.")
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> CausalTransformerModel:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} cannot be shared by {self.heads} heads; make it a multiple")
+        return self
+
+
 class CustomModel(Section):
     """Your own `nn.Module`, from a package that BULKHEAD_ALLOW_IMPORTS names."""
 
@@ -85,7 +104,7 @@ class CustomModel(Section):
     options: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments of the class.")
 
 
-Model = Annotated[LinearModel | MlpModel | ResMlpModel | FtTransformerModel | CnnModel | CustomModel, Field(discriminator="kind")]
+Model = Annotated[LinearModel | MlpModel | ResMlpModel | FtTransformerModel | CnnModel | CausalTransformerModel | CustomModel, Field(discriminator="kind")]
 
 
 class LossConfig(Section):

@@ -40,6 +40,7 @@ __all__ = [
     "Record",
     "Registered",
     "RunSpec",
+    "SampleReport",
     "SourceRef",
     "SplitArrays",
     "SplitTables",
@@ -48,6 +49,7 @@ __all__ = [
     "TableSpec",
     "TensorStats",
     "TestTable",
+    "TokenStats",
     "TrainReport",
     "TrainTable",
     "ValTable",
@@ -149,6 +151,32 @@ class LabelStats(Record):
     target_scale: float = 1.0
 
 
+class TokenStats(Record):
+    """The vocabulary of a text column, and how its documents become sequences.
+
+    Tokens 0 to 3 are padding, begin, end and unknown; then `values` in this order. Bytes stand as the characters 0 to 255.
+    `counts`: of `values` in train; `unknown`: train tokens that are too rare to be among them. `documents`, `characters`
+    and `longest` (in tokens) of train. `stride`: of evaluation and serving.
+    """
+
+    name: str
+    tokenizer: Literal["character", "smiles", "bytes"]
+    values: tuple[str, ...]
+    counts: tuple[int, ...]
+    unknown: int = 0
+    documents: int = 0
+    characters: int = 0
+    longest: int = 0
+    context: int
+    stride: int
+    packing: Literal["documents", "windows"]
+
+    @property
+    def size(self) -> int:
+        """Tokens of the vocabulary, special ones included."""
+        return 4 + len(self.values)
+
+
 class Statistics(Record):
     """Everything fitted on train, and nothing else is. `digest_of(statistics)` identifies it.
 
@@ -170,6 +198,7 @@ class Statistics(Record):
     target_center: float = 0.0
     target_scale: float = 1.0
     labels: tuple[LabelStats, ...] = ()
+    tokens: TokenStats | None = None
 
     @property
     def num_numeric(self) -> int:
@@ -188,11 +217,17 @@ class SplitArrays(Record):
     labels float32 [N, L] (class indices and scaled values, NaN where unknown);
     `weight` float32 [N]. Absent where the declaration has no such column. `ids` is a Parquet file with
     `__id`, `__group`, `__time`, `label` (several: `label_<name>`) in the same row order.
+
+    Of a text column a row is a sequence: `tokens` and `label` int32 [N, T] (-100: no target), `segments` int16 [N, T] (from 1
+    in each row, 0: padding). `documents` is then a Parquet file with a row for each document in the order of the side's
+    table: `__id`, `__group`, `__time`, `tokens` (targets), `characters`, `unknown` and perhaps `weight`; `ids` has
+    the columns `documents` and `starts`: of each of a row's segments the document, and its first input's place in it.
     """
 
     rows: int
     arrays: dict[str, FileRef]
     ids: FileRef
+    documents: FileRef | None = None
 
 
 class ArraysRef(Record):
@@ -285,11 +320,24 @@ class Interval(Record):
     high: float | None = None
 
 
+class SampleReport(Record):
+    """Texts that a language model made up from nothing, at temperature 1, and what was found of them.
+
+    `molecules`: shares of valid, unique and novel ones where the texts are SMILES and RDKit is installed; `note` says
+    what was counted, or why nothing was.
+    """
+
+    texts: tuple[str, ...]
+    seed: int
+    molecules: dict[str, float] = {}
+    note: str = ""
+
+
 class EvaluationReport(Record):
     """Metrics of one side with confidence intervals, beside baselines on the same rows.
 
     `interval_note`: what the intervals do not cover. `baselines`: name → metric → value. `differences`: name → model minus baseline in the declared metric, on the same
-    resamples. `verdict`: one plain sentence on skill over them.
+    resamples. `samples`: of a language model. `verdict`: one plain sentence on skill over them.
     `predictions`: Parquet with `__id`, `__group`, `label`, `prediction` and, for classes, `probability_<class>`; of several
     labels `label_<name>`, and the columns that the registered model gives. `by_label`: of several labels, each one's
     known rows, base rate, metrics and baselines. `label_note`: which labels a mean over labels leaves out.
@@ -309,6 +357,7 @@ class EvaluationReport(Record):
     by_group: tuple[dict[str, Any], ...] = ()
     by_label: tuple[dict[str, Any], ...] = ()
     label_note: str = ""
+    samples: SampleReport | None = None
 
 
 class ExportedModel(Record):

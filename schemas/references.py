@@ -70,7 +70,7 @@ class TableSpec(Record):
     `labels`: each label column, where there are several, or one with values that mean unknown; empty: `label` alone.
     Of several labels any may be null in a row, and `label` is their names in one text, for people.
 
-    `derived`: trees of the derived features (see `training.data.serving_expressions`), by which the registered model
+    `text`: the column of a language model's documents, which is its `label` too. `derived`: trees of the derived features (see `training.data.serving_expressions`), by which the registered model
     computes them. `null_texts`: texts that a delimited source had for null.
     """
 
@@ -89,6 +89,7 @@ class TableSpec(Record):
     integer: tuple[str, ...] = ()
     boolean: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
+    text: str | None = None
     derived: dict[str, dict[str, Any]] = {}
     null_texts: tuple[str, ...] = ()
     labels: dict[str, LabelColumn] = {}
@@ -105,8 +106,8 @@ class TableSpec(Record):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Feature columns in model order: numeric, categorical, tensors."""
-        return (*self.numeric, *self.categorical, *self.tensor)
+        """Feature columns in model order: numeric, categorical, tensors, or the text."""
+        return (*self.numeric, *self.categorical, *self.tensor, *((self.text,) if self.text else ()))
 
 
 class TableRef(Record):

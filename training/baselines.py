@@ -22,6 +22,7 @@ from sklearn.preprocessing import OneHotEncoder
 
 from schemas.config import Declaration, SplitName
 from schemas.records import ArraysRef, Interval, Statistics
+from training import ngrams
 from training.data.shards import load_arrays
 from training.metrics import Metrics, compute_predictions, targets
 from training.models.shape import FIRST_VALUE
@@ -40,7 +41,15 @@ TREE_PATIENCE = 20
 MAX_TREE_VALUES = 100_000_000  # rows x columns that boosting is fitted on
 MAX_CHUNK_VALUES = 20_000_000  # rows x columns predicted at a time
 ALL = slice(None)
-NAMES = {"constant": "the constant prediction", "linear": "the linear model", "boosting": "gradient boosting"}
+NAMES = {
+    "constant": "the constant prediction",
+    "linear": "the linear model",
+    "boosting": "gradient boosting",
+    "unigram": "the unigram counts",
+    "bigram": "the bigram counts",
+    "5-gram": "the 5-gram counts",
+}
+CONSTANTS = ("constant", "unigram")  # what knows nothing of a row
 
 
 def baseline_metrics(declaration: Declaration, statistics: Statistics, arrays: ArraysRef, side: SplitName = "test") -> dict[str, Metrics]:
@@ -58,8 +67,11 @@ def baseline_predictions(declaration: Declaration, statistics: Statistics, array
     """Predictions of each declared baseline, and of `constant`, for the rows of one side, in their order.
 
     Returns:
-        Name → float64 probabilities [N, C] or values [N] in the user's units, as `metrics.predict` gives them.
+        Name → float64 probabilities [N, C] or values [N] in the user's units, as `metrics.predict` gives them; of a
+        language model sums by document [D, 2], as its metrics take them.
     """
+    if statistics.tokens is not None:
+        return ngrams.document_predictions(declaration, statistics.tokens, arrays, side)
     train, val, rows = (load_arrays(arrays.side(name)) for name in ("train", "val", side))
     wanted = dict.fromkeys(("constant", *declaration.evaluate.baselines))
     return {name: _fit(name, declaration, statistics, train, val)(rows) for name in wanted}
@@ -217,7 +229,11 @@ def verdict(
     if found.value is None:
         return False, f"{metric_name(metric)} is not defined on these rows, so nothing shows skill; take a test side with more rows or both classes."
     standing = {b: _standing(declaration, found, values.get(metric), (differences or {}).get(b)) for b, values in baselines.items()}
-    return standing.get("constant") == "ahead", _sentence(declaration, found, {b: baselines[b].get(metric) for b in baselines}, standing)
+    return _has_skill(standing), _sentence(declaration, found, {b: baselines[b].get(metric) for b in baselines}, standing)
+
+
+def _has_skill(standing: dict[str, str]) -> bool:
+    return any(standing.get(name) == "ahead" for name in CONSTANTS)
 
 
 def _standing(declaration: Declaration, found: Interval, baseline: float | None, difference: Interval | None) -> str:
@@ -249,7 +265,7 @@ def _sentence(declaration: Declaration, found: Interval, values: dict[str, float
 
 def _advice(declaration: Declaration, values: dict[str, float | None], standing: dict[str, str]) -> str:
     """What to do about the best baseline that the network does not beat."""
-    if standing.get("constant") != "ahead":
+    if not _has_skill(standing):
         return ": no skill; look at the features, the label and the learning curves before anything else"
     sign = 1 if declaration.greater_is_better else -1
     ranked = sorted((b for b, v in values.items() if v is not None), key=lambda b: -sign * (values[b] or 0.0))

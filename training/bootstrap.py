@@ -18,6 +18,7 @@ import pandas as pd
 from schemas.config import Declaration
 from schemas.errors import DataError
 from schemas.records import Interval
+from training import token_metrics
 from training.label_metrics import Resampled, Values, resampled_labels
 from training.metrics import compute_predictions, predicted_class
 from training.targets import Targets
@@ -230,4 +231,9 @@ def _regression(predictions: np.ndarray, target: np.ndarray) -> Resampled:
     return values
 
 
-_MAKERS: dict[str, Callable[[np.ndarray, np.ndarray], Resampled]] = {"binary": _binary, "multiclass": _classification, "regression": _regression}
+_MAKERS: dict[str, Callable[[np.ndarray, np.ndarray], Resampled]] = {
+    "binary": _binary,
+    "multiclass": _classification,
+    "regression": _regression,
+    "causal_lm": token_metrics.resampled,
+}

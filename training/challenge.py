@@ -17,12 +17,15 @@ from training.data.batches import arrow_batches
 from training.data.shards import load_arrays
 from training.data.unseen import unseen_rows
 from training.evaluate import given_targets
+from training.evaluate_text import sums_of
 from training.export import probability_columns
 from training.gate import Comparison, compare
 from training.registry import LoadedModel
 from training.targets import targets_of
+from training.token_scoring import document_facts
 
 BATCH_ROWS = 16_384
+CHARACTERS = "bits_per_character"  # the unit that tokens of every kind share
 
 
 def challenge(declaration: Declaration, run: RunSpec, test: TestTable, evaluation: EvaluationReport, program_sha256: str, champion: LoadedModel) -> Comparison:
@@ -55,10 +58,12 @@ def challenge(declaration: Declaration, run: RunSpec, test: TestTable, evaluatio
         if isinstance(error, IntegrityError):
             raise
         return Comparison(version=version, rows=int(unseen.sum()), excluded_rows=int((~unseen).sum()), problem=f"it cannot score these rows: {error}")
-    arrays, labels = load_arrays(run.arrays.test), targets_of(declaration, run.statistics)
-    target = given_targets(declaration, run.statistics, arrays["label"], found)
     group = found["__group"].to_numpy(dtype=object) if run.spec.group else None
-    ours = _values(found, _columns(declaration, run))
+    if run.statistics.tokens is not None:
+        target, weight = document_facts(run.arrays.test)
+        return compare(declaration, version, sums_of(found), theirs, target, unseen, group=group, weight=weight)
+    arrays, labels = load_arrays(run.arrays.test), targets_of(declaration, run.statistics)
+    target, ours = given_targets(declaration, run.statistics, arrays["label"], found), _values(found, _columns(declaration, run))
     return compare(declaration, version, ours, theirs, target, unseen, group=group, weight=arrays.get("weight"), labels=labels)
 
 
@@ -73,6 +78,9 @@ def _unlike(declaration: Declaration, run: RunSpec, champion: LoadedModel) -> st
         wanted = {label.name: (label.kind, set(map(repr, label.classes))) for label in run.statistics.labels}
         unlike = [name for name in wanted if known.get(name) != wanted[name]]
         return f"its label {unlike[0]!r} has other classes, or is none" if unlike else ""
+    tokens = run.statistics.tokens
+    if tokens is not None and champion.spec["text"]["tokenizer"] != tokens.tokenizer and (declaration.register_.metric or declaration.metric) != CHARACTERS:
+        return f"its tokens are {champion.spec['text']['tokenizer']}, not {tokens.tokenizer}; set register.metric: {CHARACTERS} to compare the two"
     ours, theirs = list(run.statistics.classes), champion.spec["classes"]
     return "" if set(map(repr, ours)) == set(map(repr, theirs)) else f"its classes are {theirs}, those of this run {ours}"
 
@@ -85,7 +93,7 @@ def _keeps_groups(declaration: Declaration, run: RunSpec) -> bool:
 def _evaluated(run: RunSpec, evaluation: EvaluationReport) -> tuple[np.ndarray, pd.DataFrame]:
     """Ids of the test rows in the order of the arrays, and the challenger's predictions in that order."""
     found = pq.read_table(verify(evaluation.predictions)).to_pandas()
-    ids = pq.read_table(verify(run.arrays.test.ids), columns=["__id"]).column(0).to_pandas()
+    ids = pq.read_table(verify(run.arrays.test.documents or run.arrays.test.ids), columns=["__id"]).column(0).to_pandas()
     if set(found["__id"]) != set(ids) or len(found) != len(ids):
         raise IntegrityError(f"{evaluation.predictions.path}: expected predictions of the {len(ids)} test rows, got {len(found)} of others; evaluate again")
     return ids.to_numpy(), found.set_index("__id").loc[ids]
@@ -94,6 +102,7 @@ def _evaluated(run: RunSpec, evaluation: EvaluationReport) -> tuple[np.ndarray, 
 def _champion(champion: LoadedModel, test: TestTable, ids: np.ndarray, wanted: list[str]) -> np.ndarray:
     """The champion's predictions of the test table's rows; their order is checked against the ids."""
     columns = [c["name"] for kind in ("numeric", "categorical", "tensor", "raw") for c in champion.spec[kind]]
+    columns += [champion.spec["text"]["name"]] if "text" in champion.spec else []
     parts, seen = [], []
     present = set(pq.read_schema(verify(test.file)).names)
     for batch in arrow_batches(test.file.file, BATCH_ROWS, ["__id", *(c for c in dict.fromkeys(columns) if c in present)]):
@@ -102,7 +111,8 @@ def _champion(champion: LoadedModel, test: TestTable, ids: np.ndarray, wanted: l
         parts.append(champion.predict(frame))
     if not np.array_equal(np.concatenate(seen), ids):
         raise IntegrityError(f"{test.file.path}: its rows are not in the order of the arrays; prepare the data again")
-    return _values(pd.concat(parts), wanted)
+    found = pd.concat(parts)
+    return sums_of(found) if "text" in champion.spec else _values(found, wanted)
 
 
 def _columns(declaration: Declaration, run: RunSpec) -> list[str]:

@@ -8,28 +8,33 @@ N rows, C classes.
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from torch import nn
 
 from schemas import digest
 from schemas.config import METRICS, Declaration, SplitName
 from schemas.errors import IntegrityError
 from schemas.load import declare
-from schemas.records import EvaluationReport, FileRef, Interval, RunSpec, SplitArrays, Statistics
+from schemas.records import EvaluationReport, FileRef, Interval, RunSpec, SampleReport, SplitArrays, Statistics
 from training.baselines import baseline_predictions, verdict
 from training.bootstrap import intervals, paired_difference
 from training.data.shards import load_arrays
+from training.evaluate_text import read_documents, text_facts, write_losses
 from training.label_evaluation import base_rates, given_values, label_table, prediction_columns
 from training.label_metrics import undefined_note
 from training.metrics import Metrics, compute_predictions, predict, predicted_class, targets
 from training.reference import reference_network, reference_scores
 from training.scoring import require_finite
 from training.targets import Targets, targets_of
+from training.text_samples import make_samples
+from training.token_scoring import score_documents
 
 MAX_GROUPS = 30
 MIN_GROUP_ROWS = 10  # a metric of fewer rows says nothing about its group
@@ -54,13 +59,10 @@ def evaluate(run: RunSpec, weights: Path | FileRef, side: SplitName, out_dir: Pa
     """
     declaration, statistics, arrays = declare(run.declaration), run.statistics, run.arrays.side(side)
     network = reference_network(run, digest.verify(weights) if isinstance(weights, FileRef) else weights)
-    scores = reference_scores(network, arrays)
-    require_finite(scores, arrays)
-    predictions, data = predict(declaration, statistics, scores), load_arrays(arrays)
-    labels, ids = targets_of(declaration, statistics), read_ids(arrays, statistics)
-    target = given_targets(declaration, statistics, data["label"], ids)
+    scored = (_score_documents if statistics.tokens else _score_rows)(declaration, statistics, network, arrays)
+    predictions, target, ids, weight = scored.predictions, scored.target, scored.ids, scored.weight
+    labels = targets_of(declaration, statistics)
     group = None if ids["__group"].isna().all() else ids["__group"].to_numpy()
-    weight = data.get("weight")
     clusters, note = clusters_of(group)
     resampling: dict[str, Any] = {
         "group": clusters,
@@ -75,12 +77,13 @@ def evaluate(run: RunSpec, weights: Path | FileRef, side: SplitName, out_dir: Pa
     compared: dict[str, Any] = _compare(declaration, others, predictions, target, metrics, resampling) if others else {}
     report = EvaluationReport(
         side=side,
-        rows=arrays.rows,
+        rows=len(ids),
         metrics=metrics,
-        base_rate=base_rates(labels, target, weight) if labels else base_rate(statistics, target, weight),
+        base_rate=_base_rate(statistics, labels, scored),
         resampled_by="row" if clusters is None else "group",
         interval_note=note,
-        predictions=write_predictions(out_dir / "predictions.parquet", statistics, ids, predictions, labels),
+        predictions=scored.write(out_dir / "predictions.parquet"),
+        samples=_samples(run, declaration, network) if side == "test" else None,
         by_group=() if group is None else group_table(declaration.task.kind, group, predictions, target, weight, labels),
         by_label=label_table(labels, predictions, target, others, resampling),
         label_note=undefined_note(declaration.task.kind, predictions, target, weight, labels),
@@ -88,6 +91,44 @@ def evaluate(run: RunSpec, weights: Path | FileRef, side: SplitName, out_dir: Pa
     )
     digest.write_atomic(out_dir / "evaluation.json", report.model_dump_json(indent=1))
     return report
+
+
+def _samples(run: RunSpec, declaration: Declaration, network: nn.Module) -> SampleReport | None:
+    """Texts of a language model, where any are declared."""
+    tokens, config = run.statistics.tokens, declaration.tokens
+    if tokens is None or config is None or not config.samples:
+        return None
+    return make_samples(network, tokens, config, declaration.train.seed, run.arrays.train)
+
+
+class Scored(NamedTuple):
+    """What is measured: one prediction, target, id and weight for each row (or document), and how they are written to a file."""
+
+    predictions: np.ndarray
+    target: np.ndarray
+    ids: pd.DataFrame
+    weight: np.ndarray | None
+    write: Callable[[Path], FileRef]
+
+
+def _score_rows(declaration: Declaration, statistics: Statistics, network: nn.Module, arrays: SplitArrays) -> Scored:
+    scores = reference_scores(network, arrays)
+    require_finite(scores, arrays)
+    predictions, data, ids = predict(declaration, statistics, scores), load_arrays(arrays), read_ids(arrays, statistics)
+    target, labels = given_targets(declaration, statistics, data["label"], ids), targets_of(declaration, statistics)
+    return Scored(predictions, target, ids, data.get("weight"), lambda path: write_predictions(path, statistics, ids, predictions, labels))
+
+
+def _score_documents(declaration: Declaration, statistics: Statistics, network: nn.Module, arrays: SplitArrays) -> Scored:
+    scored, ids = score_documents(network, arrays), read_documents(arrays)
+    return Scored(scored.predictions, scored.targets, ids, scored.weight, lambda path: write_losses(path, ids, scored))
+
+
+def _base_rate(statistics: Statistics, labels: Targets, scored: Scored) -> dict[str, float]:
+    """What is known of the labels, or of the documents, without any model."""
+    if statistics.tokens:
+        return text_facts(scored.ids)
+    return base_rates(labels, scored.target, scored.weight) if labels else base_rate(statistics, scored.target, scored.weight)
 
 
 def label_names(statistics: Statistics) -> list[str]:

@@ -19,19 +19,17 @@ import torch
 from torch import Tensor, nn
 
 from schemas.config import Declaration
-from schemas.digest import file_ref, verify, write_atomic
+from schemas.digest import verify, write_atomic
 from schemas.errors import IntegrityError
 from schemas.load import declare
-from schemas.records import ExportedModel, FileRef, NumericStats, RunSpec, Statistics, TestTable, TrainTable, ValTable, digest_of
+from schemas.records import ExportedModel, FileRef, NumericStats, RunSpec, Statistics, TestTable, TrainTable, ValTable
 from training import raw_columns, serving
 from training.data.apply import clip_bounds, quantile_points, rounded_columns
+from training.export_text import export_text
 from training.metrics import predict
-from training.provenance import library_versions
+from training.program import PARITY, PARITY_ROWS, describe_run, save_program
 from training.reference import blank_batch, precision, reference_network, reference_scores
 from training.targets import Target, Targets, targets_of
-
-PARITY_ROWS = 256
-PARITY = 1e-6
 
 
 class Program(nn.Module):
@@ -159,32 +157,19 @@ def export_model(run: RunSpec, weights: Path, out_dir: Path, table: TrainTable |
     """
     verify(table.file)
     declaration = declare(run.declaration)
+    if run.statistics.tokens is not None:
+        return export_text(run, weights, out_dir, table)
     network = reference_network(run, weights)
     out_dir.mkdir(parents=True, exist_ok=True)
+    batch = blank_batch(run.statistics, torch.float64, width=len(run.statistics.numeric))
     labels = targets_of(declaration, run.statistics)
-    program = _save(Program(network, run.statistics, declaration.task.kind, labels), run.statistics, out_dir / "program.pt2")
+    program = save_program(Program(network, run.statistics, declaration.task.kind, labels), batch, out_dir / "program.pt2")
     expressions = raw_columns.write_code(run, out_dir)
     spec = make_spec(run, declaration, program, expressions)
     derive = serving.load_expressions(out_dir / raw_columns.EXPRESSIONS, spec)
     found = parity(run, network, serving.load_program(program.path, spec), spec, table, derive)
     written = write_atomic(out_dir / "spec.json", json.dumps(spec, indent=1, ensure_ascii=False))
     return ExportedModel(program=program, spec=written, parity=found, expressions=expressions)
-
-
-def _save(program: Program, statistics: Statistics, path: Path) -> FileRef:
-    """Export with a free batch axis and write; the bytes depend on program and torch version alone.
-
-    From a batch of two: one of a single row would be exported as a constant.
-    Stack traces (they hold paths of this machine) and example inputs (they would be pickled) are left out.
-    """
-    batch = blank_batch(statistics, torch.float64, width=len(statistics.numeric))
-    exported = torch.export.export(program.eval(), (batch,), dynamic_shapes=({name: {0: torch.export.Dim.DYNAMIC} for name in batch},))
-    for module in exported.graph_module.modules():
-        for node in getattr(getattr(module, "graph", None), "nodes", ()):
-            node.meta.pop("stack_trace", None)
-    exported._example_inputs = None
-    torch.export.save(exported, path)
-    return file_ref(path)
 
 
 # --------------------------------------------------------------------------------------------- spec
@@ -199,11 +184,6 @@ def make_spec(run: RunSpec, declaration: Declaration, program: FileRef, expressi
     """What serving must know besides the program: columns, vocabularies, fillings, classes, derived features, digests."""
     statistics = run.statistics
     return {
-        "format": serving.FORMAT,
-        "name": run.name,
-        "run_id": run.run_id,
-        "task": declaration.task.kind,
-        "label": run.spec.label,
         "numeric": [{"name": s.name, "fill": s.fill, "typical": s.mean, "boolean": s.name in run.spec.boolean} for s in statistics.numeric],
         "categorical": [{"name": s.name, "values": list(s.values)} for s in statistics.categorical],
         "tensor": [{"name": s.name, "shape": list(s.shape), "dtype": s.dtype} for s in statistics.tensor],
@@ -212,11 +192,7 @@ def make_spec(run: RunSpec, declaration: Declaration, program: FileRef, expressi
         "probability_columns": probability_columns(statistics.classes),
         "labels": [_label_spec(t) for t in targets_of(declaration, statistics)],
         **raw_columns.describe(run, expressions),
-        "csv": declaration.data.csv.model_dump(mode="json"),
-        "null_texts": list(run.spec.null_texts),
-        "program": {"file": Path(program.path).name, "sha256": program.sha256, "num_bytes": program.num_bytes},
-        "statistics_sha256": digest_of(statistics),
-        "versions": {name: version for name, version in library_versions().items() if name in ("torch", "numpy", "pandas", "mlflow")},
+        **describe_run(run, declaration, program),
     }
 
 

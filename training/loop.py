@@ -338,6 +338,7 @@ class Trainer:
             return "the last checkpoint stands"
         if not self.parallel.is_main:
             return "rank 0 saves what was reached"
+        self.step.undo()
         if self.saved_step != self.state.step and not self.resumable.save_alone(self.checkpoints):
             return "the last checkpoint stands"
         return f"the state after step {self.state.step} is saved"
@@ -388,5 +389,6 @@ class Trainer:
         error = non_finite(self.spec, self.run_dir, self.step, window, gate, rate)
         self._mark_position()
         self.journal.event(f"stopped: {error}")
+        self.step.undo()
         self._save()
         raise error

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from schemas.config import Declaration
 from schemas.records import Statistics
+from training.data.sequences import NO_TARGET
 from training.targets import Targets
 
 
@@ -112,6 +113,25 @@ class Huber(Loss):
         return F.huber_loss(scores.squeeze(1), label.to(scores.dtype), reduction="none", delta=self.delta)
 
 
+class TokenCrossEntropy(Loss):
+    """Softmax cross-entropy of a row's target tokens, from logits [B, T, V] and labels [B, T] (-100: no target).
+
+    Per row the mean over its targets; its weight is their number (times its sample weight), so that a window's loss is
+    the sum over all target tokens by their number, however they are spread over rows, micro-batches and ranks.
+    """
+
+    def per_row(self, scores: Tensor, label: Tensor) -> Tensor:
+        """Mean loss of each row's targets [B]; 0 for a row without any."""
+        # [B, T, V] -> [B T, V], and back to [B, T]
+        losses = F.cross_entropy(scores.flatten(0, 1), label.flatten().long(), reduction="none", ignore_index=NO_TARGET).view_as(label)
+        return losses.sum(1) / (label != NO_TARGET).sum(1).clamp_min(1)
+
+    def row_weights(self, label: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Targets of each row [B], times its sample weight; whole numbers are exact."""
+        targets = (label != NO_TARGET).sum(1).to(torch.float64)
+        return targets if weight is None else targets * weight
+
+
 def pos_weight(declaration: Declaration, statistics: Statistics) -> float | None:
     """Factor on the loss of positives of a binary label: as declared, or negatives / positives of train; None where there is none."""
     declared = declaration.loss.pos_weight
@@ -128,6 +148,8 @@ def make_loss(declaration: Declaration, statistics: Statistics) -> Loss:
 
         return make_labels_loss(declaration, statistics)
     config = declaration.loss
+    if declaration.task.kind == "causal_lm":
+        return TokenCrossEntropy()
     weights = None if config.class_weights == "none" else statistics.class_weights
     match declaration.loss_kind:
         case "cross_entropy":

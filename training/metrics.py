@@ -14,6 +14,7 @@ from sklearn import metrics as sk
 from schemas.config import METRICS, Declaration
 from schemas.errors import DataError
 from schemas.records import Statistics
+from training import token_metrics
 from training.targets import Targets, targets_of
 
 Metrics = dict[str, float | None]
@@ -163,4 +164,5 @@ _METRICS: dict[str, dict[str, Metric]] = {
     },
     "multiclass": {"macro_f1": _macro_f1, "accuracy": _accuracy, "balanced_accuracy": _balanced_accuracy, "log_loss": _log_loss},
     "regression": {"rmse": _rmse, "mae": _mae, "r2": _r2},
+    "causal_lm": dict(token_metrics.METRICS),
 }

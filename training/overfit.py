@@ -57,11 +57,11 @@ def overfit(network: nn.Module, declaration: Declaration, statistics: Statistics
     """
     loss, deadline = make_loss(unweighted(declaration), statistics), time.monotonic() + MAX_SECONDS
     most, *fewer = _attempts(declaration, shape, len(probe))
-    curve = best = learn(network, loss, shape.outputs, probe.first(most[0]), most[1], deadline)
+    curve = best = learn(network, loss, probe.first(most[0]), shape.outputs, most[1], deadline)
     for rows, lr in fewer:
         if curve.reached or not math.isfinite(curve.losses[-1]):
             break
-        curve = learn(network, loss, shape.outputs, probe.first(rows), lr, deadline)
+        curve = learn(network, loss, probe.first(rows), shape.outputs, lr, deadline)
     shown = curve if curve.reached else best
     return _judge(declaration, probe, shown), shown.losses
 
@@ -82,20 +82,25 @@ def _attempts(declaration: Declaration, shape: ModelShape, available: int) -> tu
     return (rows, LR_LINEAR), (max(2, rows // 4), LR_LINEAR), (2, LR_LINEAR)
 
 
-def learn(network: nn.Module, loss: Loss, outputs: int, probe: Probe, lr: float, deadline: float) -> Curve:
+def learn(network: nn.Module, loss: Loss, probe: Probe, outputs: int, lr: float, deadline: float) -> Curve:
     """Train a copy of the network on these rows alone until the loss is near zero, it no longer falls, 400 steps, or the deadline."""
+    constant = constant_loss(loss, probe.label, outputs)
+    return descend(network, loss, probe, constant, NEAR_ZERO * constant if constant > TINY else None, lr, deadline)
+
+
+def descend(network: nn.Module, loss: Loss, probe: Probe, constant: float, goal: float | None, lr: float, deadline: float) -> Curve:
+    """Train a copy of the network until its loss is at the goal (default: near zero by its first loss), or as `learn` ends."""
     student = without_dropout(copy.deepcopy(network))
     optimizer = torch.optim.AdamW([p for p in student.parameters() if p.requires_grad], lr=lr, weight_decay=0.0)
-    constant, losses, reached = constant_loss(loss, probe.label, outputs), list[float](), False
+    losses, reached = list[float](), False
     for step in range(STEPS):
         optimizer.zero_grad(set_to_none=True)
         scores = student(probe.inputs)
         value = loss.per_row(scores, probe.label).mean()
         losses.append(float(value.detach()))
-        goal = NEAR_ZERO * (constant if constant > TINY else losses[0])
         if step % CHECK_EVERY == 0:
             losses[-1] = min(losses[-1], _eval_loss(student, loss, probe))
-        reached = losses[-1] <= goal
+        reached = losses[-1] <= (NEAR_ZERO * losses[0] if goal is None else goal)
         if reached or _stalled(losses) or time.monotonic() > deadline:
             break
         value.backward()

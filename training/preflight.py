@@ -60,6 +60,10 @@ def preflight(run: RunSpec) -> PreflightReport:
         PreflightError: labels are not valid, or the forward pass cannot be run at all: nothing else could be checked.
     """
     declaration = declare(run.declaration)
+    if declaration.task.kind == "causal_lm":
+        from training.preflight_tokens import preflight_tokens  # builds on the checks below
+
+        return preflight_tokens(run, declaration)
     labels = check_labels(declaration, run.statistics, run.arrays)
     if labels.verdict == "fail":
         raise PreflightError(_line(labels))

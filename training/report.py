@@ -25,6 +25,7 @@ from training.report_curves import read_history
 from training.report_data import read_predictions, read_sides
 from training.report_format import capital, metric_name, number, percent, plain, plural
 from training.report_svg import VARIABLES
+from training.report_text import document_blocks
 
 TEMPLATE = "report.html.j2"
 
@@ -106,7 +107,7 @@ def report_sections(inputs: ReportInputs) -> tuple[Section, ...]:
     """The sections after the headline, in the order a reader asks."""
     declaration, prepared, train, test = inputs.declaration, inputs.prepared, inputs.train, inputs.test
     sides, history = read_sides(prepared), read_history(inputs.metrics_path)
-    predictions = labels.prediction_blocks(test) if test.by_label else appendix.prediction_blocks(test, prepared, read_predictions(test, prepared))
+    predictions = _prediction_blocks(test, prepared)
     parts: tuple[tuple[str, str, str, list[Block]], ...] = (
         (
             "metrics",
@@ -131,6 +132,13 @@ def report_sections(inputs: ReportInputs) -> tuple[Section, ...]:
         ),
     )
     return tuple(Section(anchor, title, question, tuple(blocks)) for anchor, title, question, blocks in parts)
+
+
+def _prediction_blocks(test: EvaluationReport, prepared: Prepared) -> list[Block]:
+    """The scored rows, documents or labels."""
+    if prepared.statistics.tokens:
+        return document_blocks(test)
+    return labels.prediction_blocks(test) if test.by_label else appendix.prediction_blocks(test, prepared, read_predictions(test, prepared))
 
 
 # ----------------------------------------------------------------------------------------- headline

@@ -29,6 +29,9 @@ METRIC_NAMES = {
     "macro_auroc": "macro AUROC",
     "macro_pr_auc": "macro PR-AUC",
     "unexplained": "unexplained share",
+    "loss": "loss",
+    "perplexity": "perplexity",
+    "bits_per_character": "bits per character",
 }
 
 

@@ -27,6 +27,7 @@ EXCLUDED_BECAUSE = {
     "ignored": "a label that means unknown (task.ignore)",
 }
 READING_TONES: dict[str, Tone] = {"healthy": "good", "overfitting": "warn", "underfitting": "warn", "too short": "info", "unknown": "info"}
+BASE_TITLES = {"regression": "The label on the test rows", "causal_lm": "The test documents"}
 MAX_CLASSES = 30
 MAX_GROUPS = 30
 
@@ -76,7 +77,7 @@ def metric_blocks(declaration: Declaration, test: EvaluationReport, val: Evaluat
     ]
     if test.base_rate:
         blocks += [
-            Heading("The label on the test rows" if declaration.task.kind == "regression" else "Base rate"),
+            Heading(BASE_TITLES.get(declaration.task.kind, "Base rate")),
             Facts(tuple((plain(k, 60), figure(v)) for k, v in list(test.base_rate.items())[:MAX_CLASSES])),
         ]
     if test.baselines:
@@ -164,6 +165,7 @@ def _side_table(declaration: Declaration, prepared: Prepared, sides: dict[SplitN
         "binary": [f"Share of {plain(spec.label, 30)} = {plain(statistics.classes[-1], 30)}" if statistics.classes else ""],
         "multiclass": ["Classes present"],
         "regression": [f"Mean of {plain(spec.label, 30)}", "Standard deviation"],
+        "causal_lm": ["Mean characters", "Standard deviation"],
     }.get(declaration.task.kind, ["Known labels"])
     headers = ["Side", "Rows", "Share", *(["Groups"] if spec.group else []), *(["First", "Last"] if spec.time else []), *label]
     rows = []

@@ -154,11 +154,13 @@ def measure(declaration: Declaration, statistics: Statistics, loss: Loss, scores
         declaration: the task.
         statistics: class names and label scaling.
         loss: the training loss; on the CPU.
-        scores: [N, K].
+        scores: [N, K], or [N, 3] of a language model (training.token_scoring).
         targets: `label` [N] as stored and perhaps `weight` [N].
     """
-    from training import metrics  # scikit-learn takes a second to load, and only rank 0 measures
+    from training import metrics, token_metrics  # scikit-learn takes a second to load, and only rank 0 measures
 
+    if declaration.task.kind == "causal_lm":
+        return token_metrics.row_metrics(scores, targets.get("weight"))
     tensors = as_tensors(targets)
     with torch.inference_mode():
         whole = loss(torch.from_numpy(scores), tensors["label"], tensors.get("weight"))

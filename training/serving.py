@@ -1,6 +1,8 @@
 """Predict from raw rows, alone: this file, `program.pt2` and `spec.json` are the whole registered model.
 
-Where features are derived, `expressions.zip` holds the code that computes them from raw columns.
+Where features are derived, `expressions.zip` holds the code that computes them from raw columns. For a language model it
+holds the code that makes tokens of text and text of tokens: a frame of `tokens`, `loss` (nats per token) and `accuracy`
+comes out, and with the parameter `max_new_tokens` the text's `completion`.
 MLflow ships and runs this very file with the model (models from code), so it imports nothing of the project
 that made it. Load it with `mlflow.pyfunc.load_model("models:/NAME@champion")` and call `predict(frame)`.
 
@@ -76,7 +78,17 @@ def load_expressions(path: str | Path, spec: dict[str, Any]) -> Derive | None:
     """
     if spec["expressions"] is None:
         return None
-    _verify(path, spec["expressions"]["sha256"], "code of the derived features")
+    derive: Derive = load_code(path, spec).derive
+    return derive
+
+
+def load_code(path: str | Path, spec: dict[str, Any]) -> Any:
+    """The module that was exported with the model, run only after its bytes were found right.
+
+    Raises:
+        ValueError: the code's SHA-256 differs from the spec's; nothing of it was run.
+    """
+    _verify(path, spec["expressions"]["sha256"], "code that was shipped with the model")
     name = spec["expressions"]["module"]
     if name not in sys.modules:
         found = zipimport.zipimporter(str(path)).find_spec(name)
@@ -89,8 +101,7 @@ def load_expressions(path: str | Path, spec: dict[str, Any]) -> Derive | None:
         except BaseException:
             del sys.modules[name]
             raise
-    derive: Derive = sys.modules[name].derive
-    return derive
+    return sys.modules[name]
 
 
 def _verify(path: str | Path, expected: str, what: str) -> None:
@@ -282,6 +293,16 @@ def output_columns(spec: dict[str, Any]) -> list[str]:
     return ["prediction", *spec["probability_columns"]]
 
 
+def logits_of(program: Program) -> Callable[[np.ndarray], np.ndarray]:
+    """The program as a function of NumPy arrays: tokens int64 [N, T] → logits float64 [N, T, V]."""
+
+    def logits(tokens: np.ndarray) -> np.ndarray:
+        with torch.inference_mode():
+            return np.asarray(program({"tokens": torch.from_numpy(tokens)}).numpy())
+
+    return logits
+
+
 class RawRows(mlflow.pyfunc.PythonModel):
     """What MLflow loads: the program behind its columns."""
 
@@ -293,14 +314,19 @@ class RawRows(mlflow.pyfunc.PythonModel):
         """
         self.spec = read_spec(context.artifacts["spec"])
         self.program = load_program(context.artifacts["program"], self.spec)
-        self.derive = load_expressions(context.artifacts.get("expressions", ""), self.spec)
+        shipped, is_text = context.artifacts.get("expressions", ""), self.spec["task"] == "causal_lm"
+        self.text = load_code(shipped, self.spec) if is_text else None
+        self.derive = None if is_text else load_expressions(shipped, self.spec)
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """Predictions for a frame of raw rows; see the head of this file.
+        """Predictions for a frame of raw rows; see the head of this file. Only a language model takes `params`.
 
         Raises:
             ValueError: a column is missing, or a value is refused, with column and rows.
         """
+        if self.text is not None:
+            found: pd.DataFrame = self.text.predict(self.spec["text"], logits_of(self.program), pd.DataFrame(model_input), params)
+            return found
         return predict(self.spec, self.program, pd.DataFrame(model_input), self.derive)
 
 

@@ -25,7 +25,7 @@ from schemas.errors import TrainingError, first_few
 from training import keys
 from training.augment import Augment
 from training.batches import Window
-from training.layout import Layout, local
+from training.layout import Layout, local, running_buffers
 from training.losses import Loss
 from training.sampling import spans
 
@@ -101,6 +101,8 @@ class Step:
         self.parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self.trace = Trace()
         self._complete = False
+        self._running = running_buffers(self.model)
+        self._boundary: list[Tensor] = []
 
     def rehearse(self, window: Window) -> None:
         """One forward and backward pass that changes nothing; before the first step. Collective.
@@ -159,14 +161,22 @@ class Step:
         """Change the parameters."""
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        self._boundary = []
 
     def skip(self) -> None:
         """Leave the parameters as they are and lower the loss scale, after a gradient that overflowed."""
         self.scaler.update()
+        self._boundary = []
 
     # -------------------------------------------------------------------------------- gradients
 
+    def undo(self) -> None:
+        """Put running statistics back to the last boundary: a forward pass changes them, long before the step is decided on."""
+        for buffer, value in zip(self._running, self._boundary, strict=False):
+            buffer.copy_(value)
+
     def _accumulate(self, window: Window) -> None:
+        self._boundary = [buffer.clone() for buffer in self._running]
         self.optimizer.zero_grad(set_to_none=True)
         self.trace = Trace()
         if self.layout.kind == "logical":

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,17 +26,18 @@ LOOK_SECONDS = 0.01
 class Kill:
     """What ends a launch.
 
-    `target`: point, agent, worker or all. `point`: as BULKHEAD_CRASH takes it. Else `seconds` after the launch
-    (`phase` start) or after the last line before training (`phase` training).
+    `target`: point, agent, worker or all. `point`: as BULKHEAD_CRASH takes it. Else `seconds` after the launch, or,
+    with a `step`, after metrics.jsonl told of that step.
     """
 
     target: str
     point: str = ""
-    phase: str = "training"
+    step: int | None = None
     seconds: float = 0.0
 
     def __str__(self) -> str:
-        return f"at {self.point}" if self.point else f"{self.target} {self.seconds:.2f} s into {self.phase}"
+        when = "the launch" if self.step is None else f"step {self.step}"
+        return f"at {self.point}" if self.point else f"{self.target} {self.seconds:.2f} s after {when}"
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,8 @@ def launch(folder: Path, log: Path, ranks: int, kill: Kill | None = None) -> Lau
             start_new_session=True,
         )
     try:
-        landed = bool(kill and not kill.point) and _kill(process, log, kill, begun)
-        started = _wait_for_training(process, log, begun + LIMIT_SECONDS) if not landed else time.monotonic()
+        landed = bool(kill and not kill.point) and _kill(process, folder / "run", kill, log)
+        started = time.monotonic() if landed else _wait_for(process, lambda: TRAINING in log.read_bytes())
         code = process.wait(LIMIT_SECONDS)
     except BaseException:
         _kill_all(process.pid)
@@ -105,24 +108,31 @@ def wait_until_gone(folder: Path, seconds: float = ORPHAN_SECONDS) -> list[int]:
     return left
 
 
-def _wait_for_training(process: subprocess.Popen[bytes], log: Path, deadline: float) -> float:
-    """The moment when the first step was about to be made, or when the launch ended before."""
-    while process.poll() is None and TRAINING not in log.read_bytes() and time.monotonic() < deadline:
+def _wait_for(process: subprocess.Popen[bytes], seen: Callable[[], bool]) -> float:
+    """The moment when something was seen, or when the launch ended before."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while process.poll() is None and not seen() and time.monotonic() < deadline:
         time.sleep(LOOK_SECONDS)
     return time.monotonic()
 
 
-def _kill(process: subprocess.Popen[bytes], log: Path, kill: Kill, begun: float) -> bool:
-    moment = (begun if kill.phase == "start" else _wait_for_training(process, log, begun + LIMIT_SECONDS)) + kill.seconds
-    while process.poll() is None and time.monotonic() < moment:
-        time.sleep(LOOK_SECONDS)
-    if process.poll() is not None:
-        return False
+def _step(run_dir: Path) -> int:
+    """The newest step that a run told of."""
+    path = run_dir / "metrics.jsonl"
+    lines = path.read_bytes().rpartition(b"\n")[0].splitlines() if path.exists() else []
+    return max((json.loads(line)["step"] for line in lines if line.startswith(b"{") and line.endswith(b"}")), default=0)
+
+
+def _kill(process: subprocess.Popen[bytes], run_dir: Path, kill: Kill, log: Path) -> bool:
+    step = kill.step
+    if step is not None:
+        _wait_for(process, lambda: TRAINING in log.read_bytes() and _step(run_dir) >= step)
+    moment = time.monotonic() + kill.seconds
+    _wait_for(process, lambda: time.monotonic() >= moment)
     workers = children(process.pid)
-    if kill.target == "worker" and not workers:
+    if process.poll() is not None or (kill.target == "worker" and not workers):
         return False
-    victims = {"agent": [process.pid], "worker": workers[-1:], "all": [*workers, process.pid]}[kill.target]
-    for victim in victims:
+    for victim in {"agent": [process.pid], "worker": workers[-1:], "all": [*workers, process.pid]}[kill.target]:
         _sigkill(victim)
     return True
 

@@ -35,11 +35,12 @@ SECTIONS: dict[str, Any] = {
 }
 SETUPS: dict[str, dict[str, Any]] = {
     "exact": SECTIONS,
-    "sharded": {**SECTIONS, "model": {"kind": "resmlp", "width": 16, "blocks": 2, "dropout": 0.3}, "train": {**TRAIN, "parallel": "fsdp"}},
+    "sharded": {**SECTIONS, "model": {"kind": "resmlp", "width": 16, "depth": 2, "dropout": 0.3}, "train": {**TRAIN, "parallel": "fsdp"}},
     "elastic": {**SECTIONS, "model": {"kind": "mlp", "hidden": [16, 16], "dropout": 0.3}, "train": {**TRAIN, "mode": "elastic", "logical_shards": 4}},
 }
 WORLDS = {"exact": (2,), "sharded": (2,), "elastic": (1, 2, 4)}
 ROWS = (150, 40)
+STEPS = TRAIN["epochs"] * -(-ROWS[0] // TRAIN["batch_size"])
 EVERY_RANK = ("start", "step", "evaluation", "finish")  # points that all ranks reach, by the first part of their names
 MOST_HITS = {"step": 20, "evaluation": 3, "checkpoint.file_written": 15, "checkpoint.pruned": 3, "checkpoint": 6}  # in a whole run, nearly
 ATTEMPTS = 3  # to end a trial after its last kill
@@ -126,8 +127,8 @@ def _at_point(point: str, share: float, dice: random.Random) -> Kill:
 def _at_moment(dice: random.Random, reference: Reference) -> Kill:
     target = dice.choice(("agent", "worker", "all"))
     if dice.random() < 0.25:
-        return Kill(target, phase="start", seconds=dice.uniform(0.0, reference.start_seconds))
-    return Kill(target, phase="training", seconds=dice.uniform(0.0, reference.training_seconds))
+        return Kill(target, seconds=dice.uniform(0.0, reference.start_seconds))
+    return Kill(target, step=dice.randrange(0, STEPS - 2, TRAIN["log_every"]), seconds=dice.uniform(0.0, 0.3))
 
 
 def run(trial: Trial, folder: Path, reference: Reference, dice: random.Random) -> Trial:

@@ -114,7 +114,7 @@ def _one_of_each(roles: Mapping[str, tuple[str, ...]], task: TaskConfig) -> None
     for role in ("time", "weight", "split", *(() if task.has_several else ("label",))):
         if len(roles[role]) > 1:
             raise SchemaError(f"expected one column with role {role}, got {len(roles[role])}: {first_few(roles[role])}; name the one, and ignore the others")
-    if not roles["label"]:
+    if not roles["label"] and task.kind != "causal_lm":
         raise SchemaError("expected a column with role label, got none; declare it as `name: label`")
     if task.has_several and len(roles["label"]) == 1:
         raise SchemaError(
@@ -166,6 +166,9 @@ def _feature_fits(where: str, name: str, config: ColumnConfig, found: Family) ->
     if config.kind == "tensor":
         if found != "list":
             raise SchemaError(f"{where}: a tensor feature needs lists of numbers, got {WORDS[found]}; remove kind: tensor")
+    elif config.kind == "text":
+        if found != "text":
+            raise SchemaError(f"{where}: kind text needs text, got {WORDS[found]}; name the column that holds the documents")
     elif found in ("date", "instant"):
         raise SchemaError(f"{where}: {WORDS[found]} are no feature as such; derive parts, e.g. data.derive: {{month: 'month({name})'}}, and set {name}: ignore")
     elif found == "list":
@@ -191,7 +194,7 @@ def _with_labels(spec: TableSpec, names: tuple[str, ...], configs: Mapping[str, 
             wanted = "true or false" if kind == "bool" else "numbers"
             raise SchemaError(f"column {name!r} (role label): task.ignore must hold {wanted}, as the column does, got {first_few(map(repr, others))}; mend it")
         labels[name] = LabelColumn(type=kind, ignore=ignore)
-    if len(names) == 1 and not labels[names[0]].ignore:
+    if len(names) < 2 and not any(label.ignore for label in labels.values()):
         return spec
     return spec.model_copy(update={"labels": labels, "label": ", ".join(names)})
 
@@ -206,7 +209,8 @@ def _kind(config: ColumnConfig, found: Family) -> str:
 def _spec(roles: Mapping[str, tuple[str, ...]], configs: Mapping[str, ColumnConfig], families: Mapping[str, Family], types: Mapping[str, str]) -> TableSpec:
     features = roles["feature"]
     kinds = {n: _kind(configs[n], families[n]) for n in features}
-    label, time = roles["label"][0], next(iter(roles["time"]), None)
+    text = next((n for n in features if kinds[n] == "text"), None)
+    label, time = text or roles["label"][0], next(iter(roles["time"]), None)
     tensors = {n: configs[n].shape or () for n in features if kinds[n] == "tensor"}
     return TableSpec(
         id=roles["id"],
@@ -220,6 +224,7 @@ def _spec(roles: Mapping[str, tuple[str, ...]], configs: Mapping[str, ColumnConf
         numeric=tuple(n for n in features if kinds[n] == "numeric"),
         categorical=tuple(n for n in features if kinds[n] == "categorical"),
         tensor=tensors,
+        text=text,
         tensor_dtype={n: "uint8" if types[n].startswith("UTINYINT[") else "float32" for n in tensors},
         integer=tuple(n for n in features if families[n] == "int"),
         boolean=tuple(n for n in features if families[n] == "bool"),

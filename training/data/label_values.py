@@ -49,7 +49,7 @@ def label_violations(connection: duckdb.DuckDBPyConnection, spec: TableSpec, tab
         if without:
             first = [r[0] for r in rows(connection, f"select __id from {table} where {unknown} order by 1 limit 5")]
             yield f"{without} rows have none of the {len(spec.labels)} labels, first ids: {first_few(first, without)}; set data.null_labels: drop, or leave them out with data.filter"
-    for name in spec.label_columns:
+    for name in spec.label_columns if spec.text is None else ():
         yield from _one_label(connection, spec, name, table, declaration)
 
 

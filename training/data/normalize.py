@@ -13,7 +13,7 @@ from pathlib import Path
 import duckdb
 import pyarrow.parquet as pq
 
-from schemas.config import Declaration
+from schemas.config import Declaration, TokensConfig
 from schemas.digest import verify
 from schemas.errors import DataError, LeakageError, first_few
 from schemas.records import CategoryStats, NumericStats, Statistics, TableSpec, TensorStats, TrainTable
@@ -22,6 +22,7 @@ from training.data.labels import fit_labels
 from training.data.moments import Moments, column_moments, column_quantiles
 from training.data.tensors import channel_moments
 from training.data.train_rows import TrainRows
+from training.data.vocabulary import fit_vocabulary
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,9 @@ def _train_path(train: TrainTable) -> Path:
 def _fit(train: TrainRows, sha256: str) -> Statistics:
     if train.rows < 1:
         raise DataError(f"{train.path}: expected train rows, got none; change split.fractions or data.filter")
+    if train.spec.text is not None:
+        tokens = fit_vocabulary(train.path, train.spec.text, train.declaration.tokens or TokensConfig())
+        return Statistics(train_sha256=sha256, rows=train.rows, numeric=(), categorical=(), tensor=(), tokens=tokens)
     numeric, dropped = _fit_numeric(train)
     categorical = [_fit_category(train, c) for c in train.spec.categorical]
     dropped |= {c.name: reason for c in categorical if (reason := _constant_category(c))}

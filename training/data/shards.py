@@ -21,10 +21,11 @@ import pyarrow.parquet as pq
 from schemas import digest
 from schemas.config import Declaration, SplitName
 from schemas.errors import DataError, IntegrityError, first_few
-from schemas.records import ArraysRef, SplitArrays, SplitTables, Statistics, TableRef, TableSpec, ValidatedTable, digest_of
+from schemas.records import ArraysRef, FileRef, SplitArrays, SplitTables, Statistics, TableRef, TableSpec, ValidatedTable, digest_of
 from training.data.apply import encode_categories, encode_label, encode_labels, transform_numeric
 from training.data.batches import arrow_batches
 from training.data.engine import connect, ident, parquet
+from training.data.sequences import write_sequences
 from training.data.tensors import rows_per_batch, tensor_array
 
 SIDES: tuple[SplitName, ...] = ("train", "val", "test")
@@ -66,7 +67,7 @@ def materialise(split: SplitTables, validated: ValidatedTable, statistics: Stati
         shutil.rmtree(temporary, ignore_errors=True)
     sides = {side: _side_ref(target / side, split.side(side).rows) for side in SIDES}
     statistics_file = digest.file_ref(target / "statistics.json")
-    parts = {f"{side}/{name}": ref.sha256 for side, arrays in sides.items() for name, ref in {**arrays.arrays, "ids": arrays.ids}.items()}
+    parts = {f"{side}/{name}": ref.sha256 for side, arrays in sides.items() for name, ref in _files(arrays).items()}
     return ArraysRef(directory=str(target), **sides, statistics=statistics_file, sha256=digest_of({**parts, "statistics": statistics_file.sha256}))
 
 
@@ -109,6 +110,10 @@ def _write_side(folder: Path, table: TableRef, side: str, spec: TableSpec, stati
     if table.rows < 1:
         raise DataError(f"the {side} side has no rows; change split.fractions or data.filter")
     folder.mkdir()
+    if statistics.tokens is not None:
+        write_sequences(folder, table, side, spec, statistics.tokens)
+        digest.fsync_folder(folder)
+        return
     _refuse_new_nulls(table, side, statistics)
     _write_arrays(folder, table, side, spec, statistics)
     _write_ids(folder / "ids.parquet", path, spec)
@@ -268,7 +273,16 @@ def _publish(temporary: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def _files(arrays: SplitArrays) -> dict[str, FileRef]:
+    """Every file of a side by name."""
+    return {**arrays.arrays, "ids": arrays.ids, **({"documents": arrays.documents} if arrays.documents else {})}
+
+
 def _side_ref(folder: Path, rows: int) -> SplitArrays:
-    return SplitArrays(
-        rows=rows, arrays={unquote(p.stem): digest.file_ref(p) for p in sorted(folder.glob("*.npy"))}, ids=digest.file_ref(folder / "ids.parquet")
-    )
+    """The files of a side; rows are those of the table, or as many sequences as its documents were made into."""
+    arrays = {unquote(p.stem): digest.file_ref(p) for p in sorted(folder.glob("*.npy"))}
+    documents = folder / "documents.parquet"
+    if not documents.exists():
+        return SplitArrays(rows=rows, arrays=arrays, ids=digest.file_ref(folder / "ids.parquet"))
+    sequences = len(np.load(folder / "tokens.npy", mmap_mode="r", allow_pickle=False))
+    return SplitArrays(rows=sequences, arrays=arrays, ids=digest.file_ref(folder / "ids.parquet"), documents=digest.file_ref(documents))

@@ -48,7 +48,7 @@ def refuse_unusable(connection: duckdb.DuckDBPyConnection, table: str, sides: st
         raise SplitError(
             f"split {declaration.split.kind}: expected rows on every side, got {shown}{reasons}{groups}: {' and '.join(empty)} would be empty; {remedy}"
         )
-    for name in spec.label_columns:
+    for name in spec.label_columns if spec.text is None else ():
         if declaration.task.label(name).kind != "regression":
             _refuse_classes(connection, table, sides, name, spec.has_several_labels, remedy)
 
@@ -65,8 +65,7 @@ def summarize(connection: duckdb.DuckDBPyConnection, table: str, sides: str, spe
             found[side]["groups"] = groups
         if spec.time:
             found[side] |= {"time_min": time_text(first, spec), "time_max": time_text(last, spec)}
-        figures = {name: _label_figures(connection, relation, name, declaration.task.label(name).kind) for name in spec.label_columns}
-        found[side] |= {"labels": figures} if spec.has_several_labels else {"label": figures[spec.label]}
+        found[side] |= _labels(connection, relation, spec, declaration)
     return found
 
 
@@ -94,6 +93,15 @@ def _refuse_classes(connection: duckdb.DuckDBPyConnection, table: str, sides: st
             raise SplitError(
                 f"column {name!r}: expected every class of {side} in train, but train lacks {first_few(unseen, len(unseen))}; {remedy}, or leave these rows out with data.filter"
             )
+
+
+def _labels(connection: duckdb.DuckDBPyConnection, relation: str, spec: TableSpec, declaration: Declaration) -> dict[str, Any]:
+    """Figures of the label, of each of several, or of the documents."""
+    if spec.text is not None:
+        characters, longest = row(connection, f"select sum(length({ident(spec.text)})), max(length({ident(spec.text)})) from {relation}")
+        return {"label": {"characters": int(characters), "longest": int(longest)}}
+    figures = {name: _label_figures(connection, relation, name, declaration.task.label(name).kind) for name in spec.label_columns}
+    return {"labels": figures} if spec.has_several_labels else {"label": figures[spec.label]}
 
 
 def _label_figures(connection: duckdb.DuckDBPyConnection, relation: str, name: str, kind: str) -> dict[str, Any]:

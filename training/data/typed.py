@@ -43,7 +43,7 @@ def typed_sql(resolved: Resolved, relation: str) -> str:
 
 def validated_columns(spec: TableSpec) -> tuple[str, ...]:
     """Columns of the validated table in their order."""
-    return (*KEPT, *_given(spec), *spec.features)
+    return tuple(dict.fromkeys((*KEPT, *_given(spec), *spec.features)))
 
 
 def raw_names(spec: TableSpec) -> dict[str, str]:

@@ -151,7 +151,8 @@ def _rule(column: str, name: str, resolved: Resolved, kinds: dict[str, Any]) -> 
     c, least = ident(column), config.min if config.min is not None else 0.0
     declared = "correct the rows, change the limit, or leave them out with data.filter"
     if name == "nulls" and column == resolved.spec.label:  # of several labels, any may be null unless declared otherwise
-        return Rule(column, "a label in each row", f"{c} is null", "null", "fill them in the source, or set data.null_labels: drop")
+        what = "a text" if column == resolved.spec.text else "a label"
+        return Rule(column, f"{what} in each row", f"{c} is null", "null", "fill them in the source, or set data.null_labels: drop")
     if column == "__time":
         return Rule(str(resolved.spec.time), "finite times", f"{c} is null", "null", "leave rows of infinite time out with data.filter")
     if name == "nulls":

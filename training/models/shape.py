@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from schemas.config import Declaration
-from schemas.records import Statistics
+from schemas.records import Statistics, TokenStats
 from training.losses import pos_weight
 from training.targets import targets_of
 
@@ -27,6 +27,8 @@ class ModelShape:
         outputs: Columns K of the scores: 1 for binary and regression, the number of classes for multiclass; of several
             labels the columns of each, side by side.
         prior: Scores [K] of the best constant prediction: log odds, centred log shares, or 0.
+        context: Most positions T of a language model's `tokens` and `segments`, int [B, T]; its scores are [B, T, outputs],
+            one for each token of the vocabulary. 0 = the model reads features.
     """
 
     numeric: int
@@ -36,6 +38,7 @@ class ModelShape:
     tensors: dict[str, tuple[int, ...]]
     outputs: int
     prior: tuple[float, ...]
+    context: int = 0
 
     @property
     def tensor_width(self) -> int:
@@ -45,11 +48,15 @@ class ModelShape:
     @property
     def keys(self) -> tuple[str, ...]:
         """The batch keys that the model is given."""
+        if self.context:
+            return ("tokens", "segments")
         return (*(("numeric",) if self.numeric else ()), *(("categorical",) if self.categories else ()), *self.tensors)
 
 
 def model_shape(declaration: Declaration, statistics: Statistics) -> ModelShape:
     """The shape contract that follows from a declaration and the statistics of its train rows."""
+    if statistics.tokens is not None:
+        return token_shape(statistics.tokens)
     columns, prior = statistics.categorical, prior_scores(declaration, statistics)
     return ModelShape(
         numeric=statistics.num_numeric,
@@ -60,6 +67,11 @@ def model_shape(declaration: Declaration, statistics: Statistics) -> ModelShape:
         outputs=len(prior),
         prior=prior,
     )
+
+
+def token_shape(tokens: TokenStats) -> ModelShape:
+    """The contract over a vocabulary; its prior is that of a model that knows nothing: every token alike."""
+    return ModelShape(0, 0, (), (), {}, outputs=tokens.size, prior=(0.0,) * tokens.size, context=tokens.context)
 
 
 def class_shares(declaration: Declaration, statistics: Statistics) -> tuple[float, ...]:
