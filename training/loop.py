@@ -155,6 +155,7 @@ class Trainer:
 
     def _announce(self) -> None:
         self.allowed()
+        digest.remove_leftovers(self.run_dir)
         (self.run_dir / RESULT).unlink(missing_ok=True)  # of an interrupted run that goes on now
         config = self.run_dir / "config.yaml"
         if not config.exists():
