@@ -335,7 +335,10 @@ def _end_quietly() -> None:
 
 def main() -> None:
     """Entry point of the `bulkhead` command."""
+    from tasks.family import end_with_me
+
     atexit.register(_end_quietly)  # registered first, so it runs last
+    end_with_me()
     app()
 
 

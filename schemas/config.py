@@ -11,7 +11,9 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
+from schemas.combinations import check_labels, check_loss
 from schemas.data_config import Column, ColumnConfig, CsvConfig, DataConfig, Kind, Role, TaskConfig
+from schemas.label_config import LabelConfig
 from schemas.model_config import CausalTransformerModel, CnnModel, CustomModel, FtTransformerModel, LinearModel, LossConfig, MlpModel, Model, ResMlpModel
 from schemas.optimizer_config import AdamConfig, AdamWConfig, ModuleRule, Optimizer, SgdConfig
 from schemas.schedule_config import (
@@ -78,6 +80,7 @@ __all__ = [
     "GroupSplit",
     "GroupTimeSplit",
     "Kind",
+    "LabelConfig",
     "LinearModel",
     "LossConfig",
     "LossScaleConfig",
@@ -203,10 +206,26 @@ METRICS: dict[str, dict[str, bool]] = {  # task -> metric -> greater is better
     "binary": {"auroc": True, "pr_auc": True, "log_loss": False, "brier": False, "accuracy": True, "balanced_accuracy": True, "f1": True},
     "multiclass": {"macro_f1": True, "accuracy": True, "balanced_accuracy": True, "log_loss": False},
     "regression": {"rmse": False, "mae": False, "r2": True},
+    "multilabel": {"macro_auroc": True, "macro_pr_auc": True, "log_loss": False},
+    "multitask": {"unexplained": False},  # and <label>/<metric> of each label, see Declaration.metrics
     "causal_lm": {"loss": False, "perplexity": False, "bits_per_character": False, "accuracy": True},
 }
-DEFAULT_METRIC = {"binary": "auroc", "multiclass": "macro_f1", "regression": "rmse", "causal_lm": "loss"}
-TASK_LOSSES = {"binary": ("bce",), "multiclass": ("cross_entropy",), "regression": ("mse", "mae", "huber"), "causal_lm": ("cross_entropy",)}
+DEFAULT_METRIC = {
+    "binary": "auroc",
+    "multiclass": "macro_f1",
+    "regression": "rmse",
+    "multilabel": "macro_auroc",
+    "multitask": "unexplained",
+    "causal_lm": "loss",
+}
+TASK_LOSSES = {
+    "binary": ("bce",),
+    "multiclass": ("cross_entropy",),
+    "regression": ("mse", "mae", "huber"),
+    "multilabel": ("masked_bce",),
+    "multitask": ("weighted_sum",),
+    "causal_lm": ("cross_entropy",),
+}
 
 
 class Declaration(Section):
@@ -239,7 +258,13 @@ class Declaration(Section):
     @property
     def greater_is_better(self) -> bool:
         """Direction of `metric`."""
-        return METRICS[self.task.kind][self.metric]
+        return self.metrics[self.metric]
+
+    @property
+    def metrics(self) -> dict[str, bool]:
+        """Every metric of the task, and whether greater is better; of a multitask task also `<label>/<metric>`."""
+        each = self.task.labels.items() if self.task.kind == "multitask" else ()
+        return METRICS[self.task.kind] | {f"{name}/{metric}": greater for name, label in each for metric, greater in METRICS[label.kind].items()}
 
     @property
     def loss_kind(self) -> str:
@@ -256,8 +281,8 @@ class Declaration(Section):
 
     @model_validator(mode="after")
     def _roles_fit_split(self) -> Declaration:
-        if self.task.kind != "causal_lm" and len(self.data.named("label")) != 1:
-            raise ValueError(f"data.columns must declare exactly one column with role label, got {list(self.data.named('label'))}")
+        if self.task.kind != "causal_lm":
+            check_labels(self.data, self.task, self.split.kind)
         for role in ("time", "weight", "split"):
             if len(self.data.named(role)) > 1:
                 raise ValueError(f"data.columns declares several columns with role {role}: {list(self.data.named(role))}; keep one")
@@ -283,18 +308,12 @@ class Declaration(Section):
 
     @model_validator(mode="after")
     def _loss_and_metrics_fit_task(self) -> Declaration:
-        known = METRICS[self.task.kind]
-        if self.loss.kind != "auto" and self.loss.kind not in TASK_LOSSES[self.task.kind]:
-            raise ValueError(f"loss.kind {self.loss.kind!r} does not fit task {self.task.kind!r}; use one of {list(TASK_LOSSES[self.task.kind])}")
-        if self.loss.class_weights == "balanced" and self.task.kind == "regression":
-            raise ValueError("loss.class_weights needs a classification task")
-        if self.loss.label_smoothing and self.task.kind != "multiclass":
-            raise ValueError("loss.label_smoothing needs a multiclass task")
+        check_loss(self.loss, self.task, TASK_LOSSES[self.task.kind])
         for where, metric in [
             ("train.metric", self.train.metric),
             ("register.metric", self.register_.metric),
             *[("register.thresholds", m) for m in self.register_.thresholds],
         ]:
-            if metric is not None and metric not in known:
-                raise ValueError(f"{where}: unknown metric {metric!r} for task {self.task.kind!r}; use one of {list(known)}")
+            if metric is not None and metric not in self.metrics:
+                raise ValueError(f"{where}: unknown metric {metric!r} for task {self.task.kind!r}; use one of {list(self.metrics)}")
         return self

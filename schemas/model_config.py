@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
+from schemas.label_config import ClassWeights, PosWeight
 from schemas.section import Section
 
 
@@ -110,6 +111,11 @@ class LossConfig(Section):
     """The training loss; `auto` takes the one that suits the task."""
 
     kind: Literal["auto", "cross_entropy", "bce", "mse", "mae", "huber"] = "auto"
-    class_weights: Literal["none", "balanced"] = Field("none", description="balanced: weights n / (classes * count), fitted on train.")
-    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    class_weights: Literal["none", "balanced"] | ClassWeights = Field(
+        "none", description="Weight of each class in the mean. balanced: n / (classes * count), fitted on train; or class to weight, others 1: {rare: 5}."
+    )
+    pos_weight: PosWeight = Field(
+        "none", description="Factor on the loss of positives (binary labels), the divisor unchanged. balanced: negatives / positives, fitted on train by label."
+    )
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="Share of each label that is spread over all classes (multiclass labels).")
     delta: float = Field(1.0, gt=0, description="Where Huber turns linear, in units of the scaled label.")

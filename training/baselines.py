@@ -26,7 +26,8 @@ from training import ngrams
 from training.data.shards import load_arrays
 from training.metrics import Metrics, compute_predictions, targets
 from training.models.shape import FIRST_VALUE
-from training.report_format import METRIC_NAMES, number
+from training.report_format import metric_name, number
+from training.targets import Target, targets_of
 
 Arrays = dict[str, np.ndarray]
 Predict = Callable[[Arrays], np.ndarray]
@@ -58,8 +59,8 @@ def baseline_metrics(declaration: Declaration, statistics: Statistics, arrays: A
     """
     data = load_arrays(arrays.side(side))
     target, weight = targets(declaration, statistics, data["label"]), data.get("weight")
-    found = baseline_predictions(declaration, statistics, arrays, side)
-    return {name: compute_predictions(declaration.task.kind, p, target, weight) for name, p in found.items()}
+    found, labels = baseline_predictions(declaration, statistics, arrays, side), targets_of(declaration, statistics)
+    return {name: compute_predictions(declaration.task.kind, p, target, weight, labels) for name, p in found.items()}
 
 
 def baseline_predictions(declaration: Declaration, statistics: Statistics, arrays: ArraysRef, side: SplitName = "test") -> dict[str, np.ndarray]:
@@ -120,9 +121,25 @@ def _weight(arrays: Arrays, rows: slice) -> np.ndarray | None:
 
 
 def _fit(name: str, declaration: Declaration, statistics: Statistics, train: Arrays, val: Arrays) -> Predict:
-    """The named baseline; the constant where the rows that it would be fitted on hold one class only."""
+    """The named baseline; the constant where the rows that it would be fitted on hold one class only.
+
+    Of several labels one for each, fitted on the rows that know it.
+    """
+    if statistics.labels:
+        labels = targets_of(declaration, statistics)
+        fitted = [_fit(name, t.declaration, t.statistics, _known(train, i, t), _known(val, i, t, train)) for i, t in enumerate(labels)]
+        return lambda rows: np.concatenate([t.stored(predict(rows)) for t, predict in zip(labels, fitted, strict=True)], axis=1)
     label = train["label"][_first_rows(statistics, MAX_LINEAR_VALUES)]
     return _FITTERS[name if (label != label[0]).any() else "constant"](declaration, statistics, train, val)
+
+
+def _known(arrays: Arrays, index: int, label: Target, otherwise: Arrays | None = None) -> Arrays:
+    """The rows whose label is known, within the most that a baseline is fitted on, with this label alone; of `otherwise` where there are none."""
+    rows = np.flatnonzero(~np.isnan(arrays["label"][:, index]))[_first_rows(label.statistics, MAX_TREE_VALUES)]
+    if not len(rows) and otherwise is not None:
+        return _known(otherwise, index, label)
+    values = arrays["label"][rows, index]
+    return {name: array[rows] for name, array in arrays.items()} | {"label": values if label.kind == "regression" else values.astype(np.int64)}
 
 
 def _constant(declaration: Declaration, statistics: Statistics, train: Arrays, val: Arrays) -> Predict:
@@ -210,7 +227,7 @@ def verdict(
     metric = declaration.metric
     found = metrics[metric]
     if found.value is None:
-        return False, f"{METRIC_NAMES[metric]} is not defined on these rows, so nothing shows skill; take a test side with more rows or both classes."
+        return False, f"{metric_name(metric)} is not defined on these rows, so nothing shows skill; take a test side with more rows or both classes."
     standing = {b: _standing(declaration, found, values.get(metric), (differences or {}).get(b)) for b, values in baselines.items()}
     return _has_skill(standing), _sentence(declaration, found, {b: baselines[b].get(metric) for b in baselines}, standing)
 
@@ -242,7 +259,7 @@ def _sentence(declaration: Declaration, found: Interval, values: dict[str, float
         if wanted in standing.values()
     ]
     compared = ", ".join(parts) or "not compared with any baseline"
-    name = METRIC_NAMES[declaration.metric]
+    name = metric_name(declaration.metric)
     return f"The network's {name} {number(found.value)}{bounds} is {compared}{_advice(declaration, values, standing)}."
 
 

@@ -55,8 +55,7 @@ def overfit(network: nn.Module, declaration: Declaration, statistics: Statistics
     those alone is a warning (a small network, or inputs that barely differ). A linear model is tried on at most half as many rows as it has inputs, because more need
     not be linearly separable.
     """
-    plain = declaration.model_copy(update={"loss": declaration.loss.model_copy(update={"label_smoothing": 0.0, "class_weights": "none"})})
-    loss, deadline = make_loss(plain, statistics), time.monotonic() + MAX_SECONDS
+    loss, deadline = make_loss(unweighted(declaration), statistics), time.monotonic() + MAX_SECONDS
     most, *fewer = _attempts(declaration, shape, len(probe))
     curve = best = learn(network, loss, probe.first(most[0]), shape.outputs, most[1], deadline)
     for rows, lr in fewer:
@@ -65,6 +64,13 @@ def overfit(network: nn.Module, declaration: Declaration, statistics: Statistics
         curve = learn(network, loss, probe.first(rows), shape.outputs, lr, deadline)
     shown = curve if curve.reached else best
     return _judge(declaration, probe, shown), shown.losses
+
+
+def unweighted(declaration: Declaration) -> Declaration:
+    """The declaration without label smoothing, class weights and positive weights."""
+    loss = declaration.loss.model_copy(update={"label_smoothing": 0.0, "class_weights": "none", "pos_weight": "none"})
+    labels = {name: label.model_copy(update={"pos_weight": None}) for name, label in declaration.task.labels.items()}
+    return declaration.model_copy(update={"loss": loss, "task": declaration.task.model_copy(update={"labels": labels})})
 
 
 def _attempts(declaration: Declaration, shape: ModelShape, available: int) -> tuple[tuple[int, float], ...]:
@@ -119,12 +125,21 @@ def without_dropout(network: nn.Module) -> nn.Module:
 
 def constant_loss(loss: Loss, label: Tensor, outputs: int) -> float:
     """Mean loss of the best constant scores on these labels: their shares as log odds, or their mean."""
-    if label.dtype.is_floating_point:
-        scores = label.mean().reshape(1, 1)
+    if loss.targets:
+        each = [label[~label[:, i].isnan(), i] for i in range(label.shape[1])]
+        parts = [constant_scores(y if t.kind == "regression" else y.long(), t.width) for t, y in zip(loss.targets, each, strict=True)]
+        scores = torch.cat(parts, dim=1)
     else:
-        counts = torch.bincount(label, minlength=max(2, outputs)).float().clamp(min=1e-3).log()
-        scores = (counts[1] - counts[0]).reshape(1, 1) if outputs == 1 else counts.reshape(1, -1)
+        scores = constant_scores(label, outputs)
     return float(loss.per_row(scores.expand(len(label), -1), label).mean())
+
+
+def constant_scores(label: Tensor, outputs: int) -> Tensor:
+    """Scores [1, K] of the best constant prediction of one label [B]; 0 where there is none."""
+    if label.dtype.is_floating_point:
+        return (label.mean() if len(label) else label.sum()).reshape(1, 1)
+    counts = torch.bincount(label, minlength=max(2, outputs)).float().clamp(min=1e-3).log()
+    return (counts[1] - counts[0]).reshape(1, 1) if outputs == 1 else counts.reshape(1, -1)
 
 
 def _eval_loss(student: nn.Module, loss: Loss, probe: Probe) -> float:
@@ -176,7 +191,7 @@ def _diagnose(declaration: Declaration, probe: Probe, curve: Curve) -> tuple[str
             "All rows get the same scores: the inputs do not reach the output.",
             "follow one input through forward; look for a dead activation or an input that is multiplied by 0",
         )
-    if declaration.task.kind == "binary" and within:
+    if declaration.task.kind in ("binary", "multilabel") and within:
         return "All scores lie between 0 and 1: a sigmoid in the model.", "return log odds; the loss applies the sigmoid"
     if declaration.task.kind == "multiclass" and within and torch.allclose(scores.sum(1), torch.ones(len(scores)), atol=1e-3):
         return "Each row's scores add up to 1: a softmax in the model.", "return logits; the loss applies the softmax"

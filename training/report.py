@@ -18,6 +18,7 @@ from schemas.config import Declaration
 from schemas.digest import write_atomic
 from schemas.records import EvaluationReport, FileRef, GateReport, PreflightReport, Prepared, Record, Registered, TrainReport
 from training import report_appendix as appendix
+from training import report_labels as labels
 from training import report_sections as sections
 from training.report_blocks import Block, Section, Tone
 from training.report_curves import read_history
@@ -106,7 +107,7 @@ def report_sections(inputs: ReportInputs) -> tuple[Section, ...]:
     """The sections after the headline, in the order a reader asks."""
     declaration, prepared, train, test = inputs.declaration, inputs.prepared, inputs.train, inputs.test
     sides, history = read_sides(prepared), read_history(inputs.metrics_path)
-    predictions = document_blocks(test) if prepared.statistics.tokens else appendix.prediction_blocks(test, prepared, read_predictions(test, prepared))
+    predictions = _prediction_blocks(test, prepared)
     parts: tuple[tuple[str, str, str, list[Block]], ...] = (
         (
             "metrics",
@@ -131,6 +132,13 @@ def report_sections(inputs: ReportInputs) -> tuple[Section, ...]:
         ),
     )
     return tuple(Section(anchor, title, question, tuple(blocks)) for anchor, title, question, blocks in parts)
+
+
+def _prediction_blocks(test: EvaluationReport, prepared: Prepared) -> list[Block]:
+    """The scored rows, documents or labels."""
+    if prepared.statistics.tokens:
+        return document_blocks(test)
+    return labels.prediction_blocks(test) if test.by_label else appendix.prediction_blocks(test, prepared, read_predictions(test, prepared))
 
 
 # ----------------------------------------------------------------------------------------- headline

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from schemas.config import Declaration
 from schemas.records import EvaluationReport, PreflightReport, Prepared, Registered, Statistics, TableSpec, TrainReport, digest_of
-from training import report_plots
+from training import report_labels, report_plots
 from training import report_prediction_plots as prediction_plots
 from training.report_blocks import Badge, Block, Code, Facts, Gallery, Heading, Matrix, Table, Words, checks, table
 from training.report_data import Ints, Predictions
@@ -197,6 +197,8 @@ def _tensor_table(fitted: Statistics) -> Table:
 
 
 def _label_table(fitted: Statistics) -> Table:
+    if fitted.labels:
+        return report_labels.statistics_table(fitted)
     if not fitted.classes:
         rows = [["mean on train", number(fitted.label_mean)], ["standard deviation on train", number(fitted.label_std)]]
         rows += [["subtracted before training", number(fitted.target_center)], ["then divided by", number(fitted.target_scale)]]

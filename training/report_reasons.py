@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from schemas.config import ColumnConfig, Declaration
+from schemas.config import ColumnConfig, Declaration, LabelConfig
 from schemas.records import Prepared
 from training.provenance import masked
 from training.report_format import duration, plain, show
@@ -23,6 +23,8 @@ REASONS: dict[str, str] = {
     "data.filter": "Every row is used.",
     "data.null_labels": "A row without a label is a mistake until someone says that it may be dropped.",
     "task.positive": "The larger of the two values is the positive class (1 of 0/1, yes of no/yes).",
+    "task.ignore": "Every value of the label is taken at its word; only a null is unknown.",
+    "task.labels": "Each label is binary, its larger value is positive, and all count alike.",
     "split.seed": "Any fixed number; another one deals the keys anew and gives another estimate of the same thing.",
     "split.fractions.train": "Most rows train; enough stay aside to choose and to test.",
     "split.fractions.val": "Enough rows to choose the best step without noise deciding.",
@@ -76,6 +78,9 @@ REASONS: dict[str, str] = {
     "loss.kind=causal_lm": "Cross-entropy of each token over the vocabulary: a proper score, so that its minimum is the true distribution.",
     "loss.kind=multiclass": "Cross-entropy over the classes: a proper score, so that its minimum is the true probabilities.",
     "loss.kind=regression": "The mean squared error agrees with RMSE, the metric that chooses the weights; its minimum is the mean.",
+    "loss.kind=multilabel": "Cross-entropy of each yes/no label, averaged over the labels that are known; unknown ones are masked.",
+    "loss.kind=multitask": "The weighted sum of each label's own mean loss, over the rows that know it.",
+    "loss.pos_weight": "None: a weight on positives would distort the probabilities. Ranking metrics do not need it.",
     "loss.class_weights": "None: weights would distort the probabilities. Ranking metrics do not need them.",
     "loss.class_weights=multiclass": "None: weights would distort the probabilities. Declare balanced where rare classes matter more than calibration.",
     "loss.label_smoothing": "None: labels are taken at their word and probabilities stay calibrated.",
@@ -115,6 +120,8 @@ REASONS: dict[str, str] = {
     "train.batch_size=causal_lm": "Some thousand tokens a step: each row is a whole sequence. It counts the rows over all ranks, so that ranks do not change the result.",
     "train.metric=causal_lm": "Loss per token is what is trained for; perplexity puts weights in the same order.",
     "train.metric=regression": "RMSE is in the label's units and is what the squared loss trains for.",
+    "train.metric=multilabel": "The mean AUROC over labels: each counts alike, common or rare, and none needs a threshold.",
+    "train.metric=multitask": "What is left unexplained of each label (log loss over entropy, squared error over variance), averaged by their weights: without unit, so that kinds can be added.",
     "train.patience": "So many evaluations without improvement are more than noise; the best weights are restored.",
     "train.min_delta": "Any improvement counts.",
     "train.checkpoint_every": "At each evaluation: a killed run repeats at most the steps since the last one.",
@@ -136,8 +143,10 @@ REASONS: dict[str, str] = {
 HIDDEN_UNLESS: dict[str, str] = {  # settings that are shown only for this loss, task or clip
     "loss.delta": "huber",
     "loss.label_smoothing": "multiclass",
+    "loss.pos_weight": "binary",
+    "task.labels": "several",
     "loss.class_weights": "classes",
-    "task.positive": "binary",
+    "task.positive": "one binary label",
     "normalize": "features",
     "normalize.target": "regression",
     "checks.constant_features": "features",
@@ -192,17 +201,24 @@ def reason(path: str, declaration: Declaration) -> str:
 
 
 def _traits(declaration: Declaration, source_format: str) -> set[str]:
-    classes = {"classes"} if declaration.task.kind not in ("regression", "causal_lm") else set()
-    features = {"features"} if declaration.task.kind != "causal_lm" else set()
+    task = declaration.task
+    kinds = {label.kind for label in task.labels.values()} if task.kind == "multitask" else {"binary" if task.kind == "multilabel" else task.kind}
+    classes = {"classes"} if kinds & {"binary", "multiclass"} else set()
+    several = {"several"} if task.has_several else {f"one {task.kind} label"}
+    features = {"features"} if task.kind != "causal_lm" else set()
     clipped = {"clipped"} if declaration.train.clip != "none" else set()
-    return {declaration.task.kind, declaration.loss_kind, source_format} | classes | features | clipped
+    huber = {"huber"} if any(label.loss == "huber" for label in task.labels.values()) else set()
+    return {declaration.loss_kind, source_format} | kinds | several | classes | features | huber | clipped
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Dotted paths of all values that are no section, without `data.columns`; an empty mapping is a value."""
     if path == "data.columns":
         return
-    if isinstance(value, dict) and value:
+    if path.startswith("task.labels."):  # one line for each label
+        declared = LabelConfig.model_validate(value)
+        yield path, {"kind": declared.kind} | declared.model_dump(mode="json", exclude_defaults=True)
+    elif isinstance(value, dict) and value:
         for key, inner in value.items():
             yield from _leaves(inner, f"{path}.{key}" if path else str(key))
     else:

@@ -7,7 +7,8 @@ MLflow ships and runs this very file with the model (models from code), so it im
 that made it. Load it with `mlflow.pyfunc.load_model("models:/NAME@champion")` and call `predict(frame)`.
 
 Raw named columns in, in any order, extra ones ignored. A frame out: `prediction` in the units of the label or
-one of its own class values, and for classes `probability_<class>`. Never guesses: a missing column, a null where
+one of its own class values, and for classes `probability_<class>`; of several labels `prediction_<label>` and, for
+classes, `probability_<label>` (of the positive class) or `probability_<label>_<class>`. Never guesses: a missing column, a null where
 training had none, an infinite number or text among numbers is refused with its column and rows.
 N rows, D numeric columns, C categorical columns or classes.
 """
@@ -53,7 +54,7 @@ def read_spec(path: str | Path) -> dict[str, Any]:
     spec = json.loads(Path(path).read_text(encoding="utf-8"))
     if not isinstance(spec, dict) or spec.get("format") != FORMAT:
         raise ValueError(f"{path}: expected a model spec of format {FORMAT}, got {spec.get('format') if isinstance(spec, dict) else type(spec).__name__!r}")
-    return spec
+    return {"labels": [], **spec}  # absent from models of earlier versions, which have one label
 
 
 def load_program(path: str | Path, spec: dict[str, Any]) -> Program:
@@ -258,12 +259,38 @@ def predict(spec: dict[str, Any], program: Program, frame: pd.DataFrame, derive:
         ValueError: see `inputs`.
     """
     batch = inputs(spec, frame, derive)
+    if spec["labels"]:
+        width = sum(max(1, len(label["probabilities"])) for label in spec["labels"])
+        return pd.DataFrame(several(spec, run(program, batch) if len(frame) else np.empty((0, width))), index=frame.index)
     if spec["task"] == "regression":
         return pd.DataFrame({"prediction": run(program, batch) if len(frame) else np.empty(0)}, index=frame.index)
     found = run(program, batch) if len(frame) else np.empty((0, len(spec["classes"])))
     label = pd.array(spec["classes"]).take(found.argmax(axis=1))
     columns = {name: found[:, position] for position, name in enumerate(spec["probability_columns"])}
     return pd.DataFrame({"prediction": label.astype(spec["class_dtype"]), **columns}, index=frame.index)
+
+
+def several(spec: dict[str, Any], found: np.ndarray) -> dict[str, Any]:
+    """The program's outcome [N, K] on several labels as named columns: of each label the class or value, then its probabilities."""
+    columns: dict[str, Any] = {}
+    start = 0
+    for label in spec["labels"]:
+        own = found[:, start : start + max(1, len(label["probabilities"]))]
+        start += own.shape[1]
+        if label["kind"] == "regression":
+            columns[label["prediction"]] = own[:, 0]
+            continue
+        chosen = own.argmax(axis=1) if label["kind"] == "multiclass" else (own[:, 0] > 0.5).astype(np.int64)
+        columns[label["prediction"]] = pd.array(label["classes"]).take(chosen).astype(label["class_dtype"])
+        columns |= {name: own[:, position] for position, name in enumerate(label["probabilities"])}
+    return columns
+
+
+def output_columns(spec: dict[str, Any]) -> list[str]:
+    """Names of the predicted columns, in their order."""
+    if spec["labels"]:
+        return [name for label in spec["labels"] for name in (label["prediction"], *label["probabilities"])]
+    return ["prediction", *spec["probability_columns"]]
 
 
 def logits_of(program: Program) -> Callable[[np.ndarray], np.ndarray]:

@@ -10,6 +10,8 @@ from mlflow.models import ModelSignature
 from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import AnyType
 
+from training.serving import output_columns
+
 OUTPUT_TYPES = {"bool": "boolean", "int64": "long", "float64": "double", "str": "string"}
 
 
@@ -29,8 +31,9 @@ def signature(spec: dict[str, Any]) -> ModelSignature:
     """
     if "text" in spec:
         return _text_signature(spec)
-    outputs = [ColSpec(OUTPUT_TYPES[spec["class_dtype"]] if spec["classes"] else "double", "prediction")]
-    outputs += [ColSpec("double", name) for name in spec["probability_columns"]]
+    labels = spec["labels"] or [{**spec, "prediction": "prediction", "probabilities": spec["probability_columns"]}]
+    kinds = {label["prediction"]: OUTPUT_TYPES[label["class_dtype"]] for label in labels if label["classes"]}
+    outputs = [ColSpec(kinds.get(name, "double"), name) for name in output_columns(spec)]
     return ModelSignature(inputs=Schema([ColSpec(AnyType(), name) for name in input_columns(spec)]), outputs=Schema(outputs))
 
 

@@ -111,16 +111,16 @@ def plan(number: int, setup: str, aim: str, dice: random.Random, reference: Refe
     if aim == "checkpoint.old_moved":  # a checkpoint is replaced only where the run died between the best weights and the whole state
         trial.kills = [Kill("point", "evaluation.best_saved:1"), Kill("point", f"{aim}:1")]
     else:
-        trial.kills = [_at_point(aim, 1.0, dice) if aim else _at_moment(dice, reference)]
+        trial.kills = [_at_point(setup, aim, 1.0, dice) if aim else _at_moment(dice, reference)]
     for _ in range(dice.choice((0, 0, 1, 1, 2)) if len(trial.kills) == 1 else dice.choice((0, 1))):
-        trial.kills.append(_at_point(dice.choice(points_of(setup)), 0.3, dice) if dice.random() < 0.5 else _at_moment(dice, reference))
+        trial.kills.append(_at_point(setup, dice.choice(points_of(setup)), 0.3, dice) if dice.random() < 0.5 else _at_moment(dice, reference))
     return trial
 
 
-def _at_point(point: str, share: float, dice: random.Random) -> Kill:
+def _at_point(setup: str, point: str, share: float, dice: random.Random) -> Kill:
     family = point.split(".", maxsplit=1)[0]
     most = MOST_HITS.get(point, MOST_HITS.get(family, 1)) if point not in ("checkpoint.old_moved", "finish.result_written") else 1
-    rank = dice.choice(("", ":0", ":1")) if family in EVERY_RANK else ""
+    rank = dice.choice(("", ":0", ":1")) if family in EVERY_RANK and 1 not in WORLDS[setup] else ""
     return Kill("point", f"{point}:{dice.randint(1, max(1, int(most * share)))}{rank}")
 
 
