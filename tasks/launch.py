@@ -24,6 +24,7 @@ from schemas.config import Declaration
 from schemas.errors import LaunchError, TrainingError
 from schemas.records import RunSpec, TrainReport
 from tasks.say import bar, say
+from training.boards import FOLDER, Board
 from training.nodes import Node, announce, own_address, withdraw
 from training.torchrun import command, failure, forget_causes, start, stop
 from training.tracking import Tracker
@@ -104,17 +105,22 @@ def _written(run_dir: Path) -> int:
 
 
 def _watch(process: subprocess.Popen[bytes], metrics: Path, declaration: Declaration, tracker: Tracker) -> None:
-    """Until the program ends: progress for a person, metrics to MLflow every few seconds."""
+    """Until the program ends: progress for a person, metrics to MLflow (and TensorBoard) every few seconds."""
     tail, sent, last = Tail(metrics), 0, time.monotonic()
+    board = Board(metrics, metrics.parent / FOLDER) if declaration.tracking.tensorboard else None
     with bar("train") as progress:
         while process.poll() is None:
             time.sleep(POLL_SECONDS)
             _progress(tail, declaration, progress)
             if metrics.exists() and time.monotonic() - last > FORWARD_SECONDS:
                 sent, last = tracker.forward_metrics(metrics, sent), time.monotonic()
+                if board:
+                    board.forward()
         _progress(tail, declaration, progress)
     if metrics.exists():
         tracker.forward_metrics(metrics, sent)
+    if board:
+        board.close()
 
 
 class Tail:
