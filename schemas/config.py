@@ -200,6 +200,7 @@ class TrackingConfig(Section):
     uri: str | None = Field(None, description="MLflow tracking URI. Default: MLFLOW_TRACKING_URI, else a SQLite file in the Bulkhead home.")
     experiment: str | None = Field(None, description="Default: the declaration's name.")
     tags: dict[str, str] = Field(default_factory=dict)
+    tensorboard: bool = Field(False, description="Also write the metrics as TensorBoard scalars to RUN_DIR/tensorboard; needs the extra `tensorboard`.")
 
 
 METRICS: dict[str, dict[str, bool]] = {  # task -> metric -> greater is better

@@ -31,7 +31,11 @@ class TrainConfig(Section):
     batch_size: int = Field(256, ge=1, description="Rows of one optimizer step over all ranks.")
     micro_batch_size: int | None = Field(None, ge=1, description="Rows of one forward pass on one rank; smaller ones accumulate. Default: batch_size / ranks.")
     drop_last: bool = Field(False, description="Leave out the last, smaller batch of an epoch.")
-    ranks: int = Field(1, ge=1, description="Processes of the torchrun launch.")
+    ranks: int = Field(1, ge=1, description="Processes of the torchrun launch, over all machines.")
+    nodes: int = Field(1, ge=1, description="Machines that share the ranks evenly; the others take part with `bulkhead join RUN_DIR`.")
+    rendezvous: str | None = Field(
+        None, pattern=r"^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$", description="host:port of the first machine, where the machines find each other."
+    )
     threads: int | None = Field(None, ge=1, description="CPU threads of each rank. Default: cores / ranks.")
     device: Literal["auto", "cpu", "cuda"] = "auto"
     parallel: Literal["ddp", "fsdp"] = Field(
@@ -66,6 +70,14 @@ class TrainConfig(Section):
     def _ranks_fit(self) -> TrainConfig:
         if self.batch_size < self.ranks:
             raise ValueError(f"batch_size {self.batch_size} is smaller than ranks {self.ranks}: each rank needs a row; raise batch_size or lower ranks")
+        return self
+
+    @model_validator(mode="after")
+    def _nodes_fit(self) -> TrainConfig:
+        if self.ranks % self.nodes:
+            raise ValueError(f"ranks {self.ranks} cannot be shared evenly by nodes {self.nodes}: ranks counts the processes of all machines")
+        if (self.nodes > 1) != (self.rendezvous is not None):
+            raise ValueError(f"nodes {self.nodes} with rendezvous {self.rendezvous!r}: several machines need an address where they meet, one needs none")
         return self
 
     @model_validator(mode="after")
