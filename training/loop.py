@@ -307,6 +307,7 @@ class Trainer:
         return self.parallel.any(self.stop.requested)
 
     def _measure(self, val: np.ndarray, train: np.ndarray) -> Values:
+        reach("evaluation.measuring")
         figures: Values = {"train/loss": self.state.loss_sum / max(self.state.weight_sum, np.finfo(float).tiny)}
         return figures | self.validation.measure(val, train)
 
