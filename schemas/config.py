@@ -47,7 +47,7 @@ from schemas.split_config import (
     parse_duration,
 )
 from schemas.token_config import TokensConfig, conflicts, fill_defaults
-from schemas.train_config import AugmentConfig, LossScaleConfig, TrainConfig
+from schemas.train_config import AugmentConfig, LossScaleConfig, ProfileConfig, TrainConfig
 
 __all__ = [
     "DEFAULT_METRIC",
@@ -93,6 +93,7 @@ __all__ = [
     "Optimizer",
     "PlateauSchedule",
     "PredefinedSplit",
+    "ProfileConfig",
     "RandomSplit",
     "RegisterConfig",
     "ResMlpModel",

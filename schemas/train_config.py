@@ -24,6 +24,13 @@ class AugmentConfig(Section):
     shift: int = Field(0, ge=0, description="Move each image by up to so many pixels each way; what comes in repeats the edge.")
 
 
+class ProfileConfig(Section):
+    """A torch.profiler trace of some steps on rank 0."""
+
+    start: int = Field(10, ge=0, description="Steps made before the first one that is traced; the first ones of a run are slower.")
+    steps: int = Field(5, ge=1, le=1000, description="Steps traced; a trace takes about a megabyte for each.")
+
+
 class TrainConfig(Section):
     """The training loop."""
 
@@ -65,6 +72,8 @@ class TrainConfig(Section):
     checkpoint_every: int | None = Field(None, ge=1, description="Also save every so many optimizer steps. Default: at each evaluation only.")
     keep: int = Field(3, ge=2, description="Checkpoints kept besides the best.")
     log_every: int = Field(20, ge=1, description="Optimizer steps between two lines of step metrics.")
+
+    profile: ProfileConfig | None = Field(None, description="Trace some steps, e.g. {start: 10, steps: 5}, into RUN_DIR/profile.")
 
     @model_validator(mode="after")
     def _ranks_fit(self) -> TrainConfig:

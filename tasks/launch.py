@@ -29,6 +29,7 @@ from training.nodes import Node, announce, own_address, withdraw
 from training.torchrun import command, failure, forget_causes, start, stop
 from training.tracking import Tracker
 
+PROFILE = "profile"
 POLL_SECONDS = 0.25
 FORWARD_SECONDS = 3.0
 
@@ -51,6 +52,8 @@ def train_model(spec: RunSpec, run_dir: Path, tracker: Tracker) -> TrainReport:
     tracker.log_artifact(run_dir / "train.log")
     tracker.log_artifact(run_dir / "metrics.jsonl")
     tracker.log_record("train.json", report)
+    if (run_dir / PROFILE).is_dir():
+        tracker.log_folder(run_dir / PROFILE, PROFILE)
     say("train", f"{report.status} after {report.epochs} epochs, {report.steps:,} steps, {report.seconds:.1f} s, {report.rows_per_second:,.0f} rows/s")
     say("best", f"val {report.metric} {_number(report.best_metric)} at step {report.best_step:,}; model sha256 {report.model_sha256[:12]}")
     for note in report.instabilities:
