@@ -77,7 +77,7 @@ def launch(run_dir: Path, declaration: Declaration, tracker: Tracker) -> TrainRe
     """
     error_file = run_dir / "error.json"
     error_file.unlink(missing_ok=True)
-    before = _written(run_dir)
+    before = written(run_dir)
     with (run_dir / "train.log").open("ab") as log:
         process = subprocess.Popen(
             command(declaration.train.ranks, run_dir / "resolved.json", run_dir),
@@ -92,8 +92,18 @@ def launch(run_dir: Path, declaration: Declaration, tracker: Tracker) -> TrainRe
     except BaseException:
         stop(process)
         raise
-    if process.returncode != 0 and _written(run_dir) == before:
-        raise failure(run_dir, process.returncode)
+    return outcome(run_dir, process.returncode, before)
+
+
+def outcome(run_dir: Path, code: int, before: int) -> TrainReport:
+    """The result of a launch that ended with `code`, given when `result.json` was written before it.
+
+    Raises:
+        BulkheadError: the launch left no result of its own; of the class and with the cause of the rank that failed.
+        TrainingError: it was interrupted from outside.
+    """
+    if code != 0 and written(run_dir) == before:
+        raise failure(run_dir, code)
     report = _result(run_dir)
     if report.status == "interrupted":
         raise TrainingError(
@@ -102,7 +112,7 @@ def launch(run_dir: Path, declaration: Declaration, tracker: Tracker) -> TrainRe
     return report
 
 
-def _written(run_dir: Path) -> int:
+def written(run_dir: Path) -> int:
     """When `result.json` was written, 0 where there is none: an earlier, interrupted launch leaves one too."""
     path = run_dir / "result.json"
     return path.stat().st_mtime_ns if path.is_file() else 0
