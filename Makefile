@@ -6,7 +6,7 @@ CONFIG ?= examples/clinic_visits.yaml
 export BULKHEAD_HOME ?= $(CURDIR)/.bulkhead
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint types ui constraints clean
+.PHONY: help run test check lint types bench ui constraints clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,10 +35,13 @@ check: lint types ## lint, format, spelling and types
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/codespell schemas tasks flows training tests examples docs README.md CHANGELOG.md
+	$(BIN)/codespell schemas tasks flows training tests benchmarks examples docs README.md CHANGELOG.md
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
+
+bench: $(VENV)/.runtime ## measure the training loop against loops written by hand, and what a checkpoint costs (3 minutes)
+	@$(BIN)/python -m benchmarks.throughput
 
 ui: $(VENV)/.runtime ## open Prefect (http://127.0.0.1:4200) and MLflow (http://127.0.0.1:5000) over this folder's runs
 	@$(BIN)/bulkhead up

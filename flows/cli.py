@@ -36,6 +36,13 @@ def _declared_paths(incomplete: str) -> list[str]:
     return [f"{path}=" for path in value_paths() if path.startswith(incomplete)]
 
 
+def _resumable_runs(incomplete: str) -> list[str]:
+    """Tab-completion of runs that can be continued."""
+    from tasks.resume import unfinished_runs
+
+    return [run.started.run_id for run in unfinished_runs() if run.started.run_id.startswith(incomplete)]
+
+
 File = Annotated[Path, typer.Argument(help="The declaration, a YAML file.", metavar="FILE")]
 Overrides = Annotated[
     list[str] | None,
@@ -134,6 +141,77 @@ def train(file: File, overrides: Overrides = None, as_json: AsJson = False, debu
 
 
 @app.command()
+def resume(
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            help="Run directory, run id or MLflow run id; without it, the runs that can be resumed.", metavar="[RUN]", autocompletion=_resumable_runs
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Go on with a run that was interrupted, killed or failed, from its newest verified checkpoint."""
+    with _stated_errors(debug):
+        _environment(debug)
+        from tasks.resume import unfinished
+
+        if run is None:
+            _list_resumable(as_json)
+            return
+        if unfinished(run) is None:
+            return
+        from flows.resume import resume as flow
+        from flows.summary import RunSummary, print_summary
+
+        ended = flow(run=run)
+        if as_json:
+            _print_json(ended and ended.model_dump(mode="json"))
+        elif isinstance(ended, RunSummary):
+            print_summary(ended)
+
+
+@app.command()
+def join(
+    run_dir: Annotated[Path, typer.Argument(help="Run directory that the first machine named, on a shared file system.", metavar="RUN_DIR")],
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the first machine.", min=0)] = 900.0,
+    debug: Debug = False,
+) -> None:
+    """Take part in a run on several machines, on all but the first one."""
+    with _stated_errors(debug):
+        from tasks.join import join_run
+
+        code = join_run(run_dir, wait)
+    raise typer.Exit(code)
+
+
+@app.command()
+def replay(
+    run: Annotated[str, typer.Argument(help="Directory or id of a run that stopped because a step was not finite.", metavar="RUN_DIR")],
+    step: Annotated[int | None, typer.Option(help="Which of its dumped steps. Default: the last.")] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Make a step again that was not finite, on one process, and find where it began; exit code 0 if it is not finite again."""
+    with _stated_errors(debug):
+        from tasks.replay import lines, replay_step
+
+        report = replay_step(run, step)
+        _print_json(report.model_dump(mode="json")) if as_json else print("\n".join(lines(report)))
+    raise typer.Exit(0 if report.reproduced else 1)
+
+
+def _list_resumable(as_json: bool) -> None:
+    from tasks.resume import unfinished_runs
+
+    rows = [run.row for run in unfinished_runs()]
+    if as_json:
+        _print_json(rows)
+        return
+    print("\n".join("{run_id}  {name:<20} {state:<8} checkpoint at step {checkpoint_step:<7} {cause}".format_map(row) for row in rows) or "nothing to resume")
+
+
+@app.command()
 def evaluate(
     run_dir: Annotated[Path, typer.Argument(help="Run directory of a finished training.", metavar="RUN_DIR")],
     side: Annotated[Literal["test", "val"], typer.Option(help="Which rows.")] = "test",
@@ -165,6 +243,29 @@ def predict(
 
         rows = score(model_uri, source, target, tracking_uri)
         print(f"✓ {rows:,} rows → {target}", file=sys.stderr)
+
+
+@app.command()
+def sample(
+    target: Annotated[str, typer.Argument(help="Run directory, or a model such as models:/shakespeare@champion.", metavar="RUN_DIR|MODEL_URI")],
+    prompt: Annotated[str, typer.Option(help="What each text begins with.")] = "",
+    count: Annotated[int, typer.Option(min=1, help="How many texts.")] = 1,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens that are added.")] = 200,
+    temperature: Annotated[float, typer.Option(min=0, help="Below 1: likelier tokens; 0: always the likeliest.")] = 1.0,
+    top_k: Annotated[int, typer.Option(min=0, help="Only among so many likeliest tokens; 0: among all.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same texts.")] = 0,
+    tracking_uri: Annotated[str | None, typer.Option(help="Default: MLFLOW_TRACKING_URI, else the Bulkhead home's SQLite file.")] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Let a trained language model write; of SMILES also say how many are molecules."""
+    with _stated_errors(debug):
+        _environment(debug)
+        from flows.summary import print_samples
+        from tasks.sample import sample as write
+
+        made = write(target, prompt, count, tracking_uri, max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, seed=seed)
+        _print_json(made.model_dump(mode="json")) if as_json else print_samples(made)
 
 
 @app.command()
@@ -234,7 +335,10 @@ def _end_quietly() -> None:
 
 def main() -> None:
     """Entry point of the `bulkhead` command."""
+    from tasks.family import end_with_me
+
     atexit.register(_end_quietly)  # registered first, so it runs last
+    end_with_me()
     app()
 
 

@@ -8,7 +8,8 @@ from flows.prepare import prepare_data
 from flows.summary import RunSummary, summarise
 from flows.train import train_on
 from schemas.load import load_declaration
-from tasks.context import run_name, tracked
+from schemas.records import Prepared
+from tasks.context import RunContext, run_name, tracked
 from tasks.evaluate import evaluate_model
 from tasks.register import collect_evidence, export, judge_challenger, register_model
 from tasks.report import report_run
@@ -30,11 +31,16 @@ def pipeline(config_path: str, overrides: list[str] | None = None) -> RunSummary
     declaration = load_declaration(config_path, overrides or ())
     with tracked(declaration, "pipeline") as run:
         prepared = prepare_data(declaration)
-        spec, preflight, trained = train_on(prepared, run)
-        evaluated = evaluate_model(spec, trained, run.run_dir, "test")
-        exported = export(spec, trained, prepared, run)
-        gate = judge_challenger(spec, prepared, preflight, evaluated, exported, run)
-        evidence = collect_evidence(run, prepared, preflight, trained, exported, evaluated, gate)
-        registered = register_model(spec, prepared, exported, evidence, gate, run)
-        report = report_run(run, prepared, preflight, trained, evaluated, gate, registered)
-        return summarise(run, prepared, trained, evaluated, registered, report)
+        return complete(prepared, run)
+
+
+def complete(prepared: Prepared, run: RunContext) -> RunSummary:
+    """From prepared data to the report."""
+    spec, preflight, trained = train_on(prepared, run)
+    evaluated = evaluate_model(spec, trained, run.run_dir, "test")
+    exported = export(spec, trained, prepared, run)
+    gate = judge_challenger(spec, prepared, preflight, evaluated, exported, run)
+    evidence = collect_evidence(run, prepared, preflight, trained, exported, evaluated, gate)
+    registered = register_model(spec, prepared, exported, evidence, gate, run)
+    report = report_run(run, prepared, preflight, trained, evaluated, gate, registered)
+    return summarise(run, prepared, trained, evaluated, registered, report)

@@ -10,7 +10,7 @@ from schemas.config import Declaration
 from schemas.load import load_declaration
 from schemas.records import Prepared
 from tasks.context import run_name
-from tasks.prepared import bind
+from tasks.prepared import bind, require_same, require_same_source
 from tasks.source import fingerprint_source, validate_table
 from tasks.split import assert_disjoint, leakage_checks, split_rows
 from tasks.statistics import fit_statistics, materialise_arrays
@@ -32,14 +32,16 @@ def prepare(config_path: str, overrides: list[str] | None = None) -> Prepared:
     return prepare_data(load_declaration(config_path, overrides or ()))
 
 
-def prepare_data(declaration: Declaration) -> Prepared:
-    """The chain of preparation, in the order in which a row goes through it."""
+def prepare_data(declaration: Declaration, recorded: Prepared | None = None) -> Prepared:
+    """The chain of preparation, in the order in which a row goes through it; of a `recorded` one only the same again."""
     started = datetime.now(UTC)
     source = fingerprint_source(declaration)
+    require_same_source(source, recorded)
     validated = validate_table(source, declaration)
     split = split_rows(validated, declaration)
     disjoint = assert_disjoint(split, validated, declaration)
     leakage = leakage_checks(split, validated, declaration)
     statistics = fit_statistics(split.train, validated, declaration)
     arrays = materialise_arrays(split, validated, statistics, declaration)
-    return bind(source, validated, split, (disjoint, leakage), statistics, arrays, started)
+    prepared = bind(source, validated, split, (disjoint, leakage), statistics, arrays, started)
+    return require_same(prepared, recorded) if recorded else prepared

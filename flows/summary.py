@@ -6,7 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from schemas.records import EvaluationReport, Interval, Prepared, Record, Registered, TrainReport
+from schemas.records import EvaluationReport, Interval, Prepared, Record, Registered, SampleReport, TrainReport
 from tasks.context import RunContext
 
 
@@ -87,3 +87,11 @@ def print_summary(summary: RunSummary) -> None:
     print()
     for name, text in lines.items():
         print(f"  {name:<13} {text}")
+
+
+def print_samples(made: SampleReport) -> None:
+    """Print made-up texts on standard output, a line of dashes between them, and what was found of molecules on standard error."""
+    print("\n--------\n".join(made.texts))
+    if made.note:
+        shares = ", ".join(f"{name} {share:.1%}" for name, share in made.molecules.items())
+        print(f"\n  {shares + '; ' if shares else ''}{made.note}", file=sys.stderr)

@@ -11,9 +11,24 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
+from schemas.combinations import check_labels, check_loss
 from schemas.data_config import Column, ColumnConfig, CsvConfig, DataConfig, Kind, Role, TaskConfig
-from schemas.model_config import CnnModel, CustomModel, LinearModel, LossConfig, MlpModel, Model, ResMlpModel
-from schemas.optimizer_config import AdamWConfig, ConstantSchedule, Optimizer, PlateauSchedule, Schedule, SgdConfig, WarmupCosineSchedule
+from schemas.label_config import LabelConfig
+from schemas.model_config import CausalTransformerModel, CnnModel, CustomModel, FtTransformerModel, LinearModel, LossConfig, MlpModel, Model, ResMlpModel
+from schemas.optimizer_config import AdamConfig, AdamWConfig, ModuleRule, Optimizer, SgdConfig
+from schemas.schedule_config import (
+    ConstantSchedule,
+    CosineRestartsSchedule,
+    CosineSchedule,
+    ExponentialSchedule,
+    MultiStepSchedule,
+    OneCycleSchedule,
+    PlateauSchedule,
+    Schedule,
+    StepSchedule,
+    WarmupCosineSchedule,
+    WarmupLinearSchedule,
+)
 from schemas.section import Section
 from schemas.split_config import (
     GROUPED,
@@ -31,7 +46,8 @@ from schemas.split_config import (
     TimeSplit,
     parse_duration,
 )
-from schemas.train_config import AugmentConfig, LossScaleConfig, TrainConfig
+from schemas.token_config import TokensConfig, conflicts, fill_defaults
+from schemas.train_config import AugmentConfig, LossScaleConfig, ProfileConfig, TrainConfig
 
 __all__ = [
     "DEFAULT_METRIC",
@@ -39,34 +55,45 @@ __all__ = [
     "METRICS",
     "SPLITS",
     "TASK_LOSSES",
+    "AdamConfig",
     "AdamWConfig",
     "Allowance",
     "AugmentConfig",
     "Baseline",
+    "CausalTransformerModel",
     "ChecksConfig",
     "CnnModel",
     "Column",
     "ColumnConfig",
     "ColumnNormalize",
     "ConstantSchedule",
+    "CosineRestartsSchedule",
+    "CosineSchedule",
     "CsvConfig",
     "CustomModel",
     "DataConfig",
     "Declaration",
     "EvaluateConfig",
+    "ExponentialSchedule",
     "Fractions",
+    "FtTransformerModel",
     "GroupSplit",
     "GroupTimeSplit",
     "Kind",
+    "LabelConfig",
     "LinearModel",
     "LossConfig",
     "LossScaleConfig",
     "MlpModel",
     "Model",
+    "ModuleRule",
+    "MultiStepSchedule",
     "NormalizeConfig",
+    "OneCycleSchedule",
     "Optimizer",
     "PlateauSchedule",
     "PredefinedSplit",
+    "ProfileConfig",
     "RandomSplit",
     "RegisterConfig",
     "ResMlpModel",
@@ -76,15 +103,18 @@ __all__ = [
     "SgdConfig",
     "Split",
     "SplitName",
+    "StepSchedule",
     "StratifiedGroupSplit",
     "StratifiedSplit",
     "TaskConfig",
     "Threshold",
     "TimeCuts",
     "TimeSplit",
+    "TokensConfig",
     "TrackingConfig",
     "TrainConfig",
     "WarmupCosineSchedule",
+    "WarmupLinearSchedule",
     "parse_duration",
 ]
 
@@ -128,7 +158,7 @@ class NormalizeConfig(Section):
     columns: dict[str, ColumnNormalize] = Field(default_factory=dict, description="Exceptions by column.")
 
 
-Baseline = Literal["constant", "linear", "boosting"]
+Baseline = Literal["constant", "linear", "boosting", "unigram", "bigram", "5-gram"]
 
 
 class EvaluateConfig(Section):
@@ -137,7 +167,8 @@ class EvaluateConfig(Section):
     bootstrap: int = Field(500, ge=20, le=10_000, description="Resamples of the confidence intervals (by group where rows are grouped).")
     confidence: float = Field(0.95, gt=0.5, lt=1)
     baselines: tuple[Baseline, ...] = Field(
-        ("constant", "linear", "boosting"), description="Fitted on the same train rows and features, scored on the same test rows."
+        ("constant", "linear", "boosting"),
+        description="Fitted on the same train rows and features, scored on the same test rows. A language model has unigram, bigram and 5-gram instead.",
     )
 
 
@@ -170,15 +201,33 @@ class TrackingConfig(Section):
     uri: str | None = Field(None, description="MLflow tracking URI. Default: MLFLOW_TRACKING_URI, else a SQLite file in the Bulkhead home.")
     experiment: str | None = Field(None, description="Default: the declaration's name.")
     tags: dict[str, str] = Field(default_factory=dict)
+    tensorboard: bool = Field(False, description="Also write the metrics as TensorBoard scalars to RUN_DIR/tensorboard; needs the extra `tensorboard`.")
 
 
 METRICS: dict[str, dict[str, bool]] = {  # task -> metric -> greater is better
     "binary": {"auroc": True, "pr_auc": True, "log_loss": False, "brier": False, "accuracy": True, "balanced_accuracy": True, "f1": True},
     "multiclass": {"macro_f1": True, "accuracy": True, "balanced_accuracy": True, "log_loss": False},
     "regression": {"rmse": False, "mae": False, "r2": True},
+    "multilabel": {"macro_auroc": True, "macro_pr_auc": True, "log_loss": False},
+    "multitask": {"unexplained": False},  # and <label>/<metric> of each label, see Declaration.metrics
+    "causal_lm": {"loss": False, "perplexity": False, "bits_per_character": False, "accuracy": True},
 }
-DEFAULT_METRIC = {"binary": "auroc", "multiclass": "macro_f1", "regression": "rmse"}
-TASK_LOSSES = {"binary": ("bce",), "multiclass": ("cross_entropy",), "regression": ("mse", "mae", "huber")}
+DEFAULT_METRIC = {
+    "binary": "auroc",
+    "multiclass": "macro_f1",
+    "regression": "rmse",
+    "multilabel": "macro_auroc",
+    "multitask": "unexplained",
+    "causal_lm": "loss",
+}
+TASK_LOSSES = {
+    "binary": ("bce",),
+    "multiclass": ("cross_entropy",),
+    "regression": ("mse", "mae", "huber"),
+    "multilabel": ("masked_bce",),
+    "multitask": ("weighted_sum",),
+    "causal_lm": ("cross_entropy",),
+}
 
 
 class Declaration(Section):
@@ -191,6 +240,7 @@ class Declaration(Section):
     split: Split
     checks: ChecksConfig = ChecksConfig()
     normalize: NormalizeConfig = NormalizeConfig()
+    tokens: TokensConfig | None = Field(None, description="Of a language model alone; null for every other task.")
     model: Model = MlpModel()
     loss: LossConfig = LossConfig()
     optimizer: Optimizer = AdamWConfig()
@@ -210,7 +260,13 @@ class Declaration(Section):
     @property
     def greater_is_better(self) -> bool:
         """Direction of `metric`."""
-        return METRICS[self.task.kind][self.metric]
+        return self.metrics[self.metric]
+
+    @property
+    def metrics(self) -> dict[str, bool]:
+        """Every metric of the task, and whether greater is better; of a multitask task also `<label>/<metric>`."""
+        each = self.task.labels.items() if self.task.kind == "multitask" else ()
+        return METRICS[self.task.kind] | {f"{name}/{metric}": greater for name, label in each for metric, greater in METRICS[label.kind].items()}
 
     @property
     def loss_kind(self) -> str:
@@ -218,9 +274,17 @@ class Declaration(Section):
         return TASK_LOSSES[self.task.kind][0] if self.loss.kind == "auto" else self.loss.kind
 
     @model_validator(mode="after")
+    def _language_model(self) -> Declaration:
+        fill_defaults(self)
+        problem = next(conflicts(self), None)
+        if problem is not None:
+            raise ValueError(problem)
+        return self
+
+    @model_validator(mode="after")
     def _roles_fit_split(self) -> Declaration:
-        if len(self.data.named("label")) != 1:
-            raise ValueError(f"data.columns must declare exactly one column with role label, got {list(self.data.named('label'))}")
+        if self.task.kind != "causal_lm":
+            check_labels(self.data, self.task, self.split.kind)
         for role in ("time", "weight", "split"):
             if len(self.data.named(role)) > 1:
                 raise ValueError(f"data.columns declares several columns with role {role}: {list(self.data.named(role))}; keep one")
@@ -232,19 +296,26 @@ class Declaration(Section):
         return self
 
     @model_validator(mode="after")
+    def _momentum_can_cycle(self) -> Declaration:
+        if (
+            isinstance(self.schedule, OneCycleSchedule)
+            and self.schedule.cycle_momentum
+            and isinstance(self.optimizer, SgdConfig)
+            and not self.optimizer.momentum
+        ):
+            raise ValueError(
+                "schedule one_cycle cycles momentum, but optimizer.momentum is 0; set schedule.cycle_momentum: false, or give the optimizer momentum"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _loss_and_metrics_fit_task(self) -> Declaration:
-        known = METRICS[self.task.kind]
-        if self.loss.kind != "auto" and self.loss.kind not in TASK_LOSSES[self.task.kind]:
-            raise ValueError(f"loss.kind {self.loss.kind!r} does not fit task {self.task.kind!r}; use one of {list(TASK_LOSSES[self.task.kind])}")
-        if self.loss.class_weights == "balanced" and self.task.kind == "regression":
-            raise ValueError("loss.class_weights needs a classification task")
-        if self.loss.label_smoothing and self.task.kind != "multiclass":
-            raise ValueError("loss.label_smoothing needs a multiclass task")
+        check_loss(self.loss, self.task, TASK_LOSSES[self.task.kind])
         for where, metric in [
             ("train.metric", self.train.metric),
             ("register.metric", self.register_.metric),
             *[("register.thresholds", m) for m in self.register_.thresholds],
         ]:
-            if metric is not None and metric not in known:
-                raise ValueError(f"{where}: unknown metric {metric!r} for task {self.task.kind!r}; use one of {list(known)}")
+            if metric is not None and metric not in self.metrics:
+                raise ValueError(f"{where}: unknown metric {metric!r} for task {self.task.kind!r}; use one of {list(self.metrics)}")
         return self

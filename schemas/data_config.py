@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from schemas.label_config import METRIC_SAFE, Label, LabelConfig, Value
 from schemas.section import Section
 
 Role = Literal["id", "group", "time", "label", "weight", "split", "feature", "ignore"]
-Kind = Literal["auto", "numeric", "categorical", "tensor"]
+Kind = Literal["auto", "numeric", "categorical", "tensor", "text"]
 
 
 class ColumnConfig(Section):
     """One column: its role, and for a feature its kind and limits."""
 
     role: Role = Field("feature", description="What the column is; several columns may be `id` (composite) or `group`.")
-    kind: Kind = Field("auto", description="How a feature is read; `auto` goes by the column's type.")
+    kind: Kind = Field("auto", description="How a feature is read; `auto` goes by the column's type. text: the documents of a language model.")
     nullable: bool | None = Field(None, description="Nulls allowed. Default: yes for features, no for roles.")
     min: float | None = Field(None, description="Smallest value allowed.")
     max: float | None = Field(None, description="Largest value allowed.")
@@ -40,7 +42,7 @@ def _column_shorthand(value: Any) -> Any:
     """`age: numeric` means `{role: feature, kind: numeric}`; `pid: group` means `{role: group}`."""
     if not isinstance(value, str):
         return value
-    if value in ("numeric", "categorical", "auto"):
+    if value in ("numeric", "categorical", "text", "auto"):
         return {"role": "feature", "kind": value}
     return {"role": value}
 
@@ -67,7 +69,9 @@ class DataConfig(Section):
     csv: CsvConfig = CsvConfig()
     derive: dict[str, str] = Field(default_factory=dict, description='New columns as SQL expressions over the row, e.g. {late: "delay > 30"}.')
     filter: str | None = Field(None, description="SQL condition; rows for which it is not true are left out and counted.")
-    null_labels: Literal["refuse", "drop"] = Field("refuse", description="Rows without a label: refuse the table, or drop and count them.")
+    null_labels: Literal["refuse", "drop"] = Field(
+        "refuse", description="Rows without a label (of several labels: with none at all): refuse the table, or drop and count them."
+    )
     columns: dict[str, Column] = Field(
         description="Column name or pattern (`X*`) to its role or kind; the first match counts, exact names before patterns. A column that nothing matches is refused."
     )
@@ -91,13 +95,44 @@ class DataConfig(Section):
 
 
 class TaskConfig(Section):
-    """What is predicted."""
+    """What is predicted: one label, or several (multilabel, multitask) of which any may be unknown in a row."""
 
-    kind: Literal["binary", "multiclass", "regression"] = Field(description="binary, multiclass or regression.")
-    positive: str | int | float | bool | None = Field(None, description="The positive class (binary); default: the larger value.")
+    kind: Literal["binary", "multiclass", "regression", "multilabel", "multitask", "causal_lm"] = Field(
+        description="binary, multiclass or regression; multilabel: several binary labels; multitask: several labels of different kinds, with a weight each; causal_lm: each token of a text from those before it."
+    )
+    positive: Value | None = Field(None, description="The positive class (binary); default: the larger value.")
+    ignore: tuple[Value, ...] = Field(
+        (),
+        description="Label values that mean unknown. Of a single label such rows are left out and counted; of several labels the value is masked, as a null is.",
+    )
+    labels: dict[str, Label] = Field(
+        default_factory=dict, description="Of several labels: column to its kind (or a mapping with kind, weight, positive …); multilabel: exceptions only."
+    )
+
+    @property
+    def has_several(self) -> bool:
+        """Whether a row has several labels."""
+        return self.kind in ("multilabel", "multitask")
+
+    def label(self, name: str) -> LabelConfig:
+        """What is declared of a label column, that of the only one included."""
+        if self.kind in ("multilabel", "multitask"):
+            return self.labels.get(name, LabelConfig())
+        return LabelConfig(kind=self.kind, positive=self.positive)
 
     @model_validator(mode="after")
-    def _positive_is_binary(self) -> TaskConfig:
+    def _labels_fit_kind(self) -> TaskConfig:
         if self.positive is not None and self.kind != "binary":
-            raise ValueError("positive is for binary tasks only")
+            raise ValueError("positive is for binary tasks only; of several labels, name it in task.labels")
+        if self.ignore and self.kind == "causal_lm":
+            raise ValueError("ignore is for labels, and a language model has none; leave such texts out with data.filter")
+        if self.labels and not self.has_several:
+            raise ValueError(f"labels is for tasks of several labels, not {self.kind}; use kind: multilabel (all binary) or multitask")
+        if self.kind == "multilabel" and (others := [n for n, c in self.labels.items() if c.kind != "binary"]):
+            raise ValueError(f"the labels of a multilabel task are binary, but {others[0]!r} is {self.labels[others[0]].kind}; use kind: multitask")
+        if self.kind == "multitask":
+            if len(self.labels) < 2:
+                raise ValueError("a multitask task names at least two labels, e.g. labels: {relapse: binary, dose: {kind: regression, weight: 0.5}}")
+            if wrong := [n for n in self.labels if not re.match(METRIC_SAFE, n)]:
+                raise ValueError(f"label {wrong[0]!r} names metrics, so it may hold letters, digits, space, _, . and - only; rename it in data.derive")
         return self

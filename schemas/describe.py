@@ -17,7 +17,10 @@ def json_schema() -> dict[str, Any]:
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "Bulkhead declaration"
     column = schema["$defs"].pop("ColumnConfig")
-    short = {"enum": ["numeric", "categorical", "auto", *column["properties"]["role"]["enum"]], "description": "Short form: a role, or the kind of a feature."}
+    short = {
+        "enum": ["numeric", "categorical", "text", "auto", *column["properties"]["role"]["enum"]],
+        "description": "Short form: a role, or the kind of a feature.",
+    }
     schema["$defs"]["ColumnConfig"] = {"anyOf": [short, column], "title": "Column"}
     return schema
 

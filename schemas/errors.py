@@ -15,6 +15,7 @@
     │   ├── OutOfMemoryError            device or host memory ran out
     │   ├── LeaseError                  another process writes to the run directory
     │   └── LaunchError                 torchrun could not start or ended without a result
+    ├── ResumeError(RuntimeError)       a run cannot go on: unknown, still going, or nothing to go on from
     ├── TrackingError(RuntimeError)     the tracking server cannot be reached or did not take all of a run
     └── RegistryError(RuntimeError)     the registry refuses or holds something unexpected
 
@@ -84,6 +85,10 @@ class LeaseError(TrainingError):
 
 class LaunchError(TrainingError):
     """`torchrun` could not start, or ended without leaving a result."""
+
+
+class ResumeError(BulkheadError, RuntimeError):
+    """A run cannot be continued: it is unknown, still going, or left nothing to go on from."""
 
 
 class TrackingError(BulkheadError, RuntimeError):

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from schemas.references import FileRef, Record, SourceRef, SplitTables, TableRef, TableSpec, TestTable, TrainTable, ValidatedTable, ValTable, digest_of
+from schemas.label_config import LabelKind
+from schemas.references import (
+    FileRef,
+    LabelColumn,
+    Record,
+    SourceRef,
+    SplitTables,
+    TableRef,
+    TableSpec,
+    TestTable,
+    TrainTable,
+    ValidatedTable,
+    ValTable,
+    digest_of,
+)
 from schemas.split_config import SplitName
 
 __all__ = [
@@ -18,12 +32,15 @@ __all__ = [
     "FileRef",
     "GateReport",
     "Interval",
+    "LabelColumn",
+    "LabelStats",
     "NumericStats",
     "PreflightReport",
     "Prepared",
     "Record",
     "Registered",
     "RunSpec",
+    "SampleReport",
     "SourceRef",
     "SplitArrays",
     "SplitTables",
@@ -32,6 +49,7 @@ __all__ = [
     "TableSpec",
     "TensorStats",
     "TestTable",
+    "TokenStats",
     "TrainReport",
     "TrainTable",
     "ValTable",
@@ -114,8 +132,56 @@ class TensorStats(Record):
     std: tuple[float, ...]
 
 
+class LabelStats(Record):
+    """One of several labels; fields as in `Statistics`, over the rows whose label is known.
+
+    `known`: those rows. `share`: their weight (sample weight times class weight) as a share of all rows' sample weight.
+    """
+
+    name: str
+    kind: LabelKind
+    known: int
+    share: float
+    classes: tuple[bool | int | float | str, ...] = ()
+    class_counts: tuple[int, ...] = ()
+    class_weights: tuple[float, ...] = ()
+    label_mean: float = 0.0
+    label_std: float = 1.0
+    target_center: float = 0.0
+    target_scale: float = 1.0
+
+
+class TokenStats(Record):
+    """The vocabulary of a text column, and how its documents become sequences.
+
+    Tokens 0 to 3 are padding, begin, end and unknown; then `values` in this order. Bytes stand as the characters 0 to 255.
+    `counts`: of `values` in train; `unknown`: train tokens that are too rare to be among them. `documents`, `characters`
+    and `longest` (in tokens) of train. `stride`: of evaluation and serving.
+    """
+
+    name: str
+    tokenizer: Literal["character", "smiles", "bytes"]
+    values: tuple[str, ...]
+    counts: tuple[int, ...]
+    unknown: int = 0
+    documents: int = 0
+    characters: int = 0
+    longest: int = 0
+    context: int
+    stride: int
+    packing: Literal["documents", "windows"]
+
+    @property
+    def size(self) -> int:
+        """Tokens of the vocabulary, special ones included."""
+        return 4 + len(self.values)
+
+
 class Statistics(Record):
-    """Everything fitted on train, and nothing else is. `digest_of(statistics)` identifies it."""
+    """Everything fitted on train, and nothing else is. `digest_of(statistics)` identifies it.
+
+    `labels`: where there are several, each one's statistics; the fields of a single label are then empty.
+    """
 
     train_sha256: str
     rows: int
@@ -131,6 +197,8 @@ class Statistics(Record):
     label_std: float = 1.0
     target_center: float = 0.0
     target_scale: float = 1.0
+    labels: tuple[LabelStats, ...] = ()
+    tokens: TokenStats | None = None
 
     @property
     def num_numeric(self) -> int:
@@ -145,14 +213,21 @@ class SplitArrays(Record):
     """The materialised rows of one side, ordered by id hash: array name → .npy file.
 
     `numeric` float32 [N, num_numeric]; `categorical` int64 [N, C]; `tensor_<column>` uint8|float32
-    [N, *shape]; `label` float32 [N] (regression, scaled) or int64 [N] (class index; binary: 1 = positive);
+    [N, *shape]; `label` float32 [N] (regression, scaled) or int64 [N] (class index; binary: 1 = positive), of several
+    labels float32 [N, L] (class indices and scaled values, NaN where unknown);
     `weight` float32 [N]. Absent where the declaration has no such column. `ids` is a Parquet file with
-    `__id`, `__group`, `__time`, label in the same row order.
+    `__id`, `__group`, `__time`, `label` (several: `label_<name>`) in the same row order.
+
+    Of a text column a row is a sequence: `tokens` and `label` int32 [N, T] (-100: no target), `segments` int16 [N, T] (from 1
+    in each row, 0: padding). `documents` is then a Parquet file with a row for each document in the order of the side's
+    table: `__id`, `__group`, `__time`, `tokens` (targets), `characters`, `unknown` and perhaps `weight`; `ids` has
+    the columns `documents` and `starts`: of each of a row's segments the document, and its first input's place in it.
     """
 
     rows: int
     arrays: dict[str, FileRef]
     ids: FileRef
+    documents: FileRef | None = None
 
 
 class ArraysRef(Record):
@@ -245,12 +320,27 @@ class Interval(Record):
     high: float | None = None
 
 
+class SampleReport(Record):
+    """Texts that a language model made up from nothing, at temperature 1, and what was found of them.
+
+    `molecules`: shares of valid, unique and novel ones where the texts are SMILES and RDKit is installed; `note` says
+    what was counted, or why nothing was.
+    """
+
+    texts: tuple[str, ...]
+    seed: int
+    molecules: dict[str, float] = {}
+    note: str = ""
+
+
 class EvaluationReport(Record):
     """Metrics of one side with confidence intervals, beside baselines on the same rows.
 
     `interval_note`: what the intervals do not cover. `baselines`: name → metric → value. `differences`: name → model minus baseline in the declared metric, on the same
-    resamples. `verdict`: one plain sentence on skill over them.
-    `predictions`: Parquet with `__id`, `__group`, `label`, `prediction` and, for classes, `probability_<class>`.
+    resamples. `samples`: of a language model. `verdict`: one plain sentence on skill over them.
+    `predictions`: Parquet with `__id`, `__group`, `label`, `prediction` and, for classes, `probability_<class>`; of several
+    labels `label_<name>`, and the columns that the registered model gives. `by_label`: of several labels, each one's
+    known rows, base rate, metrics and baselines. `label_note`: which labels a mean over labels leaves out.
     """
 
     side: SplitName
@@ -265,6 +355,9 @@ class EvaluationReport(Record):
     has_skill: bool = True
     predictions: FileRef
     by_group: tuple[dict[str, Any], ...] = ()
+    by_label: tuple[dict[str, Any], ...] = ()
+    label_note: str = ""
+    samples: SampleReport | None = None
 
 
 class ExportedModel(Record):

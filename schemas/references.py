@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from schemas.label_config import Value
 from schemas.split_config import SplitName
 
 
@@ -51,6 +52,13 @@ class SourceRef(Record):
     sha256: str
 
 
+class LabelColumn(Record):
+    """A label column: its type in the validated table, and the values that stand for unknown there (null)."""
+
+    type: Literal["bool", "int", "float", "text"]
+    ignore: tuple[Value, ...] = ()
+
+
 class TableSpec(Record):
     """What each column of the validated table is; made from the declaration and the source's types.
 
@@ -59,7 +67,10 @@ class TableSpec(Record):
     hashes when no group is declared) and `__group` (text or null; several group columns joined).
     `__time` is float64: UTC epoch seconds of a date or timestamp column, or the number itself.
 
-    `derived`: trees of the derived features (see `training.data.serving_expressions`), by which the registered model
+    `labels`: each label column, where there are several, or one with values that mean unknown; empty: `label` alone.
+    Of several labels any may be null in a row, and `label` is their names in one text, for people.
+
+    `text`: the column of a language model's documents, which is its `label` too. `derived`: trees of the derived features (see `training.data.serving_expressions`), by which the registered model
     computes them. `null_texts`: texts that a delimited source had for null.
     """
 
@@ -78,13 +89,25 @@ class TableSpec(Record):
     integer: tuple[str, ...] = ()
     boolean: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
+    text: str | None = None
     derived: dict[str, dict[str, Any]] = {}
     null_texts: tuple[str, ...] = ()
+    labels: dict[str, LabelColumn] = {}
+
+    @property
+    def has_several_labels(self) -> bool:
+        """Whether a row has several labels, of which any may be null."""
+        return len(self.labels) > 1
+
+    @property
+    def label_columns(self) -> dict[str, LabelColumn]:
+        """Every label column by name."""
+        return self.labels or {self.label: LabelColumn(type=self.label_type)}
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Feature columns in model order: numeric, categorical, tensors."""
-        return (*self.numeric, *self.categorical, *self.tensor)
+        """Feature columns in model order: numeric, categorical, tensors, or the text."""
+        return (*self.numeric, *self.categorical, *self.tensor, *((self.text,) if self.text else ()))
 
 
 class TableRef(Record):
@@ -117,7 +140,8 @@ class ValidatedTable(Record):
     """The outcome of validation: the typed table, what its columns are, what was left out.
 
     `raw_rows`: Parquet with `__id` and, for some of the rows, the source columns that derived features are made of;
-    the export is tried on them. Null where no feature is derived.
+    the export is tried on them. Null where no feature is derived. `ignored_labels`: how many labels of a column had a
+    value of task.ignore; of a single label these rows are left out, of several the label is null.
     """
 
     table: TableRef
@@ -125,6 +149,7 @@ class ValidatedTable(Record):
     raw_rows: FileRef | None = None
     filtered_rows: int = 0
     unlabelled_rows: int = 0
+    ignored_labels: dict[str, int] = {}
 
 
 class SplitTables(Record):

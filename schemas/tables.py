@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from pandera.errors import SchemaErrors
 
 from schemas.config import ColumnConfig
+from schemas.label_config import value_text
 from schemas.records import TableSpec
 
 LARGEST = 1.7976931348623157e308
@@ -25,11 +26,11 @@ RULES = {"SERIES_CONTAINS_NULLS": "nulls", "WRONG_DATATYPE": "type", "COLUMN_NOT
 def arrow_schema(spec: TableSpec) -> pa.Schema:
     """Names and types of the validated table, which its three sides share.
 
-    `__id` and `__key` text without nulls; `__group` text or null; `__time` float64 or null; label by `label_type`;
+    `__id` and `__key` text without nulls; `__group` text or null; `__time` float64 or null; labels by their types;
     weight float64; split text; numeric float64; categorical text; tensors fixed-size lists of uint8 or float32.
     """
     fields = [pa.field("__id", pa.string()), pa.field("__key", pa.string()), pa.field("__group", pa.string()), pa.field("__time", pa.float64())]
-    fields.append(pa.field(spec.label, LABEL_TYPES[spec.label_type]))
+    fields += [pa.field(name, LABEL_TYPES[label.type]) for name, label in spec.label_columns.items()]
     fields += [pa.field(spec.weight, pa.float64())] if spec.weight else []
     fields += [pa.field(spec.split, pa.string())] if spec.split else []
     fields += [pa.field(n, pa.float64()) for n in spec.numeric]
@@ -48,7 +49,8 @@ def pandera_schema(spec: TableSpec, configs: Mapping[str, ColumnConfig], types: 
         configs: declared limits by column.
         types: the columns of the batches and their Arrow types.
     """
-    required = {"__id", "__key", spec.label, spec.weight, spec.split, "__group" if spec.group else None, "__time" if spec.time else None}
+    labels = set() if spec.has_several_labels else {spec.label}
+    required = {"__id", "__key", *labels, spec.weight, spec.split, "__group" if spec.group else None, "__time" if spec.time else None}
     columns = {}
     for name, kind in types.items():
         config = configs.get(name, ColumnConfig())
@@ -97,21 +99,8 @@ def allowed_values(values: tuple[str | int | float | bool, ...], kind: pa.DataTy
     (['1', 'true', 'a'], [1.0, 2.0])
     """
     if pa.types.is_string(kind):
-        return [category_text(v) for v in values]
+        return [value_text(v) for v in values]
     if pa.types.is_boolean(kind):
         return [bool(v) for v in values]
     numbers = [float(v) for v in values]
     return list(numbers) if pa.types.is_floating(kind) else [int(v) for v in numbers if v.is_integer()]
-
-
-def category_text(value: str | int | float | bool) -> str:
-    """How a value reads in a categorical column; whole numbers have no decimal point, whatever their type.
-
-    >>> category_text(1.0), category_text(True), category_text(0.5), category_text("a")
-    ('1', 'true', '0.5', 'a')
-    """
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        return str(int(value))
-    return str(value)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from prefect import get_run_logger
 from prefect.artifacts import create_link_artifact
@@ -20,13 +20,16 @@ from prefect.settings import PREFECT_UI_URL
 
 from schemas.config import Declaration
 from schemas.digest import write_atomic
-from schemas.errors import BulkheadError, TrackingError
+from schemas.errors import BulkheadError, ConfigError, DataError, NonFiniteError, PreflightError, ResumeError, TrackingError
 from schemas.home import home
 from schemas.records import Prepared, RunSpec, digest_of
 from tasks.say import say
+from training.boards import require_installed
 from training.provenance import dirty_diff, masked, provenance
-from training.tracking import Tracker, config_text, start_run
+from training.started import PREPARED, SPEC, StartedRun, Status, held, newest_step, read, started_declaration
+from training.tracking import Tracker, config_text, default_tracking_uri, reopen_run, start_run
 
+ERROR, DUMPS = "error.txt", "dumps"
 MLFLOW_UI = "http://127.0.0.1:5000"
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -74,19 +77,19 @@ class RunContext:
             arrays=prepared.arrays,
             raw_rows=prepared.validated.raw_rows,
         )
-        write_atomic(self.run_dir / "resolved.json", spec.model_dump_json(indent=1))
-        write_atomic(self.run_dir / "prepared.json", prepared.model_dump_json(indent=1))
+        write_atomic(self.run_dir / PREPARED, prepared.model_dump_json(indent=1))
+        write_atomic(self.run_dir / SPEC, spec.model_dump_json(indent=1))  # last: a run that has it can be resumed
         return spec
 
 
 def run_name() -> str:
     """Name of a flow run in Prefect: the flow and the file or folder that it was called with."""
     given = flow_run.parameters
-    return f"{flow_run.flow_name} {Path(str(given.get('config_path') or given.get('run_dir') or '')).stem}".strip()
+    return f"{flow_run.flow_name} {Path(str(given.get('config_path') or given.get('run_dir') or given.get('run') or '')).stem}".strip()
 
 
 @contextmanager
-def tracked(declaration: Declaration, kind: str) -> Iterator[RunContext]:
+def tracked(declaration: Declaration, kind: Literal["pipeline", "train"]) -> Iterator[RunContext]:
     """Open a run; whatever happens inside, MLflow hears how it ended.
 
     Args:
@@ -94,43 +97,126 @@ def tracked(declaration: Declaration, kind: str) -> Iterator[RunContext]:
         kind: name of the flow, kept as a tag.
 
     Raises:
+        ConfigError: TensorBoard is declared and not installed.
         TrackingError: the tracking server could not be reached at the start or did not take all of a run that ended well.
     """
+    require_installed(declaration.tracking)
     run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     run_dir = home() / "runs" / declaration.name / run_id
-    flow_run_id = str(flow_run.id) if flow_run.id else None
     tags = {"bulkhead.flow": kind, "bulkhead.run_dir": str(run_dir), "bulkhead.config_sha256": digest_of(declaration)}
-    tracker = start_run(declaration, flow_run_id=flow_run_id, tags=tags, name=run_id)
+    tracker = start_run(declaration, flow_run_id=_flow_run_id(), tags=tags, name=run_id)
     run_dir.mkdir(parents=True)
-    run = RunContext(declaration, run_id, run_dir, tracker, flow_run_id)
-    write_atomic(run_dir / "config.yaml", config_text(declaration))
-    tracker.log_provenance(run.provenance, dirty_diff(ROOT))
-    _link(run)
+    with held(run_dir):
+        run = RunContext(declaration, run_id, run_dir, tracker, _flow_run_id())
+        StartedRun(
+            run_id=run_id,
+            name=declaration.name,
+            kind=kind,
+            tracking_uri=run.tracking_uri,
+            mlflow_run_id=tracker.run_id,
+            flow_run_ids=tuple(filter(None, [run.flow_run_id])),
+            commit=run.provenance["git"]["sha"],
+            created=run.started.isoformat(),
+        ).write(run_dir)
+        write_atomic(run_dir / "config.yaml", config_text(declaration))
+        tracker.log_provenance(run.provenance, dirty_diff(ROOT))
+        _link(run)
+        say("run", f"{run_id}; should it break off: {resume_command(run)}", "info")
+        with _ending(run):
+            yield run
+
+
+@contextmanager
+def reopened(run_dir: Path) -> Iterator[RunContext]:
+    """Open a run again that was interrupted, killed or failed: the same id, directory and MLflow run, as it was declared then.
+
+    Raises:
+        ResumeError: another process is at work on it, or the tracking server is another one than then.
+        TrackingError: the tracking server could not be reached, does not have the run, or did not take all of it.
+    """
+    with held(run_dir):
+        started = read(run_dir)
+        declaration = started_declaration(run_dir)
+        require_installed(declaration.tracking)
+        uri = default_tracking_uri(declaration)
+        if masked(uri) != started.tracking_uri:
+            raise ResumeError(
+                f"{run_dir}: the run was tracked at {started.tracking_uri}, now the address is {masked(uri)}; set MLFLOW_TRACKING_URI, BULKHEAD_HOME or the working folder as then"
+            )
+        run = RunContext(declaration, started.run_id, run_dir, reopen_run(uri, started.mlflow_run_id, _flow_run_id()), _flow_run_id())
+        (run_dir / ERROR).unlink(missing_ok=True)
+        ids = (*started.flow_run_ids, *filter(None, [run.flow_run_id]))
+        started.model_copy(update={"status": "running", "cause": "", "flow_run_ids": ids}).write(run_dir)
+        _link(run)
+        say("resume", f"{run.run_id}, from the newest checkpoint that verifies (step {newest_step(run_dir)})", "info")
+        commit = run.provenance["git"]["sha"]
+        if commit != started.commit:
+            say("resume", f"the code is at {commit}, the run was started at {started.commit}: its end may differ from that of an undisturbed run", "warn")
+        with _ending(run):
+            yield run
+
+
+def resume_command(run: RunContext) -> str:
+    """What a person types to continue the run."""
+    return f"bulkhead resume {run.run_id}"
+
+
+def _flow_run_id() -> str | None:
+    return str(flow_run.id) if flow_run.id else None
+
+
+@contextmanager
+def _ending(run: RunContext) -> Iterator[None]:
+    """Whatever happens inside: `run.json` and MLflow hear how the run ended, a person how it goes on."""
     try:
-        yield run
+        yield
     except BaseException as error:
-        _failed(run, error)
+        hint = _hint(run, error)
+        _failed(run, error, hint)
+        if hint and isinstance(error, BulkheadError):
+            raise type(error)(f"{error}\n{hint}") from error  # Prefect shows the message of a failed run and nothing else
         raise
-    tracker.finish("FINISHED")
+    try:
+        run.tracker.finish("FINISHED")
+    except TrackingError as away:
+        _record_end(run, "failed", str(away))
+        raise TrackingError(f"{away}\nSend the rest: {resume_command(run)}") from away
+    _record_end(run, "finished")
 
 
-def _failed(run: RunContext, error: BaseException) -> None:
+def _hint(run: RunContext, error: BaseException) -> str:
+    """How the run can go on; empty where the same would only happen again."""
+    if isinstance(error, NonFiniteError) and (run.run_dir / DUMPS).is_dir():
+        return f"See where it began: bulkhead replay {run.run_dir}"
+    if isinstance(error, ConfigError | DataError | PreflightError | NonFiniteError) or not (run.run_dir / SPEC).is_file():
+        return ""
+    return f"Go on from the last checkpoint: {resume_command(run)}"
+
+
+def _record_end(run: RunContext, status: Status, cause: str = "") -> None:
+    read(run.run_dir).model_copy(update={"status": status, "cause": masked(cause)}).write(run.run_dir)
+
+
+def _failed(run: RunContext, error: BaseException, hint: str) -> None:
     """Keep the cause and what the run left, then end it; never hides the error that brought us here."""
     cause = f"{type(error).__name__}: {error}"
     killed = not isinstance(error, Exception)
-    write_atomic(run.run_dir / "error.txt", cause)
-    run.tracker.set_tags({"bulkhead.error": cause})
-    for name in ("error.txt", "train.log", "metrics.jsonl"):
+    write_atomic(run.run_dir / ERROR, f"{cause}\n{hint}\n")
+    _record_end(run, "killed" if killed else "failed", cause)
+    run.tracker.set_tags({"bulkhead.error": cause, "mlflow.note.content": f"{cause}\n\n{hint}"})
+    for name in (ERROR, "train.log", "metrics.jsonl"):
         if (run.run_dir / name).is_file():
             run.tracker.log_artifact(run.run_dir / name)
-    if (run.run_dir / "dumps").is_dir():
-        run.tracker.log_folder(run.run_dir / "dumps", "dumps")
+    if (run.run_dir / DUMPS).is_dir():
+        run.tracker.log_folder(run.run_dir / DUMPS, DUMPS)
     try:
         run.tracker.finish("KILLED" if killed else "FAILED")
     except TrackingError as away:
         say("tracking", str(away), "warn")
     if isinstance(error, BulkheadError):
         say("failed", cause.splitlines()[0], "fail")
+    if hint:
+        say("", hint, "info")
 
 
 def _link(run: RunContext) -> None:

@@ -18,13 +18,19 @@ from training.data.shards import materialise
 def fit_statistics(train: TrainTable, validated: ValidatedTable, declaration: Declaration) -> Any:
     """All that is fitted before training; nothing but a train table is accepted."""
     inputs = {"train": train.file.sha256, "spec": validated.spec, "normalize": declaration.normalize, "task": declaration.task}
-    inputs |= {"loss": declaration.loss, "columns": declaration.data.model_dump(mode="json")["columns"], "constant": declaration.checks.constant_features}
+    inputs |= {
+        "tokens": declaration.tokens,
+        "loss": declaration.loss,
+        "columns": declaration.data.model_dump(mode="json")["columns"],
+        "constant": declaration.checks.constant_features,
+    }
 
     def make(folder: Path) -> Statistics:
         made = fit(train, validated.spec, declaration)
         write_atomic(folder / "statistics.json", made.model_dump_json(indent=1))
         dropped = f"; dropped {', '.join(made.dropped)}" if made.dropped else ""
-        say("statistics", f"fitted on {made.rows:,} train rows: {len(made.numeric)} scaled, {len(made.categorical)} vocabularies{dropped}")
+        found = f"{len(made.tokens.values)} tokens" if made.tokens else f"{len(made.numeric)} scaled, {len(made.categorical)} vocabularies"
+        say("statistics", f"fitted on {made.rows:,} train rows: {found}{dropped}")
         return made
 
     return stored("statistics", inputs, Statistics, make)

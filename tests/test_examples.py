@@ -77,7 +77,10 @@ def test_each_real_table_goes_through_the_whole_data_path(monkeypatch, tmp_path,
     arrays = prepare(declaration, tmp_path)
     assert min(arrays.side(side).rows for side in ("train", "val", "test")) >= 100
     for side in ("train", "val", "test"):
-        assert all(np.isfinite(array).all() for array in load_arrays(arrays.side(side), verify=True).values())
+        found = load_arrays(arrays.side(side), verify=True)
+        label = found.pop("label")
+        assert all(np.isfinite(array).all() for array in found.values())
+        assert (np.isfinite(label) | (np.isnan(label) & declaration.task.has_several)).all()  # NaN: one of several labels, unknown
 
 
 # ---------------------------------------------------------------------------------------- clinic visits

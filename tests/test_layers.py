@@ -17,12 +17,11 @@ ALLOWED = {
     "tasks": {"tasks", "training", "schemas"},
     "flows": {"flows", "tasks", "schemas"},
 }
-SHIPPED = "serving_expressions"
 OURS = {"schemas", "training", "tasks", "flows"}
 MLFLOW_FILES = {"training/tracking.py", "training/registry.py", "training/serving.py", "training/signature.py", "training/score_file.py"}
 
 
-SHIPPED = "training/data/serving_expressions/"
+SHIPPED = ("training/data/serving_expressions/", "training/data/serving_text/")
 
 
 def layer(path: Path) -> str:
@@ -36,12 +35,10 @@ def imports(path: Path) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            if path.parent.name == SHIPPED:  # goes with the model under another name, so its parts know each other by place
+            if path.relative_to(ROOT).as_posix().startswith(SHIPPED):  # goes with the model under another name, so its parts know each other by place
                 assert node.level <= 1 and (node.level == 1 or str(node.module).split(".")[0] not in OURS), f"{path}: reaches out of its package"
                 continue
-            if node.level:  # only the package that is shipped with a model refers to itself by place
-                assert SHIPPED in path.as_posix(), f"{path}: relative import"
-                continue
+            assert not node.level, f"{path}: relative import"
             found |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
     return found
 

@@ -22,10 +22,12 @@ from sklearn.preprocessing import OneHotEncoder
 
 from schemas.config import Declaration, SplitName
 from schemas.records import ArraysRef, Interval, Statistics
+from training import ngrams
 from training.data.shards import load_arrays
 from training.metrics import Metrics, compute_predictions, targets
 from training.models.shape import FIRST_VALUE
-from training.report_format import METRIC_NAMES, number
+from training.report_format import metric_name, number
+from training.targets import Target, targets_of
 
 Arrays = dict[str, np.ndarray]
 Predict = Callable[[Arrays], np.ndarray]
@@ -39,7 +41,15 @@ TREE_PATIENCE = 20
 MAX_TREE_VALUES = 100_000_000  # rows x columns that boosting is fitted on
 MAX_CHUNK_VALUES = 20_000_000  # rows x columns predicted at a time
 ALL = slice(None)
-NAMES = {"constant": "the constant prediction", "linear": "the linear model", "boosting": "gradient boosting"}
+NAMES = {
+    "constant": "the constant prediction",
+    "linear": "the linear model",
+    "boosting": "gradient boosting",
+    "unigram": "the unigram model",
+    "bigram": "the bigram model",
+    "5-gram": "the 5-gram model",
+}
+CONSTANTS = ("constant", "unigram")  # what knows nothing of a row
 
 
 def baseline_metrics(declaration: Declaration, statistics: Statistics, arrays: ArraysRef, side: SplitName = "test") -> dict[str, Metrics]:
@@ -49,16 +59,19 @@ def baseline_metrics(declaration: Declaration, statistics: Statistics, arrays: A
     """
     data = load_arrays(arrays.side(side))
     target, weight = targets(declaration, statistics, data["label"]), data.get("weight")
-    found = baseline_predictions(declaration, statistics, arrays, side)
-    return {name: compute_predictions(declaration.task.kind, p, target, weight) for name, p in found.items()}
+    found, labels = baseline_predictions(declaration, statistics, arrays, side), targets_of(declaration, statistics)
+    return {name: compute_predictions(declaration.task.kind, p, target, weight, labels) for name, p in found.items()}
 
 
 def baseline_predictions(declaration: Declaration, statistics: Statistics, arrays: ArraysRef, side: SplitName = "test") -> dict[str, np.ndarray]:
     """Predictions of each declared baseline, and of `constant`, for the rows of one side, in their order.
 
     Returns:
-        Name → float64 probabilities [N, C] or values [N] in the user's units, as `metrics.predict` gives them.
+        Name → float64 probabilities [N, C] or values [N] in the user's units, as `metrics.predict` gives them; of a
+        language model sums by document [D, 2], as its metrics take them.
     """
+    if statistics.tokens is not None:
+        return ngrams.document_predictions(declaration, statistics.tokens, arrays, side)
     train, val, rows = (load_arrays(arrays.side(name)) for name in ("train", "val", side))
     wanted = dict.fromkeys(("constant", *declaration.evaluate.baselines))
     return {name: _fit(name, declaration, statistics, train, val)(rows) for name in wanted}
@@ -108,9 +121,25 @@ def _weight(arrays: Arrays, rows: slice) -> np.ndarray | None:
 
 
 def _fit(name: str, declaration: Declaration, statistics: Statistics, train: Arrays, val: Arrays) -> Predict:
-    """The named baseline; the constant where the rows that it would be fitted on hold one class only."""
+    """The named baseline; the constant where the rows that it would be fitted on hold one class only.
+
+    Of several labels one for each, fitted on the rows that know it.
+    """
+    if statistics.labels:
+        labels = targets_of(declaration, statistics)
+        fitted = [_fit(name, t.declaration, t.statistics, _known(train, i, t), _known(val, i, t, train)) for i, t in enumerate(labels)]
+        return lambda rows: np.concatenate([t.stored(predict(rows)) for t, predict in zip(labels, fitted, strict=True)], axis=1)
     label = train["label"][_first_rows(statistics, MAX_LINEAR_VALUES)]
     return _FITTERS[name if (label != label[0]).any() else "constant"](declaration, statistics, train, val)
+
+
+def _known(arrays: Arrays, index: int, label: Target, otherwise: Arrays | None = None) -> Arrays:
+    """The rows whose label is known, within the most that a baseline is fitted on, with this label alone; of `otherwise` where there are none."""
+    rows = np.flatnonzero(~np.isnan(arrays["label"][:, index]))[_first_rows(label.statistics, MAX_TREE_VALUES)]
+    if not len(rows) and otherwise is not None:
+        return _known(otherwise, index, label)
+    values = arrays["label"][rows, index]
+    return {name: array[rows] for name, array in arrays.items()} | {"label": values if label.kind == "regression" else values.astype(np.int64)}
 
 
 def _constant(declaration: Declaration, statistics: Statistics, train: Arrays, val: Arrays) -> Predict:
@@ -198,9 +227,13 @@ def verdict(
     metric = declaration.metric
     found = metrics[metric]
     if found.value is None:
-        return False, f"{METRIC_NAMES[metric]} is not defined on these rows, so nothing shows skill; take a test side with more rows or both classes."
+        return False, f"{metric_name(metric)} is not defined on these rows, so nothing shows skill; take a test side with more rows or both classes."
     standing = {b: _standing(declaration, found, values.get(metric), (differences or {}).get(b)) for b, values in baselines.items()}
-    return standing.get("constant") == "ahead", _sentence(declaration, found, {b: baselines[b].get(metric) for b in baselines}, standing)
+    return _has_skill(standing), _sentence(declaration, found, {b: baselines[b].get(metric) for b in baselines}, standing)
+
+
+def _has_skill(standing: dict[str, str]) -> bool:
+    return any(standing.get(name) == "ahead" for name in CONSTANTS)
 
 
 def _standing(declaration: Declaration, found: Interval, baseline: float | None, difference: Interval | None) -> str:
@@ -226,13 +259,13 @@ def _sentence(declaration: Declaration, found: Interval, values: dict[str, float
         if wanted in standing.values()
     ]
     compared = ", ".join(parts) or "not compared with any baseline"
-    name = METRIC_NAMES[declaration.metric]
+    name = metric_name(declaration.metric)
     return f"The network's {name} {number(found.value)}{bounds} is {compared}{_advice(declaration, values, standing)}."
 
 
 def _advice(declaration: Declaration, values: dict[str, float | None], standing: dict[str, str]) -> str:
     """What to do about the best baseline that the network does not beat."""
-    if standing.get("constant") != "ahead":
+    if not _has_skill(standing):
         return ": no skill; look at the features, the label and the learning curves before anything else"
     sign = 1 if declaration.greater_is_better else -1
     ranked = sorted((b for b, v in values.items() if v is not None), key=lambda b: -sign * (values[b] or 0.0))

@@ -15,15 +15,16 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pandas as pd
 
-from schemas.config import METRICS, Declaration
+from schemas.config import Declaration
 from schemas.errors import DataError
 from schemas.records import Interval
+from training import token_metrics
+from training.label_metrics import Resampled, Values, resampled_labels
 from training.metrics import compute_predictions, predicted_class
+from training.targets import Targets
 
 BLOCK_VALUES = 2_000_000  # weights held at a time
 STREAM = 0x626F6F74  # keeps these draws apart from other uses of the seed
-Values = dict[str, np.ndarray]  # metric -> [R], NaN where not defined
-Resampled = Callable[[np.ndarray], Values]  # weights [R, N] -> values
 
 
 def intervals(
@@ -35,6 +36,7 @@ def intervals(
     resamples: int = 500,
     confidence: float = 0.95,
     seed: int = 0,
+    labels: Targets = (),
 ) -> dict[str, Interval]:
     """Every metric of the task with its percentile bootstrap interval.
 
@@ -47,6 +49,7 @@ def intervals(
         resamples: Number R of resamples.
         confidence: Share that the interval covers.
         seed: Same seed, same draws.
+        labels: Of a task of several labels; predictions are then [N, K] and targets [N, L].
 
     Returns:
         `low` and `high` are None where a metric is not defined, or in more than half of the resamples.
@@ -55,8 +58,8 @@ def intervals(
         DataError: no rows, or lengths that differ.
     """
     task = declaration.task.kind
-    values = compute_predictions(task, predictions, target, weight)
-    resampled = _all_resamples(_MAKERS[task](predictions, target), len(target), group, weight, resamples, seed)
+    values = compute_predictions(task, predictions, target, weight, labels)
+    resampled = _all_resamples(_resampled(task, predictions, target, labels), len(target), group, weight, resamples, seed)
     return {name: _interval(value, resampled[name], confidence) for name, value in values.items()}
 
 
@@ -71,6 +74,7 @@ def paired_difference(
     resamples: int = 500,
     confidence: float = 0.95,
     seed: int = 0,
+    labels: Targets = (),
 ) -> Interval:
     """Metric of `predictions` minus that of `other` on the same rows; both see the same resamples.
 
@@ -80,10 +84,10 @@ def paired_difference(
         DataError: no rows, lengths that differ, or a metric that the task does not have.
     """
     task = declaration.task.kind
-    if metric not in METRICS[task]:
-        raise DataError(f"metric {metric!r} is not one of task {task!r}: {', '.join(METRICS[task])}")
-    first, second = (compute_predictions(task, p, target, weight)[metric] for p in (predictions, other))
-    a, b = (_all_resamples(_MAKERS[task](p, target), len(target), group, weight, resamples, seed)[metric] for p in (predictions, other))
+    if metric not in declaration.metrics:
+        raise DataError(f"metric {metric!r} is not one of task {task!r}: {', '.join(declaration.metrics)}")
+    first, second = (compute_predictions(task, p, target, weight, labels)[metric] for p in (predictions, other))
+    a, b = (_all_resamples(_resampled(task, p, target, labels), len(target), group, weight, resamples, seed)[metric] for p in (predictions, other))
     return _interval(None if first is None or second is None else first - second, a - b, confidence)
 
 
@@ -135,6 +139,11 @@ def _interval(value: float | None, resampled: np.ndarray, confidence: float) -> 
 # ----------------------------------------------------------------------------------------- metrics
 
 
+def _resampled(task: str, predictions: np.ndarray, target: np.ndarray, labels: Targets) -> Resampled:
+    """The metrics of a task for many resamples at once; `unexplained` of a single label among them."""
+    return resampled_labels(task, predictions, target, labels, _MAKERS) if labels else _MAKERS[task](predictions, target)
+
+
 def _ratio(numerator: np.ndarray, denominator: np.ndarray, otherwise: float = np.nan) -> np.ndarray:
     return np.asarray(np.divide(numerator, denominator, out=np.full(np.broadcast(numerator, denominator).shape, otherwise), where=denominator > 0))
 
@@ -163,8 +172,12 @@ def _classification(probabilities: np.ndarray, target: np.ndarray) -> Resampled:
         correct = _class_sums(weights[:, hit], target[hit], num_classes)
         recall = _ratio(correct, true, 0.0)
         f1 = _ratio(2 * correct, true + guessed, 0.0)
+        shares = _ratio(true, total[:, None])
+        entropy = -(shares * np.log(np.where(shares > 0, shares, 1.0))).sum(1)
+        log_loss = _ratio(weights @ surprise, total)
         return {
-            "log_loss": _ratio(weights @ surprise, total),
+            "log_loss": log_loss,
+            "unexplained": np.where((true > 0).sum(1) > 1, _ratio(log_loss, entropy), np.nan),
             "accuracy": _ratio(correct.sum(1), total),
             "balanced_accuracy": _ratio(recall.sum(1), (true > 0).sum(1)),
             "macro_f1": _ratio(f1.sum(1), (true + guessed > 0).sum(1)),
@@ -194,7 +207,7 @@ def _binary(probabilities: np.ndarray, target: np.ndarray) -> Resampled:
         precision = _ratio(above, above + np.cumsum(down, axis=1), 0.0)
         found = unordered(weights)
         return {
-            **{name: found[name] for name in ("log_loss", "accuracy", "balanced_accuracy", "f1")},
+            **{name: found[name] for name in ("log_loss", "unexplained", "accuracy", "balanced_accuracy", "f1")},
             "auroc": _ratio(pairs, positives * negatives),
             "pr_auc": _ratio((up * precision).sum(1), positives),
             "brier": _ratio(weights @ squared, weights.sum(1)),
@@ -212,9 +225,15 @@ def _regression(predictions: np.ndarray, target: np.ndarray) -> Resampled:
         total = weights.sum(1)
         squared, absolute, first, second = (_ratio(column, total) for column in (weights @ columns).T)
         variance = np.where(second - first**2 > 1e-12 * second, second - first**2, 0.0)
-        return {"rmse": np.sqrt(squared), "mae": absolute, "r2": 1 - _ratio(squared, variance)}
+        unexplained = _ratio(squared, variance)
+        return {"rmse": np.sqrt(squared), "mae": absolute, "r2": 1 - unexplained, "unexplained": unexplained}
 
     return values
 
 
-_MAKERS: dict[str, Callable[[np.ndarray, np.ndarray], Resampled]] = {"binary": _binary, "multiclass": _classification, "regression": _regression}
+_MAKERS: dict[str, Callable[[np.ndarray, np.ndarray], Resampled]] = {
+    "binary": _binary,
+    "multiclass": _classification,
+    "regression": _regression,
+    "causal_lm": token_metrics.resampled,
+}

@@ -5,8 +5,6 @@ N rows, C classes.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
@@ -18,11 +16,16 @@ from schemas.records import EvaluationReport, RunSpec, TestTable
 from training.data.batches import arrow_batches
 from training.data.shards import load_arrays
 from training.data.unseen import unseen_rows
+from training.evaluate import given_targets
+from training.evaluate_text import sums_of
 from training.export import probability_columns
 from training.gate import Comparison, compare
 from training.registry import LoadedModel
+from training.targets import targets_of
+from training.token_scoring import document_facts
 
 BATCH_ROWS = 16_384
+CHARACTERS = "bits_per_character"  # the unit that tokens of every kind share
 
 
 def challenge(declaration: Declaration, run: RunSpec, test: TestTable, evaluation: EvaluationReport, program_sha256: str, champion: LoadedModel) -> Comparison:
@@ -50,16 +53,18 @@ def challenge(declaration: Declaration, run: RunSpec, test: TestTable, evaluatio
     ids, found = _evaluated(run, evaluation)
     unseen = unseen_rows(test, champion.trained_on, by_group=_keeps_groups(declaration, run))
     try:
-        theirs = _champion(champion, test, ids, run.statistics.classes)
+        theirs = _champion(champion, test, ids, _columns(declaration, run))
     except (KeyError, ValueError) as error:
         if isinstance(error, IntegrityError):
             raise
         return Comparison(version=version, rows=int(unseen.sum()), excluded_rows=int((~unseen).sum()), problem=f"it cannot score these rows: {error}")
-    arrays, classes = load_arrays(run.arrays.test), run.statistics.classes
-    # a value as given: in the arrays it is scaled and rounded to float32
-    target = np.asarray(arrays["label"], dtype=np.int64) if classes else found["label"].to_numpy(dtype=np.float64)
     group = found["__group"].to_numpy(dtype=object) if run.spec.group else None
-    return compare(declaration, version, _values(found, classes), theirs, target, unseen, group=group, weight=arrays.get("weight"))
+    if run.statistics.tokens is not None:
+        target, weight = document_facts(run.arrays.test)
+        return compare(declaration, version, sums_of(found), theirs, target, unseen, group=group, weight=weight)
+    arrays, labels = load_arrays(run.arrays.test), targets_of(declaration, run.statistics)
+    target, ours = given_targets(declaration, run.statistics, arrays["label"], found), _values(found, _columns(declaration, run))
+    return compare(declaration, version, ours, theirs, target, unseen, group=group, weight=arrays.get("weight"), labels=labels)
 
 
 def _unlike(declaration: Declaration, run: RunSpec, champion: LoadedModel) -> str:
@@ -68,6 +73,14 @@ def _unlike(declaration: Declaration, run: RunSpec, champion: LoadedModel) -> st
         return f"it predicts {champion.spec['task']}, not {declaration.task.kind}"
     if champion.spec["label"] != run.spec.label:
         return f"it predicts {champion.spec['label']!r}, not {run.spec.label!r}"
+    if run.statistics.labels:
+        known = {label["name"]: (label["kind"], set(map(repr, label["classes"]))) for label in champion.spec["labels"]}
+        wanted = {label.name: (label.kind, set(map(repr, label.classes))) for label in run.statistics.labels}
+        unlike = [name for name in wanted if known.get(name) != wanted[name]]
+        return f"its label {unlike[0]!r} has other classes, or is none" if unlike else ""
+    tokens = run.statistics.tokens
+    if tokens is not None and champion.spec["text"]["tokenizer"] != tokens.tokenizer and (declaration.register_.metric or declaration.metric) != CHARACTERS:
+        return f"its tokens are {champion.spec['text']['tokenizer']}, not {tokens.tokenizer}; set register.metric: {CHARACTERS} to compare the two"
     ours, theirs = list(run.statistics.classes), champion.spec["classes"]
     return "" if set(map(repr, ours)) == set(map(repr, theirs)) else f"its classes are {theirs}, those of this run {ours}"
 
@@ -80,15 +93,16 @@ def _keeps_groups(declaration: Declaration, run: RunSpec) -> bool:
 def _evaluated(run: RunSpec, evaluation: EvaluationReport) -> tuple[np.ndarray, pd.DataFrame]:
     """Ids of the test rows in the order of the arrays, and the challenger's predictions in that order."""
     found = pq.read_table(verify(evaluation.predictions)).to_pandas()
-    ids = pq.read_table(verify(run.arrays.test.ids), columns=["__id"]).column(0).to_pandas()
+    ids = pq.read_table(verify(run.arrays.test.documents or run.arrays.test.ids), columns=["__id"]).column(0).to_pandas()
     if set(found["__id"]) != set(ids) or len(found) != len(ids):
         raise IntegrityError(f"{evaluation.predictions.path}: expected predictions of the {len(ids)} test rows, got {len(found)} of others; evaluate again")
     return ids.to_numpy(), found.set_index("__id").loc[ids]
 
 
-def _champion(champion: LoadedModel, test: TestTable, ids: np.ndarray, classes: tuple[Any, ...]) -> np.ndarray:
+def _champion(champion: LoadedModel, test: TestTable, ids: np.ndarray, wanted: list[str]) -> np.ndarray:
     """The champion's predictions of the test table's rows; their order is checked against the ids."""
     columns = [c["name"] for kind in ("numeric", "categorical", "tensor", "raw") for c in champion.spec[kind]]
+    columns += [champion.spec["text"]["name"]] if "text" in champion.spec else []
     parts, seen = [], []
     present = set(pq.read_schema(verify(test.file)).names)
     for batch in arrow_batches(test.file.file, BATCH_ROWS, ["__id", *(c for c in dict.fromkeys(columns) if c in present)]):
@@ -97,10 +111,17 @@ def _champion(champion: LoadedModel, test: TestTable, ids: np.ndarray, classes: 
         parts.append(champion.predict(frame))
     if not np.array_equal(np.concatenate(seen), ids):
         raise IntegrityError(f"{test.file.path}: its rows are not in the order of the arrays; prepare the data again")
-    return _values(pd.concat(parts), classes)
+    found = pd.concat(parts)
+    return sums_of(found) if "text" in champion.spec else _values(found, wanted)
 
 
-def _values(frame: pd.DataFrame, classes: tuple[Any, ...]) -> np.ndarray:
-    """Probabilities [N, C] in the order of this run's classes, or values [N] where there are none."""
-    columns = probability_columns(classes)
-    return np.asarray(frame[columns] if columns else frame["prediction"], dtype=np.float64)
+def _columns(declaration: Declaration, run: RunSpec) -> list[str]:
+    """Columns of predictions that the comparison needs: probabilities in the order of this run's classes, or values; of several labels, of each."""
+    labels = targets_of(declaration, run.statistics)
+    several = [name for t in labels for name in (t.probability_columns or [t.prediction_column])]
+    return several or probability_columns(run.statistics.classes) or ["prediction"]
+
+
+def _values(frame: pd.DataFrame, columns: list[str]) -> np.ndarray:
+    """Probabilities [N, C], values [N], or the columns of several labels [N, K]."""
+    return np.asarray(frame["prediction"] if columns == ["prediction"] else frame[columns], dtype=np.float64)

@@ -8,25 +8,33 @@ N rows, C classes.
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from torch import nn
 
 from schemas import digest
-from schemas.config import Declaration, SplitName
+from schemas.config import METRICS, Declaration, SplitName
 from schemas.errors import IntegrityError
 from schemas.load import declare
-from schemas.records import EvaluationReport, FileRef, Interval, RunSpec, SplitArrays, Statistics
+from schemas.records import EvaluationReport, FileRef, Interval, RunSpec, SampleReport, SplitArrays, Statistics
 from training.baselines import baseline_predictions, verdict
 from training.bootstrap import intervals, paired_difference
 from training.data.shards import load_arrays
+from training.evaluate_text import read_documents, text_facts, write_losses
+from training.label_evaluation import base_rates, given_values, label_table, prediction_columns
+from training.label_metrics import undefined_note
 from training.metrics import Metrics, compute_predictions, predict, predicted_class, targets
 from training.reference import reference_network, reference_scores
 from training.scoring import require_finite
+from training.targets import Targets, targets_of
+from training.text_samples import make_samples
+from training.token_scoring import score_documents
 
 MAX_GROUPS = 30
 MIN_GROUP_ROWS = 10  # a metric of fewer rows says nothing about its group
@@ -51,13 +59,10 @@ def evaluate(run: RunSpec, weights: Path | FileRef, side: SplitName, out_dir: Pa
     """
     declaration, statistics, arrays = declare(run.declaration), run.statistics, run.arrays.side(side)
     network = reference_network(run, digest.verify(weights) if isinstance(weights, FileRef) else weights)
-    scores = reference_scores(network, arrays)
-    require_finite(scores, arrays)
-    predictions, data = predict(declaration, statistics, scores), load_arrays(arrays)
-    ids = read_ids(arrays)
-    target = _targets(declaration, statistics, data["label"], ids["label"])
+    scored = (_score_documents if statistics.tokens else _score_rows)(declaration, statistics, network, arrays)
+    predictions, target, ids, weight = scored.predictions, scored.target, scored.ids, scored.weight
+    labels = targets_of(declaration, statistics)
     group = None if ids["__group"].isna().all() else ids["__group"].to_numpy()
-    weight = data.get("weight")
     clusters, note = clusters_of(group)
     resampling: dict[str, Any] = {
         "group": clusters,
@@ -65,49 +70,111 @@ def evaluate(run: RunSpec, weights: Path | FileRef, side: SplitName, out_dir: Pa
         "resamples": declaration.evaluate.bootstrap,
         "confidence": declaration.evaluate.confidence,
         "seed": declaration.train.seed,
+        "labels": labels,
     }
     metrics = intervals(declaration, predictions, target, **resampling)
-    compared: dict[str, Any] = _compare(run, declaration, predictions, target, metrics, resampling) if side == "test" else {}
+    others = baseline_predictions(declaration, statistics, run.arrays, side) if side == "test" else {}
+    compared: dict[str, Any] = _compare(declaration, others, predictions, target, metrics, resampling) if others else {}
     report = EvaluationReport(
         side=side,
-        rows=arrays.rows,
+        rows=len(ids),
         metrics=metrics,
-        base_rate=base_rate(statistics, target, weight),
+        base_rate=_base_rate(statistics, labels, scored),
         resampled_by="row" if clusters is None else "group",
         interval_note=note,
-        predictions=write_predictions(out_dir / "predictions.parquet", statistics, ids, predictions),
-        by_group=() if group is None else group_table(declaration.task.kind, group, predictions, target, weight),
+        predictions=scored.write(out_dir / "predictions.parquet"),
+        samples=_samples(run, declaration, network) if side == "test" else None,
+        by_group=() if group is None else group_table(declaration.task.kind, group, predictions, target, weight, labels),
+        by_label=label_table(labels, predictions, target, others, resampling),
+        label_note=undefined_note(declaration.task.kind, predictions, target, weight, labels),
         **compared,
     )
     digest.write_atomic(out_dir / "evaluation.json", report.model_dump_json(indent=1))
     return report
 
 
-def read_ids(arrays: SplitArrays) -> pd.DataFrame:
-    """`__id`, `__group` and `label` (as given) of a side's rows, in the order of its arrays.
+def _samples(run: RunSpec, declaration: Declaration, network: nn.Module) -> SampleReport | None:
+    """Texts of a language model, where any are declared."""
+    tokens, config = run.statistics.tokens, declaration.tokens
+    if tokens is None or config is None or not config.samples:
+        return None
+    return make_samples(network, tokens, config, declaration.train.seed, run.arrays.train)
+
+
+class Scored(NamedTuple):
+    """What is measured: one prediction, target, id and weight for each row (or document), and how they are written to a file."""
+
+    predictions: np.ndarray
+    target: np.ndarray
+    ids: pd.DataFrame
+    weight: np.ndarray | None
+    write: Callable[[Path], FileRef]
+
+
+def _score_rows(declaration: Declaration, statistics: Statistics, network: nn.Module, arrays: SplitArrays) -> Scored:
+    scores = reference_scores(network, arrays)
+    require_finite(scores, arrays)
+    predictions, data, ids = predict(declaration, statistics, scores), load_arrays(arrays), read_ids(arrays, statistics)
+    target, labels = given_targets(declaration, statistics, data["label"], ids), targets_of(declaration, statistics)
+    return Scored(predictions, target, ids, data.get("weight"), lambda path: write_predictions(path, statistics, ids, predictions, labels))
+
+
+def _score_documents(declaration: Declaration, statistics: Statistics, network: nn.Module, arrays: SplitArrays) -> Scored:
+    scored, ids = score_documents(network, arrays), read_documents(arrays)
+    return Scored(scored.predictions, scored.targets, ids, scored.weight, lambda path: write_losses(path, ids, scored))
+
+
+def _base_rate(statistics: Statistics, labels: Targets, scored: Scored) -> dict[str, float]:
+    """What is known of the labels, or of the documents, without any model."""
+    if statistics.tokens:
+        return text_facts(scored.ids)
+    return base_rates(labels, scored.target, scored.weight) if labels else base_rate(statistics, scored.target, scored.weight)
+
+
+def label_names(statistics: Statistics) -> list[str]:
+    """Columns in which ids and predictions hold the true labels: `label`, or `label_<name>` of several."""
+    return [f"label_{label.name}" for label in statistics.labels] or ["label"]
+
+
+def read_ids(arrays: SplitArrays, statistics: Statistics) -> pd.DataFrame:
+    """`__id`, `__group` and the labels (as given) of a side's rows, in the order of its arrays.
 
     Raises:
         IntegrityError: the file was changed, or has other rows than recorded.
     """
-    table = pq.read_table(digest.verify(arrays.ids), columns=["__id", "__group", "label"])
+    table = pq.read_table(digest.verify(arrays.ids), columns=["__id", "__group", *label_names(statistics)])
     if table.num_rows != arrays.rows:
         raise IntegrityError(f"{arrays.ids.path}: expected {arrays.rows} rows, found {table.num_rows}; prepare the data again")
     return table.to_pandas(types_mapper=pd.ArrowDtype)
 
 
-def _targets(declaration: Declaration, statistics: Statistics, label: np.ndarray, given: pd.Series) -> np.ndarray:
-    """Class indices, or the values as given: the stored label is scaled and rounded to float32."""
+def given_targets(declaration: Declaration, statistics: Statistics, label: np.ndarray, given: pd.DataFrame) -> np.ndarray:
+    """Class indices, or the values as given (the stored label is scaled and rounded to float32); of several labels [N, L].
+
+    Args:
+        declaration: the task.
+        statistics: of the labels.
+        label: the label array.
+        given: the same rows with the columns of `label_names`.
+    """
+    if statistics.labels:
+        return given_values(targets_of(declaration, statistics), label, given)
     if declaration.task.kind != "regression":
         return targets(declaration, statistics, label)
-    return np.asarray(given.astype("float64[pyarrow]"), dtype=np.float64)
+    return np.asarray(given["label"].astype("float64[pyarrow]"), dtype=np.float64)
 
 
 def _compare(
-    run: RunSpec, declaration: Declaration, predictions: np.ndarray, target: np.ndarray, metrics: dict[str, Interval], resampling: dict[str, Any]
+    declaration: Declaration,
+    others: dict[str, np.ndarray],
+    predictions: np.ndarray,
+    target: np.ndarray,
+    metrics: dict[str, Interval],
+    resampling: dict[str, Any],
 ) -> dict[str, Any]:
     """Baselines on the same rows, and the verdict from paired differences: fields of the report."""
-    others = baseline_predictions(declaration, run.statistics, run.arrays, "test")
-    baselines = {name: compute_predictions(declaration.task.kind, p, target, resampling["weight"]) for name, p in others.items()}
+    weight, labels = resampling["weight"], resampling["labels"]
+    baselines = {name: compute_predictions(declaration.task.kind, p, target, weight, labels) for name, p in others.items()}
     differences = {name: paired_difference(declaration, declaration.metric, predictions, p, target, **resampling) for name, p in others.items()}
     has_skill, sentence = verdict(declaration, metrics, baselines, differences)
     return {"baselines": baselines, "differences": differences, "verdict": sentence, "has_skill": has_skill}
@@ -131,23 +198,27 @@ def base_rate(statistics: Statistics, target: np.ndarray, weight: np.ndarray | N
     return {"mean": mean, "standard deviation": float(np.sqrt(np.average((target - mean) ** 2, weights=weight)))}
 
 
-def group_table(task: str, group: np.ndarray, predictions: np.ndarray, target: np.ndarray, weight: np.ndarray | None) -> tuple[dict[str, Any], ...]:
-    """Metrics of the 30 largest groups that have at least 10 rows, largest first."""
+def group_table(
+    task: str, group: np.ndarray, predictions: np.ndarray, target: np.ndarray, weight: np.ndarray | None, labels: Targets = ()
+) -> tuple[dict[str, Any], ...]:
+    """Metrics of the 30 largest groups that have at least 10 rows, largest first; of several labels those over all of them."""
     names, counts = np.unique(group[~pd.isna(group)].astype(str), return_counts=True)
     largest = sorted(zip(-counts, names, strict=True))[:MAX_GROUPS]
     rows: list[dict[str, Any]] = []
     for negative, name in largest:
         if -negative >= MIN_GROUP_ROWS:
             mine = group == name
-            found: Metrics = compute_predictions(task, predictions[mine], target[mine], None if weight is None else weight[mine])
-            rows.append({"group": str(name), "rows": int(-negative), **found})
+            found: Metrics = compute_predictions(task, predictions[mine], target[mine], None if weight is None else weight[mine], labels)
+            rows.append({"group": str(name), "rows": int(-negative), **{metric: found[metric] for metric in METRICS[task]}})
     return tuple(rows)
 
 
-def write_predictions(path: Path, statistics: Statistics, ids: pd.DataFrame, predictions: np.ndarray) -> FileRef:
-    """`__id`, `__group`, `label`, `prediction` and, for classes, `probability_<class>`, as Parquet, whole or not at all."""
-    columns = {name: pa.array(ids[name]) for name in ("__id", "__group", "label")}
-    if statistics.classes:
+def write_predictions(path: Path, statistics: Statistics, ids: pd.DataFrame, predictions: np.ndarray, labels: Targets = ()) -> FileRef:
+    """`__id`, `__group`, `label`, `prediction` and, for classes, `probability_<class>`, as Parquet, whole or not at all; see EvaluationReport."""
+    columns = {name: pa.array(ids[name]) for name in ("__id", "__group", *label_names(statistics))}
+    if labels:
+        columns |= prediction_columns(labels, predictions)
+    elif statistics.classes:
         columns["prediction"] = pa.array(list(statistics.classes)).take(pa.array(predicted_class(predictions)))
         columns |= {f"probability_{name}": pa.array(predictions[:, i]) for i, name in enumerate(statistics.classes)}
     else:

@@ -19,18 +19,17 @@ import torch
 from torch import Tensor, nn
 
 from schemas.config import Declaration
-from schemas.digest import file_ref, verify, write_atomic
+from schemas.digest import verify, write_atomic
 from schemas.errors import IntegrityError
 from schemas.load import declare
-from schemas.records import ExportedModel, FileRef, NumericStats, RunSpec, Statistics, TestTable, TrainTable, ValTable, digest_of
+from schemas.records import ExportedModel, FileRef, NumericStats, RunSpec, Statistics, TestTable, TrainTable, ValTable
 from training import raw_columns, serving
 from training.data.apply import clip_bounds, quantile_points, rounded_columns
+from training.export_text import export_text
 from training.metrics import predict
-from training.provenance import library_versions
+from training.program import PARITY, PARITY_ROWS, describe_run, save_program
 from training.reference import blank_batch, precision, reference_network, reference_scores
-
-PARITY_ROWS = 256
-PARITY = 1e-6
+from training.targets import Target, Targets, targets_of
 
 
 class Program(nn.Module):
@@ -38,18 +37,19 @@ class Program(nn.Module):
 
     Inputs, each present only where the model has such columns: `numeric` float64 [B, D] (NaN is null),
     `categorical` int64 [B, columns], `tensor_<column>` as stored. Output float64: probabilities [B, C] (two
-    columns for binary), or values [B] in the label's units.
+    columns for binary), or values [B] in the label's units; of several labels [B, K] as `training.metrics.predict` has them.
 
     Args:
         network: In eval mode; its parameters' precision is the one it is run in.
         statistics: Fitted on train.
-        task: binary, multiclass or regression.
+        task: Its kind.
+        labels: Of a task of several labels.
     """
 
-    def __init__(self, network: nn.Module, statistics: Statistics, task: str) -> None:
+    def __init__(self, network: nn.Module, statistics: Statistics, task: str, labels: Targets = ()) -> None:
         super().__init__()
         self.network = network
-        self.task = task
+        self.task, self.labels = task, labels
         self.precision = precision(network)
         self.center, self.scale = statistics.target_center, statistics.target_scale
         self.columns = Columns(statistics) if statistics.numeric else None
@@ -60,12 +60,21 @@ class Program(nn.Module):
         if self.columns is not None:
             inputs["numeric"] = self.columns(batch["numeric"]).to(self.precision)
         scores = self.network(inputs).double()
+        if self.labels:
+            return torch.cat([_linked(t, scores[:, t.columns]) for t in self.labels], dim=1)
         if self.task == "regression":
             return scores[:, 0] * self.scale + self.center
         if self.task == "multiclass":
             return torch.softmax(scores, dim=1)
         positive = torch.sigmoid(scores[:, 0])
         return torch.stack([1 - positive, positive], dim=1)
+
+
+def _linked(label: Target, scores: Tensor) -> Tensor:
+    """Scores of one of several labels → its columns of the predictions."""
+    if label.kind == "regression":
+        return scores * label.statistics.target_scale + label.statistics.target_center
+    return torch.sigmoid(scores) if label.kind == "binary" else torch.softmax(scores, dim=1)
 
 
 class Columns(nn.Module):
@@ -148,31 +157,19 @@ def export_model(run: RunSpec, weights: Path, out_dir: Path, table: TrainTable |
     """
     verify(table.file)
     declaration = declare(run.declaration)
+    if run.statistics.tokens is not None:
+        return export_text(run, weights, out_dir, table)
     network = reference_network(run, weights)
     out_dir.mkdir(parents=True, exist_ok=True)
-    program = _save(Program(network, run.statistics, declaration.task.kind), run.statistics, out_dir / "program.pt2")
+    batch = blank_batch(run.statistics, torch.float64, width=len(run.statistics.numeric))
+    labels = targets_of(declaration, run.statistics)
+    program = save_program(Program(network, run.statistics, declaration.task.kind, labels), batch, out_dir / "program.pt2")
     expressions = raw_columns.write_code(run, out_dir)
     spec = make_spec(run, declaration, program, expressions)
     derive = serving.load_expressions(out_dir / raw_columns.EXPRESSIONS, spec)
     found = parity(run, network, serving.load_program(program.path, spec), spec, table, derive)
     written = write_atomic(out_dir / "spec.json", json.dumps(spec, indent=1, ensure_ascii=False))
     return ExportedModel(program=program, spec=written, parity=found, expressions=expressions)
-
-
-def _save(program: Program, statistics: Statistics, path: Path) -> FileRef:
-    """Export with a free batch axis and write; the bytes depend on program and torch version alone.
-
-    From a batch of two: one of a single row would be exported as a constant.
-    Stack traces (they hold paths of this machine) and example inputs (they would be pickled) are left out.
-    """
-    batch = blank_batch(statistics, torch.float64, width=len(statistics.numeric))
-    exported = torch.export.export(program.eval(), (batch,), dynamic_shapes=({name: {0: torch.export.Dim.DYNAMIC} for name in batch},))
-    for module in exported.graph_module.modules():
-        for node in getattr(getattr(module, "graph", None), "nodes", ()):
-            node.meta.pop("stack_trace", None)
-    exported._example_inputs = None
-    torch.export.save(exported, path)
-    return file_ref(path)
 
 
 # --------------------------------------------------------------------------------------------- spec
@@ -187,24 +184,23 @@ def make_spec(run: RunSpec, declaration: Declaration, program: FileRef, expressi
     """What serving must know besides the program: columns, vocabularies, fillings, classes, derived features, digests."""
     statistics = run.statistics
     return {
-        "format": serving.FORMAT,
-        "name": run.name,
-        "run_id": run.run_id,
-        "task": declaration.task.kind,
-        "label": run.spec.label,
         "numeric": [{"name": s.name, "fill": s.fill, "typical": s.mean, "boolean": s.name in run.spec.boolean} for s in statistics.numeric],
         "categorical": [{"name": s.name, "values": list(s.values)} for s in statistics.categorical],
         "tensor": [{"name": s.name, "shape": list(s.shape), "dtype": s.dtype} for s in statistics.tensor],
         "classes": list(statistics.classes),
         "class_dtype": _class_dtype(statistics.classes),
         "probability_columns": probability_columns(statistics.classes),
+        "labels": [_label_spec(t) for t in targets_of(declaration, statistics)],
         **raw_columns.describe(run, expressions),
-        "csv": declaration.data.csv.model_dump(mode="json"),
-        "null_texts": list(run.spec.null_texts),
-        "program": {"file": Path(program.path).name, "sha256": program.sha256, "num_bytes": program.num_bytes},
-        "statistics_sha256": digest_of(statistics),
-        "versions": {name: version for name, version in library_versions().items() if name in ("torch", "numpy", "pandas", "mlflow")},
+        **describe_run(run, declaration, program),
     }
+
+
+def _label_spec(label: Target) -> dict[str, Any]:
+    """One of several labels: its classes, and the names of its columns in the order of the program's."""
+    classes = label.statistics.classes
+    names = {"prediction": label.prediction_column, "probabilities": label.probability_columns}
+    return {"name": label.name, "kind": label.kind, "classes": list(classes), "class_dtype": _class_dtype(classes), **names}
 
 
 def _class_dtype(classes: tuple[Any, ...]) -> str:
@@ -236,11 +232,12 @@ def parity(
     declaration, stored = declare(run.declaration), _first_rows(table.file.file)
     frame, places = raw_columns.as_raw(run, stored)
     expected = predict(declaration, run.statistics, reference_scores(network, run.arrays.side(table.side), len(stored)))[places]
-    unit = run.statistics.target_scale if declaration.task.kind == "regression" else 1.0
+    # target_scale is 1 for classes
+    unit = np.array([t.statistics.target_scale for t in targets_of(declaration, run.statistics) for _ in range(t.width)] or [run.statistics.target_scale])
     worst = 0.0
     for rows in sorted({1, min(3, len(frame)), len(frame)}):
         found = serving.run(program, serving.inputs(spec, frame.iloc[:rows], derive))
-        difference = np.abs(found - expected[:rows]).reshape(rows, -1).max(axis=1) / unit
+        difference = (np.abs(found - expected[:rows]) / unit).reshape(rows, -1).max(axis=1)
         if not (difference < PARITY).all():
             at = int(np.argmax(np.where(np.isnan(difference), np.inf, difference)))
             raise IntegrityError(

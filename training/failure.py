@@ -11,9 +11,8 @@ import torch
 from schemas.config import Declaration
 from schemas.errors import BulkheadError, NonFiniteError, OutOfMemoryError, first_few
 from schemas.records import RunSpec
-from training import keys
 from training.batches import Window
-from training.dump import examine, write_dump
+from training.dump import contents, write_dump
 from training.parallel import is_peer_failure
 from training.step import Gate, Step
 
@@ -23,15 +22,14 @@ log = logging.getLogger("training")
 def non_finite(spec: RunSpec, run_dir: Path, step: Step, window: Window, gate: Gate, rate: float) -> NonFiniteError:
     """Write this rank's dump and agree on the cause: the error to raise on every rank. Collective."""
     parallel = step.parallel
-    place = {"step": window.step + 1, "epoch": window.epoch + 1, "lr": rate, "seed": step.train.seed}
-    found = examine(window, step.trace, spec.arrays.train)
-    content = {**place, "rank": parallel.rank, "rng": keys.capture(parallel.device), **found}
-    folder = write_dump(run_dir, content)
-    cause = f"{found['cause']} on rank {parallel.rank} (first rows: {first_few(found['row_ids'])})" if found["cause"] else ""
+    found = contents(step, window, rate, spec.arrays.train)
+    folder = write_dump(run_dir, found)
+    rows = found["wrong_row_ids"] or found["row_ids"]
+    cause = f"{found['cause']} on rank {parallel.rank} (first rows: {first_few(rows)})" if found["cause"] else ""
     causes = [text.decode() for text in parallel.gather_bytes(cause.encode()) if text]
     # After the exchange every rank has the gradient that is not finite; the loss tells where it began.
     what = min(causes, key=lambda text: not text.startswith("loss")) if causes else f"loss is {gate.loss}, gradient norm is {gate.grad_norm}"
-    message = f"{what}, at step {place['step']}, epoch {place['epoch']}, learning rate {rate:.3g}; no parameter was changed by this step"
+    message = f"{what}, at step {found['step']}, epoch {found['epoch']}, learning rate {rate:.3g}; no parameter was changed by this step"
     return NonFiniteError(f"{message}; see {folder.parent}, lower optimizer.lr, or check those rows")
 
 

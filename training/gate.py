@@ -19,10 +19,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from schemas.config import METRICS, Declaration, Threshold
+from schemas.config import Declaration, Threshold
 from schemas.records import CheckResult, EvaluationReport, GateReport, Interval, Record
 from training.bootstrap import paired_difference
 from training.metrics import compute_predictions
+from training.targets import Targets
 
 MIN_ROWS = 30  # fewer unseen rows say nothing about a champion
 UNCHANGED = "unchanged"
@@ -56,6 +57,7 @@ def compare(
     *,
     group: np.ndarray | None = None,
     weight: np.ndarray | None = None,
+    labels: Targets = (),
 ) -> Comparison:
     """Both models on the unseen rows, with the paired interval of their difference.
 
@@ -68,6 +70,7 @@ def compare(
         unseen: which rows [N] the champion has not learned from; the challenger has learned from none of them.
         group: whole groups are resampled where given.
         weight: sample weights [N].
+        labels: of a task of several labels; predictions are then [N, K], targets [N, L].
     """
     metric = declaration.register_.metric or declaration.metric
     rows, excluded = int(unseen.sum()), int((~unseen).sum())
@@ -80,12 +83,12 @@ def compare(
     ours, theirs, target = challenger[unseen], champion[unseen], target[unseen]
     group, weight = (None if part is None else part[unseen] for part in (group, weight))
     task = declaration.task.kind
-    values = [compute_predictions(task, predictions, target, weight)[metric] for predictions in (ours, theirs)]
+    values = [compute_predictions(task, predictions, target, weight, labels)[metric] for predictions in (ours, theirs)]
     if None in values:
         return Comparison(**facts, problem=f"{metric} is not defined on the {rows} rows that the champion has not learned from")
     settings = declaration.evaluate
-    found = paired_difference(declaration, metric, ours, theirs, target, group, weight, settings.bootstrap, settings.confidence, declaration.train.seed)
-    return Comparison(**facts, challenger=values[0], champion=values[1], difference=found if METRICS[task][metric] else _turned(found))
+    found = paired_difference(declaration, metric, ours, theirs, target, group, weight, settings.bootstrap, settings.confidence, declaration.train.seed, labels)
+    return Comparison(**facts, challenger=values[0], champion=values[1], difference=found if declaration.metrics[metric] else _turned(found))
 
 
 def _turned(interval: Interval) -> Interval:

@@ -35,8 +35,9 @@ from training.lease import always, one_writer
 from training.losses import make_loss
 from training.models.build import build_model
 from training.modes import apply_mode, promise
-from training.optim import make_optimizer
+from training.optim import describe_rates, make_optimizer
 from training.parallel import Parallel
+from training.profiling import StepProfiler
 from training.result import RESULT, Status, best_weights, finished_report
 from training.resumable import Resumable
 from training.sampling import Sampler, require_enough_rows
@@ -114,8 +115,9 @@ class Trainer:
         self.num_parameters = sum(p.numel() for p in self.model.parameters())
         self.layout = Layout(self.model, self.parallel, train)
         self.loss = make_loss(declaration, self.spec.statistics).to(device)
-        self.optimizer = make_optimizer(declaration.optimizer, self.model)
-        self.schedule = Schedule(declaration.schedule, declaration.optimizer.lr, self.total_steps, declaration.greater_is_better)
+        rates = declaration.optimizer.scaled(train.batch_size)
+        self.optimizer = make_optimizer(rates, self.model)
+        self.schedule = Schedule(declaration.schedule, rates.lr, self.total_steps, declaration.greater_is_better)
         augment = Augment(train.augment, sum(s.indicator for s in self.spec.statistics.numeric), self.train_tensors)
         self.step = Step(self.layout, self.loss, self.optimizer, train, augment)
         self.resumable = Resumable(self.layout, self.optimizer, self.schedule, self.step.scaler)
@@ -150,6 +152,7 @@ class Trainer:
             self.step.rehearse(self.reader.read(self.state.step))
         self.schedule.apply(self.optimizer, self.state.updates)
         self.parallel.on_main(self._announce)
+        self.profiler = StepProfiler(self.train.profile, self.run_dir, self.parallel, self.state.step, self.total_steps, self.allowed)
         reach("start.rehearsed")
 
     def _announce(self) -> None:
@@ -161,6 +164,7 @@ class Trainer:
             digest.write_atomic(config, yaml.safe_dump(self.spec.declaration, sort_keys=False, allow_unicode=True))
         rows = f"{self.spec.arrays.train.rows} train rows, {self.sampler.steps_per_epoch} steps an epoch, {self.train.epochs} epochs"
         log.info("%s: %d parameters, %s, %d ranks on %s", self.spec.run_id, self.num_parameters, rows, self.parallel.world_size, self.parallel.device.type)
+        log.info("%s", describe_rates(self.optimizer))
         log.info("promise: %s", self.promise)
 
     # -------------------------------------------------------------------------------------- loop
@@ -222,6 +226,7 @@ class Trainer:
             self.schedule.apply(self.optimizer, self.state.updates)
         self._count(window, gate, begun)
         self.between_updates = True
+        self.profiler.step(self.state.step)
         reach("step.updated")
         if self.state.step % self.train.log_every == 0 and not gate.overflowed:
             self._log_step(gate, rate)

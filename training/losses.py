@@ -2,7 +2,8 @@
 
 The loss of a window is `sum(w_i l_i) / sum(w_i)` over all its rows, wherever they are computed: micro-batches and
 ranks sum numerators and divisors, and never average averages. In one piece it equals torch's functional form with
-reduction "mean" (class weights and label smoothing included).
+reduction "mean" (class weights, positive weight and label smoothing included).
+Losses of several labels stand in label_losses.py.
 Shapes: B rows, K scores per row.
 """
 
@@ -16,6 +17,8 @@ from torch.nn import functional as F
 
 from schemas.config import Declaration
 from schemas.records import Statistics
+from training.data.sequences import NO_TARGET
+from training.targets import Targets
 
 
 class Loss(nn.Module, ABC):
@@ -26,6 +29,7 @@ class Loss(nn.Module, ABC):
     """
 
     class_weights: Tensor | None
+    targets: Targets = ()  # where the loss is of several labels
 
     def __init__(self, class_weights: tuple[float, ...] | None = None) -> None:
         super().__init__()
@@ -42,9 +46,9 @@ class Loss(nn.Module, ABC):
         return rows if weight is None else rows * weight
 
     def forward(self, scores: Tensor, label: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Weighted mean over the rows, a scalar: `sum(w l) / sum(w)`."""
-        weights = self.row_weights(label, weight)
-        return (weights * self.per_row(scores, label)).sum() / weights.sum()
+        """Weighted mean over the rows, a float64 scalar: `sum(w l) / sum(w)`."""
+        weights = self.row_weights(label, weight).to(torch.float64)
+        return (weights * self.per_row(scores, label).to(torch.float64)).sum() / weights.sum()
 
 
 class CrossEntropy(Loss):
@@ -67,11 +71,18 @@ class CrossEntropy(Loss):
 
 
 class BinaryCrossEntropy(Loss):
-    """Binary cross-entropy on log odds [B, 1] and labels 0/1 [B]."""
+    """Binary cross-entropy on log odds [B, 1] and labels 0/1 [B]; `pos_weight` multiplies the loss of positives, not the divisor."""
+
+    pos_weight: Tensor | None
+
+    def __init__(self, class_weights: tuple[float, ...] | None = None, pos_weight: float | None = None) -> None:
+        super().__init__(class_weights)
+        self.register_buffer("pos_weight", None if pos_weight is None else torch.tensor(pos_weight), persistent=False)
 
     def per_row(self, scores: Tensor, label: Tensor) -> Tensor:
         """Loss of each row [B]."""
-        return F.binary_cross_entropy_with_logits(scores.squeeze(1), label.to(scores.dtype), reduction="none")
+        weight = None if self.pos_weight is None else self.pos_weight.to(scores)
+        return F.binary_cross_entropy_with_logits(scores.squeeze(1), label.to(scores.dtype), reduction="none", pos_weight=weight)
 
 
 class SquaredError(Loss):
@@ -102,15 +113,49 @@ class Huber(Loss):
         return F.huber_loss(scores.squeeze(1), label.to(scores.dtype), reduction="none", delta=self.delta)
 
 
+class TokenCrossEntropy(Loss):
+    """Softmax cross-entropy of a row's target tokens, from logits [B, T, V] and labels [B, T] (-100: no target).
+
+    Per row the mean over its targets; its weight is their number (times its sample weight), so that a window's loss is
+    the sum over all target tokens by their number, however they are spread over rows, micro-batches and ranks.
+    """
+
+    def per_row(self, scores: Tensor, label: Tensor) -> Tensor:
+        """Mean loss of each row's targets [B]; 0 for a row without any."""
+        # [B, T, V] -> [B T, V], and back to [B, T]
+        losses = F.cross_entropy(scores.flatten(0, 1), label.flatten().long(), reduction="none", ignore_index=NO_TARGET).view_as(label)
+        return losses.sum(1) / (label != NO_TARGET).sum(1).clamp_min(1)
+
+    def row_weights(self, label: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Targets of each row [B], times its sample weight; whole numbers are exact."""
+        targets = (label != NO_TARGET).sum(1).to(torch.float64)
+        return targets if weight is None else targets * weight
+
+
+def pos_weight(declaration: Declaration, statistics: Statistics) -> float | None:
+    """Factor on the loss of positives of a binary label: as declared, or negatives / positives of train; None where there is none."""
+    declared = declaration.loss.pos_weight
+    if declared == "balanced":
+        negatives, positives = statistics.class_counts
+        return negatives / positives
+    return None if declared == "none" else declared
+
+
 def make_loss(declaration: Declaration, statistics: Statistics) -> Loss:
     """The declared loss, with class weights from the train statistics where they are declared."""
+    if statistics.labels:
+        from training.label_losses import make_labels_loss  # which makes the loss of each label here
+
+        return make_labels_loss(declaration, statistics)
     config = declaration.loss
-    weights = statistics.class_weights if config.class_weights == "balanced" else None
+    if declaration.task.kind == "causal_lm":
+        return TokenCrossEntropy()
+    weights = None if config.class_weights == "none" else statistics.class_weights
     match declaration.loss_kind:
         case "cross_entropy":
             return CrossEntropy(weights, config.label_smoothing)
         case "bce":
-            return BinaryCrossEntropy(weights)
+            return BinaryCrossEntropy(weights, pos_weight(declaration, statistics))
         case "mse":
             return SquaredError()
         case "mae":

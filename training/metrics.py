@@ -1,6 +1,7 @@
 """Predictions from raw scores, and metrics on the gathered whole through scikit-learn.
 
-Rank metrics are never averaged over batches or ranks. Shapes: N rows, K scores a row, C classes.
+Rank metrics are never averaged over batches or ranks. Of several labels each is measured on its known rows, see
+label_metrics.py. Shapes: N rows, K scores a row, C classes, L labels.
 """
 
 from __future__ import annotations
@@ -13,14 +14,22 @@ from sklearn import metrics as sk
 from schemas.config import METRICS, Declaration
 from schemas.errors import DataError
 from schemas.records import Statistics
+from training import token_metrics
+from training.targets import Targets, targets_of
 
 Metrics = dict[str, float | None]
 Metric = Callable[[np.ndarray, np.ndarray, np.ndarray | None], float | None]
 
 
 def predict(declaration: Declaration, statistics: Statistics, scores: np.ndarray) -> np.ndarray:
-    """Float64 probabilities [N, C] (binary: C = 2) or values [N] in the user's units, from raw scores [N, K]."""
+    """Float64 probabilities [N, C] (binary: C = 2) or values [N] in the user's units, from raw scores [N, K].
+
+    Of several labels [N, K]: the probability of each binary label's positive class, those of the others' classes, values.
+    """
     scores = np.asarray(scores, dtype=np.float64)
+    if statistics.labels:
+        each = targets_of(declaration, statistics)
+        return np.concatenate([t.stored(predict(t.declaration, t.statistics, scores[:, t.columns])) for t in each], axis=1)
     if declaration.task.kind == "regression":
         return scores[:, 0] * statistics.target_scale + statistics.target_center
     if declaration.task.kind == "binary":
@@ -30,7 +39,13 @@ def predict(declaration: Declaration, statistics: Statistics, scores: np.ndarray
 
 
 def targets(declaration: Declaration, statistics: Statistics, label: np.ndarray) -> np.ndarray:
-    """Labels as stored in the arrays → class indices int64 [N], or float64 values [N] in the user's units."""
+    """Labels as stored in the arrays → class indices int64 [N], or float64 values [N] in the user's units.
+
+    Of several labels float64 [N, L]: indices and values, NaN where unknown.
+    """
+    if statistics.labels:
+        center, scale = (np.array([getattr(label, name) for label in statistics.labels]) for name in ("target_center", "target_scale"))
+        return np.asarray(np.asarray(label, dtype=np.float64) * scale + center)
     if declaration.task.kind == "regression":
         return np.asarray(label, dtype=np.float64) * statistics.target_scale + statistics.target_center
     return np.asarray(label, dtype=np.int64)
@@ -49,17 +64,29 @@ def compute(declaration: Declaration, statistics: Statistics, scores: np.ndarray
     Raises:
         DataError: no rows, or lengths that differ.
     """
-    return compute_predictions(declaration.task.kind, predict(declaration, statistics, scores), targets(declaration, statistics, label), weight)
+    labels = targets_of(declaration, statistics)
+    return compute_predictions(declaration.task.kind, predict(declaration, statistics, scores), targets(declaration, statistics, label), weight, labels)
 
 
-def compute_predictions(task: str, predictions: np.ndarray, target: np.ndarray, weight: np.ndarray | None = None) -> Metrics:
+def compute_predictions(task: str, predictions: np.ndarray, target: np.ndarray, weight: np.ndarray | None = None, labels: Targets = ()) -> Metrics:
     """Every metric of a task from predictions (as `predict` gives them) and targets (as `targets` does).
+
+    Args:
+        task: Its kind.
+        predictions: Of N rows.
+        target: Of the same rows.
+        weight: Sample weights [N], at least 0; None = all rows count alike.
+        labels: Of a task of several labels.
 
     Raises:
         DataError: no rows, or lengths that differ.
     """
     if len(target) == 0 or len(predictions) != len(target):
         raise DataError(f"metrics need as many predictions as labels and at least one, got {len(predictions)} and {len(target)}")
+    if labels:
+        from training.label_metrics import over_labels  # which measures each label here
+
+        return over_labels(task, predictions, target, weight, labels)
     if weight is not None:
         counted = weight > 0  # a row of weight 0 is no row: its class is not among the classes present
         if not counted.any():
@@ -137,4 +164,5 @@ _METRICS: dict[str, dict[str, Metric]] = {
     },
     "multiclass": {"macro_f1": _macro_f1, "accuracy": _accuracy, "balanced_accuracy": _balanced_accuracy, "log_loss": _log_loss},
     "regression": {"rmse": _rmse, "mae": _mae, "r2": _r2},
+    "causal_lm": dict(token_metrics.METRICS),
 }

@@ -55,16 +55,22 @@ def overfit(network: nn.Module, declaration: Declaration, statistics: Statistics
     those alone is a warning (a small network, or inputs that barely differ). A linear model is tried on at most half as many rows as it has inputs, because more need
     not be linearly separable.
     """
-    plain = declaration.model_copy(update={"loss": declaration.loss.model_copy(update={"label_smoothing": 0.0, "class_weights": "none"})})
-    loss, deadline = make_loss(plain, statistics), time.monotonic() + MAX_SECONDS
+    loss, deadline = make_loss(unweighted(declaration), statistics), time.monotonic() + MAX_SECONDS
     most, *fewer = _attempts(declaration, shape, len(probe))
-    curve = best = learn(network, loss, shape.outputs, probe.first(most[0]), most[1], deadline)
+    curve = best = learn(network, loss, probe.first(most[0]), shape.outputs, most[1], deadline)
     for rows, lr in fewer:
         if curve.reached or not math.isfinite(curve.losses[-1]):
             break
-        curve = learn(network, loss, shape.outputs, probe.first(rows), lr, deadline)
+        curve = learn(network, loss, probe.first(rows), shape.outputs, lr, deadline)
     shown = curve if curve.reached else best
     return _judge(declaration, probe, shown), shown.losses
+
+
+def unweighted(declaration: Declaration) -> Declaration:
+    """The declaration without label smoothing, class weights and positive weights."""
+    loss = declaration.loss.model_copy(update={"label_smoothing": 0.0, "class_weights": "none", "pos_weight": "none"})
+    labels = {name: label.model_copy(update={"pos_weight": None}) for name, label in declaration.task.labels.items()}
+    return declaration.model_copy(update={"loss": loss, "task": declaration.task.model_copy(update={"labels": labels})})
 
 
 def _attempts(declaration: Declaration, shape: ModelShape, available: int) -> tuple[tuple[int, float], ...]:
@@ -76,20 +82,25 @@ def _attempts(declaration: Declaration, shape: ModelShape, available: int) -> tu
     return (rows, LR_LINEAR), (max(2, rows // 4), LR_LINEAR), (2, LR_LINEAR)
 
 
-def learn(network: nn.Module, loss: Loss, outputs: int, probe: Probe, lr: float, deadline: float) -> Curve:
+def learn(network: nn.Module, loss: Loss, probe: Probe, outputs: int, lr: float, deadline: float) -> Curve:
     """Train a copy of the network on these rows alone until the loss is near zero, it no longer falls, 400 steps, or the deadline."""
+    constant = constant_loss(loss, probe.label, outputs)
+    return descend(network, loss, probe, constant, NEAR_ZERO * constant if constant > TINY else None, lr, deadline)
+
+
+def descend(network: nn.Module, loss: Loss, probe: Probe, constant: float, goal: float | None, lr: float, deadline: float) -> Curve:
+    """Train a copy of the network until its loss is at the goal (default: near zero by its first loss), or as `learn` ends."""
     student = without_dropout(copy.deepcopy(network))
     optimizer = torch.optim.AdamW([p for p in student.parameters() if p.requires_grad], lr=lr, weight_decay=0.0)
-    constant, losses, reached = constant_loss(loss, probe.label, outputs), list[float](), False
+    losses, reached = list[float](), False
     for step in range(STEPS):
         optimizer.zero_grad(set_to_none=True)
         scores = student(probe.inputs)
         value = loss.per_row(scores, probe.label).mean()
         losses.append(float(value.detach()))
-        goal = NEAR_ZERO * (constant if constant > TINY else losses[0])
         if step % CHECK_EVERY == 0:
             losses[-1] = min(losses[-1], _eval_loss(student, loss, probe))
-        reached = losses[-1] <= goal
+        reached = losses[-1] <= (NEAR_ZERO * losses[0] if goal is None else goal)
         if reached or _stalled(losses) or time.monotonic() > deadline:
             break
         value.backward()
@@ -114,12 +125,21 @@ def without_dropout(network: nn.Module) -> nn.Module:
 
 def constant_loss(loss: Loss, label: Tensor, outputs: int) -> float:
     """Mean loss of the best constant scores on these labels: their shares as log odds, or their mean."""
-    if label.dtype.is_floating_point:
-        scores = label.mean().reshape(1, 1)
+    if loss.targets:
+        each = [label[~label[:, i].isnan(), i] for i in range(label.shape[1])]
+        parts = [constant_scores(y if t.kind == "regression" else y.long(), t.width) for t, y in zip(loss.targets, each, strict=True)]
+        scores = torch.cat(parts, dim=1)
     else:
-        counts = torch.bincount(label, minlength=max(2, outputs)).float().clamp(min=1e-3).log()
-        scores = (counts[1] - counts[0]).reshape(1, 1) if outputs == 1 else counts.reshape(1, -1)
+        scores = constant_scores(label, outputs)
     return float(loss.per_row(scores.expand(len(label), -1), label).mean())
+
+
+def constant_scores(label: Tensor, outputs: int) -> Tensor:
+    """Scores [1, K] of the best constant prediction of one label [B]; 0 where there is none."""
+    if label.dtype.is_floating_point:
+        return (label.mean() if len(label) else label.sum()).reshape(1, 1)
+    counts = torch.bincount(label, minlength=max(2, outputs)).float().clamp(min=1e-3).log()
+    return (counts[1] - counts[0]).reshape(1, 1) if outputs == 1 else counts.reshape(1, -1)
 
 
 def _eval_loss(student: nn.Module, loss: Loss, probe: Probe) -> float:
@@ -171,7 +191,7 @@ def _diagnose(declaration: Declaration, probe: Probe, curve: Curve) -> tuple[str
             "All rows get the same scores: the inputs do not reach the output.",
             "follow one input through forward; look for a dead activation or an input that is multiplied by 0",
         )
-    if declaration.task.kind == "binary" and within:
+    if declaration.task.kind in ("binary", "multilabel") and within:
         return "All scores lie between 0 and 1: a sigmoid in the model.", "return log odds; the loss applies the sigmoid"
     if declaration.task.kind == "multiclass" and within and torch.allclose(scores.sum(1), torch.ones(len(scores)), atol=1e-3):
         return "Each row's scores add up to 1: a softmax in the model.", "return logits; the loss applies the softmax"

@@ -21,12 +21,15 @@ from schemas.records import ArraysRef, CheckReport, CheckResult, PreflightReport
 from training.augment import Augment
 from training.batches import as_tensors
 from training.data.shards import load_arrays
+from training.label_checks import judge_values, wrong_values
 from training.layout import require_layout
 from training.losses import Loss, make_loss
 from training.models.build import build_model, count_parameters
 from training.models.shape import NULL, UNKNOWN, ModelShape, model_shape
 from training.overfit import ROWS, overfit, without_dropout
+from training.preflight_optimizer import check_optimizer
 from training.probe import Probe, first_rows, spread_rows
+from training.targets import targets_of
 
 SAMPLE_ROWS = 512  # for the initial loss
 COMPANY_ROWS = 16  # for what rows do to each other
@@ -57,6 +60,10 @@ def preflight(run: RunSpec) -> PreflightReport:
         PreflightError: labels are not valid, or the forward pass cannot be run at all: nothing else could be checked.
     """
     declaration = declare(run.declaration)
+    if declaration.task.kind == "causal_lm":
+        from training.preflight_tokens import preflight_tokens  # builds on the checks below
+
+        return preflight_tokens(run, declaration)
     labels = check_labels(declaration, run.statistics, run.arrays)
     if labels.verdict == "fail":
         raise PreflightError(_line(labels))
@@ -64,8 +71,9 @@ def preflight(run: RunSpec) -> PreflightReport:
     network = build_model(declaration, run.statistics)
     require_layout(network, declaration.train)
     Augment(declaration.train.augment, 0, as_tensors(train))
-    report = inspect(declaration, run.statistics, network, first_rows(train, SAMPLE_ROWS), spread_rows(train, ROWS))
-    return report.model_copy(update={"checks": CheckReport(results=(labels, *report.checks.results))})
+    optimizer = check_optimizer(declaration, network, run.arrays.train.rows)
+    report = inspect(declaration, run.statistics, network, first_rows(train, SAMPLE_ROWS), spread_rows(train, ROWS, targets_of(declaration, run.statistics)))
+    return report.model_copy(update={"checks": CheckReport(results=(labels, *report.checks.results, optimizer))})
 
 
 def require_passed(report: PreflightReport) -> None:
@@ -132,6 +140,8 @@ def check_labels(declaration: Declaration, statistics: Statistics, arrays: Array
         wrong = _wrong_labels(declaration, statistics, ref)
         if wrong:
             return _failed("labels", f"{side}: {wrong[0]}", wrong[1])
+    if statistics.labels:
+        return judge_values(statistics, arrays)
     label = load_arrays(arrays.train)["label"]
     if (label == label[0]).all():
         return _failed(
@@ -144,8 +154,12 @@ def _wrong_labels(declaration: Declaration, statistics: Statistics, side: SplitA
     """What is wrong with a side's labels or weights, and the remedy."""
     arrays = load_arrays(side)
     label, weight = arrays["label"], arrays.get("weight")
+    if statistics.labels and label.shape[1:] != (len(statistics.labels),):
+        return f"expected {len(statistics.labels)} labels a row, found an array of shape {list(label.shape)}.", "prepare the data again with this declaration"
     if weight is not None and not (np.isfinite(weight).all() and weight.min() >= 0 and weight.sum() > 0):
         return "weights must be finite, at least 0, and not all 0.", "look at the column with role weight"
+    if statistics.labels:
+        return wrong_values(statistics, label)
     if declaration.task.kind == "regression":
         bad = np.flatnonzero(~np.isfinite(label))
         return (

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from schemas.errors import PreflightError
+from training.targets import Targets
 
 TARGETS = ("label", "weight")
 CANDIDATES = 2048
@@ -37,17 +38,22 @@ def first_rows(arrays: dict[str, np.ndarray], rows: int) -> Probe:
     return _take(arrays, np.arange(min(rows, len(arrays["label"]))))
 
 
-def spread_rows(arrays: dict[str, np.ndarray], rows: int) -> Probe:
+def spread_rows(arrays: dict[str, np.ndarray], rows: int, labels: Targets = ()) -> Probe:
     """Up to so many rows with pairwise different inputs, spread over the labels.
 
     Classes take turns, so that any first few rows are balanced too; values are taken at equal steps of their
-    order. Where rows share their inputs only the first is kept: no batch holds a contradiction that nobody
-    could learn.
+    order. Of several labels a row takes the turn of the rarest class that it has (a value: above or below its mean).
+    Where rows share their inputs only the first is kept: no batch holds a contradiction that nobody could learn.
+
+    Args:
+        arrays: of the train side.
+        rows: most rows.
+        labels: of a task of several labels.
 
     Raises:
         PreflightError: fewer than two rows have different inputs.
     """
-    label = arrays["label"]
+    label = rarest_class(arrays["label"], labels) if labels else arrays["label"]
     candidates = _distinct(arrays, _by_class(label) if label.dtype.kind == "i" else np.arange(min(CANDIDATES, len(label))))
     if len(candidates) < 2:
         raise PreflightError(
@@ -55,6 +61,18 @@ def spread_rows(arrays: dict[str, np.ndarray], rows: int) -> Probe:
         )
     chosen = _take_turns(label, candidates)[:rows] if label.dtype.kind == "i" else candidates[_interleaved(label[candidates], rows)]
     return _take(arrays, chosen)
+
+
+def rarest_class(label: np.ndarray, labels: Targets) -> np.ndarray:
+    """For each row [N] of several labels [N, L] a number of the rarest class that it has; -1 for a row without any."""
+    codes = np.full(label.shape, -1, dtype=np.int64)
+    start = 0
+    for i, target in enumerate(labels):
+        known = ~np.isnan(label[:, i])
+        codes[known, i] = start + (label[known, i] > 0 if target.kind == "regression" else label[known, i]).astype(np.int64)
+        start += max(2, len(target.statistics.classes))
+    counts = np.append(np.bincount(codes[codes >= 0], minlength=start), len(codes) + 1)  # the last stands for -1
+    return np.asarray(np.take_along_axis(codes, counts[codes].argmin(axis=1)[:, None], axis=1)[:, 0])
 
 
 def _by_class(label: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -56,19 +57,25 @@ def describe(run: RunSpec, expressions: FileRef | None) -> dict[str, Any]:
     return {
         "derived": trees,
         "raw": [{"name": name, "type": types[name], "example": example.get(name)} for name in names],
-        "expressions": None
-        if expressions is None
-        else {"file": Path(expressions.path).name, "sha256": expressions.sha256, "num_bytes": expressions.num_bytes, "module": code()[0]},
+        "expressions": None if expressions is None else describe_code(expressions, code()[0]),
     }
+
+
+def describe_code(file: FileRef, module: str) -> dict[str, Any]:
+    """How the model's spec names the code that is shipped with it."""
+    return {"file": Path(file.path).name, "sha256": file.sha256, "num_bytes": file.num_bytes, "module": module}
 
 
 # --------------------------------------------------------------------------------------------- code
 
 
-def code() -> tuple[str, bytes]:
-    """Name of the module and the bytes of its zip; both depend on the sources alone."""
-    sources = {path.name: path.read_bytes() for path in sorted(Path(serving_expressions.__file__).parent.glob("*.py"))}
-    name = "bulkhead_expressions_" + hashlib.sha256(b"\0".join(part for item in sources.items() for part in (item[0].encode(), item[1]))).hexdigest()[:12]
+def code(package: ModuleType = serving_expressions) -> tuple[str, bytes]:
+    """Name of the module and the bytes of its zip; both depend on the package's sources alone."""
+    sources = {path.name: path.read_bytes() for path in sorted(Path(str(package.__file__)).parent.glob("*.py"))}
+    name = (
+        f"bulkhead_{package.__name__.rpartition('_')[2]}_"
+        + hashlib.sha256(b"\0".join(part for item in sources.items() for part in (item[0].encode(), item[1]))).hexdigest()[:12]
+    )
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
         for file, content in sources.items():

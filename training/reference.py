@@ -75,6 +75,8 @@ def blank_batch(statistics: Statistics, numeric: torch.dtype, width: int | None 
         width: of the numeric block; default: that of the network's input.
         rows: of the batch.
     """
+    if statistics.tokens is not None:
+        return {name: torch.ones((rows, statistics.tokens.context), dtype=torch.int64) for name in ("segments", "tokens")}
     batch = {f"tensor_{t.name}": torch.zeros((rows, *t.shape), dtype=getattr(torch, t.dtype)) for t in statistics.tensor}
     if statistics.numeric:
         batch["numeric"] = torch.zeros((rows, statistics.num_numeric if width is None else width), dtype=numeric)

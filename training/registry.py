@@ -1,6 +1,6 @@
 """The registry of models: put one in whole, fetch one only when its bytes are those that were registered.
 
-A version holds `program.pt2`, `spec.json`, `serving.py` and, for derived features, `expressions.zip` (what predicts) beside `evidence.json`,
+A version holds `program.pt2`, `spec.json`, `serving.py` and, for derived features or text, `expressions.zip` (what predicts) beside `evidence.json`,
 `split_manifest.json` and `trained_on.npy` (what it may be believed for); the SHA-256 of each is a tag of the version.
 Alias `champion` is the version in use. It moves last, in one request, when the version was loaded back from the
 registry and predicted; the version it pointed to keeps alias `previous`, so that going back is one command.
@@ -75,9 +75,9 @@ class LoadedModel:
         """Digest of the exported program."""
         return str(self.spec["program"]["sha256"])
 
-    def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Predictions for raw rows; see training/serving.py."""
-        found: pd.DataFrame = self.model.predict(None, frame)
+    def predict(self, frame: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
+        """Predictions for raw rows; see training/serving.py. Only a language model takes `params`."""
+        found: pd.DataFrame = self.model.predict(None, frame, params)
         return found
 
 

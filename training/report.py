@@ -18,12 +18,14 @@ from schemas.config import Declaration
 from schemas.digest import write_atomic
 from schemas.records import EvaluationReport, FileRef, GateReport, PreflightReport, Prepared, Record, Registered, TrainReport
 from training import report_appendix as appendix
+from training import report_labels as labels
 from training import report_sections as sections
 from training.report_blocks import Block, Section, Tone
 from training.report_curves import read_history
 from training.report_data import read_predictions, read_sides
 from training.report_format import capital, metric_name, number, percent, plain, plural
 from training.report_svg import VARIABLES
+from training.report_text import document_blocks
 
 TEMPLATE = "report.html.j2"
 
@@ -104,7 +106,8 @@ def write_report(inputs: ReportInputs, path: Path) -> FileRef:
 def report_sections(inputs: ReportInputs) -> tuple[Section, ...]:
     """The sections after the headline, in the order a reader asks."""
     declaration, prepared, train, test = inputs.declaration, inputs.prepared, inputs.train, inputs.test
-    sides, history, rows = read_sides(prepared), read_history(inputs.metrics_path), read_predictions(test, prepared)
+    sides, history = read_sides(prepared), read_history(inputs.metrics_path)
+    predictions = _prediction_blocks(test, prepared)
     parts: tuple[tuple[str, str, str, list[Block]], ...] = (
         (
             "metrics",
@@ -115,7 +118,7 @@ def report_sections(inputs: ReportInputs) -> tuple[Section, ...]:
         ("split", "Split", "Which rows trained, which chose, which tested?", sections.split_blocks(declaration, prepared, sides)),
         ("checks", "Checks", "Did anything cross from test to train?", sections.check_blocks(declaration, prepared, inputs.gate)),
         ("curves", "Learning curves", "Did it learn, and did it learn too much?", sections.curve_blocks(declaration, history, train, inputs.preflight)),
-        ("predictions", "Predictions", "Where is it right and where is it wrong?", appendix.prediction_blocks(test, prepared, rows)),
+        ("predictions", "Predictions", "Where is it right and where is it wrong?", predictions),
         ("preflight", "Preflight", "Could this network and loss learn at all?", appendix.preflight_blocks(inputs.preflight)),
         ("statistics", "Statistics", "What was fitted on train before training?", appendix.statistics_blocks(prepared)),
         ("configuration", "Configuration", "What was set, and why?", appendix.configuration_blocks(declaration, inputs.given, prepared)),
@@ -129,6 +132,13 @@ def report_sections(inputs: ReportInputs) -> tuple[Section, ...]:
         ),
     )
     return tuple(Section(anchor, title, question, tuple(blocks)) for anchor, title, question, blocks in parts)
+
+
+def _prediction_blocks(test: EvaluationReport, prepared: Prepared) -> list[Block]:
+    """The scored rows, documents or labels."""
+    if prepared.statistics.tokens:
+        return document_blocks(test)
+    return labels.prediction_blocks(test) if test.by_label else appendix.prediction_blocks(test, prepared, read_predictions(test, prepared))
 
 
 # ----------------------------------------------------------------------------------------- headline

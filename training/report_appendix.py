@@ -9,14 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.config import Declaration
-from schemas.records import EvaluationReport, PreflightReport, Prepared, Registered, Statistics, TrainReport, digest_of
-from training import report_plots
+from schemas.records import EvaluationReport, PreflightReport, Prepared, Registered, Statistics, TableSpec, TrainReport, digest_of
+from training import report_labels, report_plots
 from training import report_prediction_plots as prediction_plots
 from training.report_blocks import Badge, Block, Code, Facts, Gallery, Heading, Matrix, Table, Words, checks, table
 from training.report_data import Ints, Predictions
 from training.report_format import MISSING, capital, count, duration, number, plain, plural, share, show
 from training.report_reasons import column_rows, settings
 from training.report_svg import Picture
+from training.report_text import vocabulary_blocks
 
 MAX_MATRIX = 20
 MAX_ROWS = 30
@@ -138,6 +139,8 @@ def preflight_blocks(preflight: PreflightReport) -> list[Block]:
 def statistics_blocks(prepared: Prepared) -> list[Block]:
     """What was fitted on train, column by column."""
     fitted = prepared.statistics
+    if fitted.tokens is not None:
+        return vocabulary_blocks(fitted, fitted.tokens)
     blocks: list[Block] = [Words(f"Fitted on the {plural(fitted.rows, 'train row')} alone; no validation or test row was read for it.")]
     blocks += [Heading("Numeric features"), _numeric_table(fitted)] if fitted.numeric else []
     blocks += [Heading("Categorical features"), _category_table(fitted)] if fitted.categorical else []
@@ -194,6 +197,8 @@ def _tensor_table(fitted: Statistics) -> Table:
 
 
 def _label_table(fitted: Statistics) -> Table:
+    if fitted.labels:
+        return report_labels.statistics_table(fitted)
     if not fitted.classes:
         rows = [["mean on train", number(fitted.label_mean)], ["standard deviation on train", number(fitted.label_std)]]
         rows += [["subtracted before training", number(fitted.target_center)], ["then divided by", number(fitted.target_scale)]]
@@ -225,9 +230,13 @@ def configuration_blocks(declaration: Declaration, given: Sequence[str], prepare
 
 def _resolved_columns(prepared: Prepared) -> list[Block]:
     spec = prepared.validated.spec
-    kinds = (("numeric", spec.numeric), ("categorical", spec.categorical), ("tensor", tuple(spec.tensor)), ("ignored", spec.ignored))
+    kinds = (("numeric", spec.numeric), ("categorical", spec.categorical), ("tensor", tuple(spec.tensor)), ("text", _text(spec)), ("ignored", spec.ignored))
     rows = [[kind, count(len(names)), _names(names)] for kind, names in kinds if names]
     return [Heading("Columns as they were found"), table(["Kind", "Columns", "Names"], rows, words=(0, 2))]
+
+
+def _text(spec: TableSpec) -> tuple[str, ...]:
+    return (spec.text,) if spec.text else ()
 
 
 def _names(names: Sequence[str], limit: int = 40) -> str:
@@ -291,6 +300,11 @@ def _use(declaration: Declaration, prepared: Prepared, registered: Registered | 
         'predictions = model.predict(pd.read_parquet("new_rows.parquet"))  # raw rows: nothing to scale, encode or fill\n\n'
         f"# or on the command line\nbulkhead predict {uri} new_rows.parquet predictions.parquet"
     )
+    if prepared.statistics.tokens is not None:
+        code += (
+            f'\n\n# what a text goes on with\nmodel.predict(pd.DataFrame({{"{features[0]}": ["Once"]}}), params={{"max_new_tokens": 200, "temperature": 0.8}})'
+        )
+        code += f"\nbulkhead sample {uri} --prompt Once --count 3"
     derived = [n for n in features if n in declaration.data.derive]
     note = [Words(f"{_names(derived)}: computed by data.derive, so that rows must bring them.")] if derived else []
     return [Code(code), *note, Words(f"Columns it needs ({count(len(features))}; order and further columns do not matter): {_names(features)}.")]

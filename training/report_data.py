@@ -30,7 +30,8 @@ class Side:
     """One side as it was materialised.
 
     `times`: float64 [N] without nulls, or None where no time is declared. `labels`: int64 counts [C] for
-    classes, else (mean, standard deviation) in the user's units. `groups`: distinct non-null groups.
+    classes, else (mean, standard deviation) in the user's units, or of the characters of a document. `groups`: distinct
+    non-null groups. `known_labels`: of several labels, the share that is known; counts and mean are then empty.
     """
 
     name: SplitName
@@ -40,6 +41,7 @@ class Side:
     class_counts: Ints | None
     label_mean: float
     label_std: float
+    known_labels: float | None = None
 
     @property
     def first(self) -> float | None:
@@ -74,10 +76,17 @@ def read_sides(prepared: Prepared) -> dict[SplitName, Side]:
 def _side(name: SplitName, arrays: SplitArrays, prepared: Prepared) -> Side:
     spec, statistics = prepared.validated.spec, prepared.statistics
     wanted = [c for c, used in (("__time", spec.time), ("__group", spec.group)) if used]
+    if arrays.documents is not None:
+        return _side_of_documents(name, arrays.documents, prepared)
     ids = pq.read_table(arrays.ids.path, columns=wanted) if wanted else None
     label = np.load(arrays.arrays["label"].path, mmap_mode="r", allow_pickle=False)
+    known = float(np.mean(~np.isnan(label))) if statistics.labels and len(label) else None
     counts = np.bincount(label, minlength=len(statistics.classes)).astype(np.int64) if statistics.classes else None
-    mean, std = (0.0, 0.0) if counts is not None or not len(label) else (float(np.mean(label, dtype=np.float64)), float(np.std(label, dtype=np.float64)))
+    mean, std = (
+        (0.0, 0.0)
+        if counts is not None or known is not None or not len(label)
+        else (float(np.mean(label, dtype=np.float64)), float(np.std(label, dtype=np.float64)))
+    )
     return Side(
         name=name,
         rows=arrays.rows,
@@ -86,6 +95,22 @@ def _side(name: SplitName, arrays: SplitArrays, prepared: Prepared) -> Side:
         class_counts=counts,
         label_mean=mean * statistics.target_scale + statistics.target_center,
         label_std=std * statistics.target_scale,
+        known_labels=known,
+    )
+
+
+def _side_of_documents(name: SplitName, documents: FileRef, prepared: Prepared) -> Side:
+    """A side of a language model: its rows are documents, and what varies between them is their length in characters."""
+    spec, table = prepared.validated.spec, pq.read_table(documents.path, columns=["__group", "__time", "characters"])
+    characters = table["characters"].to_numpy()
+    return Side(
+        name=name,
+        rows=table.num_rows,
+        groups=pc.count_distinct(table["__group"]).as_py() if spec.group else None,
+        times=_times(table["__time"].drop_null()) if spec.time else None,
+        class_counts=None,
+        label_mean=float(characters.mean()),
+        label_std=float(characters.std()),
     )
 
 

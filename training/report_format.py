@@ -26,6 +26,12 @@ METRIC_NAMES = {
     "rmse": "RMSE",
     "mae": "MAE",
     "r2": "R²",
+    "macro_auroc": "macro AUROC",
+    "macro_pr_auc": "macro PR-AUC",
+    "unexplained": "unexplained share",
+    "loss": "loss",
+    "perplexity": "perplexity",
+    "bits_per_character": "bits per character",
 }
 
 

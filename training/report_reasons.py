@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from schemas.config import ColumnConfig, Declaration
+from schemas.config import ColumnConfig, Declaration, LabelConfig
 from schemas.records import Prepared
 from training.provenance import masked
 from training.report_format import duration, plain, show
@@ -23,6 +23,8 @@ REASONS: dict[str, str] = {
     "data.filter": "Every row is used.",
     "data.null_labels": "A row without a label is a mistake until someone says that it may be dropped.",
     "task.positive": "The larger of the two values is the positive class (1 of 0/1, yes of no/yes).",
+    "task.ignore": "Every value of the label is taken at its word; only a null is unknown.",
+    "task.labels": "Each label is binary, its larger value is positive, and all count alike.",
     "split.seed": "Any fixed number; another one deals the keys anew and gives another estimate of the same thing.",
     "split.fractions.train": "Most rows train; enough stay aside to choose and to test.",
     "split.fractions.val": "Enough rows to choose the best step without noise deciding.",
@@ -50,6 +52,18 @@ REASONS: dict[str, str] = {
     "normalize.max_categories": "Bounds the embedding tables; rarer categories share the unknown slot.",
     "normalize.target": "A target with mean 0 and deviation 1 suits the initial weights and learning rate; predictions come back in its units.",
     "normalize.columns": "No column is an exception.",
+    "tokens.tokenizer": "Characters need no rule of any language, and nothing is lost.",
+    "tokens.min_count": "Every token that train has is known.",
+    "tokens.context": "So far back a token can see; twice as much costs more than twice the time.",
+    "tokens.packing": "No place of a sequence is wasted on padding, and a mask keeps its documents apart.",
+    "tokens.stride": "A token of a later window has half a window before it, at most twice the work.",
+    "tokens.samples": "Enough to see what the model has learned, with no one choosing among them.",
+    "tokens.sample_tokens": "Long enough to see whether it holds together.",
+    "model.kind=causal_lm": "Attention reads any token of the context alike near and far, and all places are trained at once.",
+    "model.heads": "Some heads can look near and others far.",
+    "model.positions": "What counts in text is how far back a token is; small models learn that many times sooner than a vector for each place.",
+    "model.tied": "Half the parameters of a small model would otherwise only score tokens.",
+    "model.dropout=causal_transformer": "Light regularisation; raise it where the validation loss turns while the train loss falls.",
     "model.hidden": "Wide enough for interactions and small enough for a laptop.",
     "model.dropout": "Light regularisation; the learning curves above say whether it is enough.",
     "model.width": "Room for interactions among features at a cost that suits a CPU.",
@@ -62,8 +76,12 @@ REASONS: dict[str, str] = {
     "model.options": "The class is built with its own defaults.",
     "model.kind": "Residual blocks train reliably over many table sizes, need no tuning to start with, and take numbers and categories together.",
     "loss.kind=binary": "Cross-entropy of a yes/no outcome: a proper score, so that its minimum is the true probability.",
+    "loss.kind=causal_lm": "Cross-entropy of each token over the vocabulary: a proper score, so that its minimum is the true distribution.",
     "loss.kind=multiclass": "Cross-entropy over the classes: a proper score, so that its minimum is the true probabilities.",
     "loss.kind=regression": "The mean squared error agrees with RMSE, the metric that chooses the weights; its minimum is the mean.",
+    "loss.kind=multilabel": "Cross-entropy of each yes/no label, averaged over the labels that are known; unknown ones are masked.",
+    "loss.kind=multitask": "The weighted sum of each label's own mean loss, over the rows that know it.",
+    "loss.pos_weight": "None: a weight on positives would distort the probabilities. Ranking metrics do not need it.",
     "loss.class_weights": "None: weights would distort the probabilities. Ranking metrics do not need them.",
     "loss.class_weights=multiclass": "None: weights would distort the probabilities. Declare balanced where rare classes matter more than calibration.",
     "loss.label_smoothing": "None: labels are taken at their word and probabilities stay calibrated.",
@@ -100,7 +118,11 @@ REASONS: dict[str, str] = {
     "train.eval_every": "Once an epoch: each evaluation has seen every train row once more.",
     "train.metric=binary": "AUROC measures ranking without a threshold and does not move with the share of positives.",
     "train.metric=multiclass": "Macro F1 counts every class alike, so that a rare class is not drowned by a common one.",
+    "train.batch_size=causal_lm": "Some thousand tokens a step: each row is a whole sequence. It counts the rows over all ranks, so that ranks do not change the result.",
+    "train.metric=causal_lm": "Loss per token is what is trained for; perplexity puts weights in the same order.",
     "train.metric=regression": "RMSE is in the label's units and is what the squared loss trains for.",
+    "train.metric=multilabel": "The mean AUROC over labels: each counts alike, common or rare, and none needs a threshold.",
+    "train.metric=multitask": "What is left unexplained of each label (log loss over entropy, squared error over variance), averaged by their weights: without unit, so that kinds can be added.",
     "train.patience": "So many evaluations without improvement are more than noise; the best weights are restored.",
     "train.min_delta": "Any improvement counts.",
     "train.checkpoint_every": "At each evaluation: a killed run repeats at most the steps since the last one.",
@@ -109,6 +131,7 @@ REASONS: dict[str, str] = {
     "evaluate.bootstrap": "Enough resamples for two stable digits of an interval's ends.",
     "evaluate.confidence": "The customary level.",
     "evaluate.baselines": "A constant, a linear model and boosted trees on the same rows: a network that does not beat them has not earned its place.",
+    "evaluate.baselines=causal_lm": "Counts of the tokens that follow the last 0, 1 and 4 ones in the same train sequences: a network that does not beat them has not earned its place.",
     "register.enabled": "A model that passes the gate is registered.",
     "register.thresholds": "No absolute bound was set; the gate compares with the constant baseline and the champion.",
     "register.metric": "The champion is compared on the metric that chose the weights.",
@@ -121,9 +144,14 @@ REASONS: dict[str, str] = {
 HIDDEN_UNLESS: dict[str, str] = {  # settings that are shown only for this loss, task or clip
     "loss.delta": "huber",
     "loss.label_smoothing": "multiclass",
+    "loss.pos_weight": "binary",
+    "task.labels": "several",
     "loss.class_weights": "classes",
-    "task.positive": "binary",
+    "task.positive": "one binary label",
+    "normalize": "features",
     "normalize.target": "regression",
+    "checks.constant_features": "features",
+    "tokens": "causal_lm",
     "split.bins": "regression",
     "train.clip_at": "clipped",
     "data.csv": "csv",
@@ -174,16 +202,24 @@ def reason(path: str, declaration: Declaration) -> str:
 
 
 def _traits(declaration: Declaration, source_format: str) -> set[str]:
-    classes = {"classes"} if declaration.task.kind != "regression" else set()
+    task = declaration.task
+    kinds = {label.kind for label in task.labels.values()} if task.kind == "multitask" else {"binary" if task.kind == "multilabel" else task.kind}
+    classes = {"classes"} if kinds & {"binary", "multiclass"} else set()
+    several = {"several"} if task.has_several else {f"one {task.kind} label"}
+    features = {"features"} if task.kind != "causal_lm" else set()
     clipped = {"clipped"} if declaration.train.clip != "none" else set()
-    return {declaration.task.kind, declaration.loss_kind, source_format} | classes | clipped
+    huber = {"huber"} if any(label.loss == "huber" for label in task.labels.values()) else set()
+    return {declaration.loss_kind, source_format} | kinds | several | classes | features | huber | clipped
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Dotted paths of all values that are no section, without `data.columns`; an empty mapping is a value."""
     if path == "data.columns":
         return
-    if isinstance(value, dict) and value:
+    if path.startswith("task.labels."):  # one line for each label
+        declared = LabelConfig.model_validate(value)
+        yield path, {"kind": declared.kind} | declared.model_dump(mode="json", exclude_defaults=True)
+    elif isinstance(value, dict) and value:
         for key, inner in value.items():
             yield from _leaves(inner, f"{path}.{key}" if path else str(key))
     else:
@@ -203,6 +239,7 @@ def _resolved(path: str, value: Any, declaration: Declaration, timestamps: bool)
         "tracking.experiment": declaration.name,
         "tracking.uri": "from the environment or the Bulkhead home",
         "task.positive": "the larger value",
+        "tokens.stride": "context // 2",
         "split.cuts": "by share",
     }
     if value is None:

@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from schemas.config import METRICS, Declaration, SplitName
+from schemas.config import Declaration, SplitName
 from schemas.records import CheckResult, EvaluationReport, GateReport, Interval, PreflightReport, Prepared, TrainReport
+from training import report_labels
 from training import report_plots as plots
 from training.report_blocks import Badge, Block, Bullets, Callout, Facts, Gallery, Heading, Table, Tone, Words, checks, records_table, table
 from training.report_curves import History, Reading, kept_index, read_curves
@@ -23,8 +24,10 @@ EXCLUDED_BECAUSE = {
     "group_time": "the side of its group and the side of its time disagree",
     "filter": "data.filter is not true",
     "unlabelled": "no label (data.null_labels: drop)",
+    "ignored": "a label that means unknown (task.ignore)",
 }
 READING_TONES: dict[str, Tone] = {"healthy": "good", "overfitting": "warn", "underfitting": "warn", "too short": "info", "unknown": "info"}
+BASE_TITLES = {"regression": "The label on the test rows", "causal_lm": "The test documents"}
 MAX_CLASSES = 30
 MAX_GROUPS = 30
 
@@ -62,7 +65,7 @@ def standings(declaration: Declaration, test: EvaluationReport) -> dict[str, Sta
 
 def metric_blocks(declaration: Declaration, test: EvaluationReport, val: EvaluationReport | None) -> list[Block]:
     """Metrics with intervals, base rate, baselines, and the figures by group."""
-    directions = METRICS[declaration.task.kind]
+    directions = declaration.metrics
     names = sorted((m for m in directions if m in test.metrics), key=lambda m: m != declaration.metric)
     blocks: list[Block] = [
         _skill(test),
@@ -74,12 +77,14 @@ def metric_blocks(declaration: Declaration, test: EvaluationReport, val: Evaluat
     ]
     if test.base_rate:
         blocks += [
-            Heading("The label on the test rows" if declaration.task.kind == "regression" else "Base rate"),
+            Heading(BASE_TITLES.get(declaration.task.kind, "Base rate")),
             Facts(tuple((plain(k, 60), figure(v)) for k, v in list(test.base_rate.items())[:MAX_CLASSES])),
         ]
     if test.baselines:
         shown = [(m, directions[m]) for m in names if m in directions and test.metrics[m].value is not None][:4]
         blocks += [Heading("Beside baselines"), *([Gallery((plots.forest(test, shown),))] if shown else []), _baseline_table(declaration, names, test)]
+    if test.by_label:
+        blocks += report_labels.test_blocks(test)
     if test.by_group:
         blocks += [Heading("By group"), Words("The largest groups first; groups with few rows may be left out."), _group_table(test.by_group)]
     return blocks
@@ -126,6 +131,8 @@ def split_blocks(declaration: Declaration, prepared: Prepared, sides: dict[Split
     timed = [s.times for s in sides.values() if s.times is not None and len(s.times)]
     picture = plots.timeline(sides, spec.time_is_timestamp, *cut_points(prepared)) if timed else plots.side_bars(sides)
     blocks: list[Block] = [_side_table(declaration, prepared, sides), Gallery((picture,))]
+    if prepared.statistics.labels:
+        blocks += report_labels.side_blocks(prepared)
     if declaration.task.kind == "multiclass":
         blocks.append(_class_shares(prepared, sides))
     blocks += _excluded(prepared)
@@ -158,7 +165,8 @@ def _side_table(declaration: Declaration, prepared: Prepared, sides: dict[SplitN
         "binary": [f"Share of {plain(spec.label, 30)} = {plain(statistics.classes[-1], 30)}" if statistics.classes else ""],
         "multiclass": ["Classes present"],
         "regression": [f"Mean of {plain(spec.label, 30)}", "Standard deviation"],
-    }[declaration.task.kind]
+        "causal_lm": ["Mean characters", "Standard deviation"],
+    }.get(declaration.task.kind, ["Known labels"])
     headers = ["Side", "Rows", "Share", *(["Groups"] if spec.group else []), *(["First", "Last"] if spec.time else []), *label]
     rows = []
     for side in sides.values():
@@ -170,6 +178,8 @@ def _side_table(declaration: Declaration, prepared: Prepared, sides: dict[SplitN
 
 
 def _label_cells(side: Side, kind: str) -> list[str]:
+    if side.known_labels is not None:
+        return [share(side.known_labels)]
     if side.class_counts is None:
         return [number(side.label_mean), number(side.label_std)]
     if kind == "binary":
@@ -188,7 +198,9 @@ def _class_shares(prepared: Prepared, sides: dict[SplitName, Side]) -> Table:
 
 
 def _excluded(prepared: Prepared) -> list[Block]:
-    left_out = {"filter": prepared.validated.filtered_rows, "unlabelled": prepared.validated.unlabelled_rows, **prepared.split.excluded}
+    validated = prepared.validated
+    ignored = 0 if validated.spec.has_several_labels else sum(validated.ignored_labels.values())
+    left_out = {"filter": validated.filtered_rows, "unlabelled": validated.unlabelled_rows, "ignored": ignored, **prepared.split.excluded}
     rows = [[plain(EXCLUDED_BECAUSE.get(k, k)), count(n)] for k, n in left_out.items() if n]
     return [Heading("Rows on no side"), table(["Reason", "Rows"], rows)] if rows else [Words("No row was left out: every row of the source is on one side.")]
 

@@ -1,78 +1,100 @@
-"""Learning rates: constant and warm-up + cosine as pure functions of the optimizer step, plateau of evaluations."""
+"""Learning rates: pure functions of the number of updates made, except the plateau, which counts evaluations.
+
+A group's rate is its own peak (training.parameter_groups) times the schedule's share, so that layer decay and rules for
+modules keep their proportion. Only the plateau has a state.
+"""
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
-from schemas.config import PlateauSchedule, WarmupCosineSchedule
+from schemas.config import OneCycleSchedule, PlateauSchedule
 from schemas.config import Schedule as ScheduleConfig
+from training.shares import one_cycle, require_reached, share
 
 SMALLEST_CHANGE = 1e-8  # a plateau reduction smaller than this is not made, as in torch
 
 
-def warmup_cosine(step: int, total_steps: int, config: WarmupCosineSchedule) -> float:
-    """Share of the peak rate at a step (from 0).
-
-    With w warm-up steps: from 1/w linearly to 1, then a half cosine that reaches `final` after the last step.
-    Equal to torch's SequentialLR of LinearLR(1/w, total_iters=w) and CosineAnnealingLR(total - w).
-
-    Source: Loshchilov and Hutter 2017, arXiv:1608.03983, eq. 5.
-    """
-    warmup = round(config.warmup * total_steps)
-    if step < warmup:
-        return 1 / warmup + (1 - 1 / warmup) * step / warmup
-    progress = min(1.0, (step - warmup) / max(1, total_steps - warmup))
-    return config.final + (1 - config.final) * (1 + math.cos(math.pi * progress)) / 2
-
-
 @dataclass
 class Plateau:
-    """Reduces the rate by `factor` after more than `patience` evaluations without a better metric, as torch's ReduceLROnPlateau with threshold 0."""
+    """Counts evaluations without a better metric, and the reductions that followed, as torch's ReduceLROnPlateau.
 
-    rate: float
+    One difference: a relative threshold is a share of the best value's size, so that it is right for negative metrics too.
+    """
+
     best: float | None = None
     waited: int = 0
+    cooling: int = 0
+    reductions: int = 0
 
     def observe(self, metric: float, greater_is_better: bool, config: PlateauSchedule) -> None:
         """Count one evaluation."""
-        if self.best is None or (metric > self.best if greater_is_better else metric < self.best):
+        if self.best is None or self._is_better(metric, self.best, greater_is_better, config):
             self.best, self.waited = metric, 0
-            return
-        self.waited += 1
+        else:
+            self.waited += 1
+        if self.cooling:
+            self.cooling, self.waited = self.cooling - 1, 0
         if self.waited > config.patience:
-            self.waited = 0
-            reduced = max(self.rate * config.factor, config.min_lr)
-            self.rate = reduced if self.rate - reduced > SMALLEST_CHANGE else self.rate
+            self.waited, self.cooling, self.reductions = 0, config.cooldown, self.reductions + 1
+
+    def _is_better(self, metric: float, best: float, greater_is_better: bool, config: PlateauSchedule) -> bool:
+        margin = config.threshold * (abs(best) if config.threshold_mode == "rel" else 1.0)
+        return metric > best + margin if greater_is_better else metric < best - margin
+
+    def rate(self, peak: float, config: PlateauSchedule) -> float:
+        """The rate that is left of a peak; a peak below `min_lr` stays as it is."""
+        for _ in range(self.reductions):
+            reduced = max(peak * config.factor, config.min_lr)
+            if peak - reduced <= SMALLEST_CHANGE:
+                break
+            peak = reduced
+        return peak
 
 
 class Schedule:
-    """The rate of every step of a run.
+    """The rate of every update of a run.
 
     Args:
         config: the declared schedule.
-        peak: the optimizer's declared rate.
-        total_steps: optimizer steps of all epochs.
+        peak: the optimizer's rate, `lr_scaling` resolved.
+        total_steps: optimizer updates of all epochs.
         greater_is_better: direction of the watched metric.
+
+    Raises:
+        ConfigError: a length of the schedule is longer than the run.
     """
 
     def __init__(self, config: ScheduleConfig, peak: float, total_steps: int, greater_is_better: bool) -> None:
+        require_reached(config, total_steps)
         self.config, self.peak, self.total_steps, self.greater_is_better = config, peak, total_steps, greater_is_better
-        self.plateau = Plateau(peak)
+        self.plateau = Plateau()
 
-    def rate(self, step: int) -> float:
-        """The rate of the step (from 0)."""
-        if isinstance(self.config, WarmupCosineSchedule):
-            return self.peak * warmup_cosine(step, self.total_steps, self.config)
-        return self.plateau.rate  # constant: it stays at the peak
+    def rate(self, updates: int, peak: float | None = None) -> float:
+        """The rate of the update that follows so many, for a group with this peak; by default for the declared one."""
+        peak = self.peak if peak is None else peak
+        left = self.plateau.rate(peak, self.config) if isinstance(self.config, PlateauSchedule) else peak
+        return left * share(self.config, updates, self.total_steps)
 
-    def apply(self, optimizer: torch.optim.Optimizer, step: int) -> None:
-        """Set the rate of the step that comes next; called after an update that was made, and before the first."""
+    def momentum(self, updates: int) -> float | None:
+        """Momentum or beta1 of that update, where the schedule moves it."""
+        if not (isinstance(self.config, OneCycleSchedule) and self.config.cycle_momentum):
+            return None
+        low, high = self.config.low_momentum, self.config.high_momentum
+        return one_cycle(self.config, updates, self.total_steps, (high, low, high))
+
+    def apply(self, optimizer: torch.optim.Optimizer, updates: int) -> None:
+        """Set the rate (and momentum) of the update that comes next; called after an update that was made, and before the first. Never waits for the device."""
+        momentum = self.momentum(updates)
         for group in optimizer.param_groups:
-            group["lr"] = self.rate(step)
+            group["lr"] = self.rate(updates, group["peak"])
+            if momentum is not None and "betas" in group:
+                group["betas"] = (momentum, group["betas"][1])
+            elif momentum is not None:
+                group["momentum"] = momentum
 
     def observe(self, metric: float) -> None:
         """Count one evaluation (plateau)."""
@@ -80,7 +102,7 @@ class Schedule:
             self.plateau.observe(metric, self.greater_is_better, self.config)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs beside the step."""
+        """What a resumed run needs beside the number of updates."""
         return asdict(self.plateau)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

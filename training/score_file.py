@@ -1,4 +1,4 @@
-"""Score a file with a registered model: `bulkhead predict MODEL_URI IN OUT`.
+"""Score a file with a registered model, or let it write: `bulkhead predict MODEL_URI IN OUT`, `bulkhead sample MODEL_URI`.
 
 Rows are read as training read its source (same delimiter and null texts), in batches, and written with all their columns
 and the predictions beside them, whole or not at all. The model itself derives what it needs.
@@ -19,10 +19,14 @@ import pyarrow.parquet as pq
 
 from schemas.config import CsvConfig, DataConfig
 from schemas.digest import replacing
-from schemas.errors import DataError, first_few
+from schemas.errors import DataError, RegistryError, first_few
+from schemas.records import SampleReport
 from training.data.engine import connect, rows
+from training.data.serving_text import Sampling
 from training.data.source import fingerprint, relation_sql
 from training.registry import LoadedModel, load_model
+from training.serving import logits_of, output_columns
+from training.text_samples import sampled
 from training.tracking import default_tracking_uri
 
 BATCH_ROWS = 16_384
@@ -52,11 +56,25 @@ def predict_file(model_uri: str, in_path: Path, out_path: Path, tracking_uri: st
         return sum(write(batch) for batch in _scored(model, data, connection))
 
 
+def sample_model(model_uri: str, prompt: str, count: int, how: Sampling, tracking_uri: str | None = None) -> SampleReport:
+    """Texts by a registered language model; see `training.text_samples.sampled`.
+
+    Raises:
+        RegistryError: there is no such model, or it is no language model.
+        IntegrityError: the model's files are not those that were registered.
+    """
+    model = load_model(model_uri, tracking_uri or default_tracking_uri(None))
+    if "text" not in model.spec:
+        raise RegistryError(f"{model_uri}: expected a language model, this one predicts {model.spec['label']!r}; use bulkhead predict")
+    return sampled(model.spec["text"], logits_of(model.model.program), prompt, count, how, None)
+
+
 def _scored(model: LoadedModel, data: DataConfig, connection: duckdb.DuckDBPyConnection) -> Iterator[pa.RecordBatch]:
     """Batches of the file's own columns with the predictions."""
     relation = relation_sql(fingerprint(data), data, connection)
     own = [row[0] for row in rows(connection, f"describe select * from {relation}")]
-    taken = [name for name in ("prediction", *model.spec["probability_columns"]) if name in own]
+    made = ("tokens", "loss", "accuracy") if "text" in model.spec else output_columns(model.spec)
+    taken = [name for name in made if name in own]
     if taken:
         raise DataError(f"{data.uri}: has columns named {first_few(map(repr, taken))} already, where the predictions go; rename or drop them")
     for batch in connection.sql(f"select * from {relation}").to_arrow_reader(BATCH_ROWS):

@@ -148,20 +148,20 @@ def _forward(model: nn.Module, inputs: Tensors, begin: int, end: int, device: to
 
 
 def measure(declaration: Declaration, statistics: Statistics, loss: Loss, scores: np.ndarray, targets: dict[str, np.ndarray]) -> dict[str, float | None]:
-    """`loss` (weighted mean over all rows) and every metric of the task, from the whole gathered scores.
+    """`loss` (over all rows) and every metric of the task, from the whole gathered scores.
 
     Args:
         declaration: the task.
         statistics: class names and label scaling.
         loss: the training loss; on the CPU.
-        scores: [N, K].
+        scores: [N, K], or [N, 3] of a language model (training.token_scoring).
         targets: `label` [N] as stored and perhaps `weight` [N].
     """
-    from training import metrics  # scikit-learn takes a second to load, and only rank 0 measures
+    from training import metrics, token_metrics  # scikit-learn takes a second to load, and only rank 0 measures
 
+    if declaration.task.kind == "causal_lm":
+        return token_metrics.row_metrics(scores, targets.get("weight"))
     tensors = as_tensors(targets)
     with torch.inference_mode():
-        weights = loss.row_weights(tensors["label"], tensors.get("weight")).to(torch.float64)
-        row_losses = loss.per_row(torch.from_numpy(scores), tensors["label"]).to(torch.float64)
-        mean = (row_losses * weights).sum() / weights.sum()
-    return {"loss": float(mean), **metrics.compute(declaration, statistics, scores, targets["label"], targets.get("weight"))}
+        whole = loss(torch.from_numpy(scores), tensors["label"], tensors.get("weight"))
+    return {"loss": float(whole), **metrics.compute(declaration, statistics, scores, targets["label"], targets.get("weight"))}

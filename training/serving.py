@@ -1,11 +1,14 @@
 """Predict from raw rows, alone: this file, `program.pt2` and `spec.json` are the whole registered model.
 
-Where features are derived, `expressions.zip` holds the code that computes them from raw columns.
+Where features are derived, `expressions.zip` holds the code that computes them from raw columns. For a language model it
+holds the code that makes tokens of text and text of tokens: a frame of `tokens`, `loss` (nats per token) and `accuracy`
+comes out, and with the parameter `max_new_tokens` the text's `completion`.
 MLflow ships and runs this very file with the model (models from code), so it imports nothing of the project
 that made it. Load it with `mlflow.pyfunc.load_model("models:/NAME@champion")` and call `predict(frame)`.
 
 Raw named columns in, in any order, extra ones ignored. A frame out: `prediction` in the units of the label or
-one of its own class values, and for classes `probability_<class>`. Never guesses: a missing column, a null where
+one of its own class values, and for classes `probability_<class>`; of several labels `prediction_<label>` and, for
+classes, `probability_<label>` (of the positive class) or `probability_<label>_<class>`. Never guesses: a missing column, a null where
 training had none, an infinite number or text among numbers is refused with its column and rows.
 N rows, D numeric columns, C categorical columns or classes.
 """
@@ -51,7 +54,7 @@ def read_spec(path: str | Path) -> dict[str, Any]:
     spec = json.loads(Path(path).read_text(encoding="utf-8"))
     if not isinstance(spec, dict) or spec.get("format") != FORMAT:
         raise ValueError(f"{path}: expected a model spec of format {FORMAT}, got {spec.get('format') if isinstance(spec, dict) else type(spec).__name__!r}")
-    return spec
+    return {"labels": [], **spec}  # absent from models of earlier versions, which have one label
 
 
 def load_program(path: str | Path, spec: dict[str, Any]) -> Program:
@@ -75,7 +78,17 @@ def load_expressions(path: str | Path, spec: dict[str, Any]) -> Derive | None:
     """
     if spec["expressions"] is None:
         return None
-    _verify(path, spec["expressions"]["sha256"], "code of the derived features")
+    derive: Derive = load_code(path, spec).derive
+    return derive
+
+
+def load_code(path: str | Path, spec: dict[str, Any]) -> Any:
+    """The module that was exported with the model, run only after its bytes were found right.
+
+    Raises:
+        ValueError: the code's SHA-256 differs from the spec's; nothing of it was run.
+    """
+    _verify(path, spec["expressions"]["sha256"], "code that was shipped with the model")
     name = spec["expressions"]["module"]
     if name not in sys.modules:
         found = zipimport.zipimporter(str(path)).find_spec(name)
@@ -88,8 +101,7 @@ def load_expressions(path: str | Path, spec: dict[str, Any]) -> Derive | None:
         except BaseException:
             del sys.modules[name]
             raise
-    derive: Derive = sys.modules[name].derive
-    return derive
+    return sys.modules[name]
 
 
 def _verify(path: str | Path, expected: str, what: str) -> None:
@@ -247,12 +259,48 @@ def predict(spec: dict[str, Any], program: Program, frame: pd.DataFrame, derive:
         ValueError: see `inputs`.
     """
     batch = inputs(spec, frame, derive)
+    if spec["labels"]:
+        width = sum(max(1, len(label["probabilities"])) for label in spec["labels"])
+        return pd.DataFrame(several(spec, run(program, batch) if len(frame) else np.empty((0, width))), index=frame.index)
     if spec["task"] == "regression":
         return pd.DataFrame({"prediction": run(program, batch) if len(frame) else np.empty(0)}, index=frame.index)
     found = run(program, batch) if len(frame) else np.empty((0, len(spec["classes"])))
     label = pd.array(spec["classes"]).take(found.argmax(axis=1))
     columns = {name: found[:, position] for position, name in enumerate(spec["probability_columns"])}
     return pd.DataFrame({"prediction": label.astype(spec["class_dtype"]), **columns}, index=frame.index)
+
+
+def several(spec: dict[str, Any], found: np.ndarray) -> dict[str, Any]:
+    """The program's outcome [N, K] on several labels as named columns: of each label the class or value, then its probabilities."""
+    columns: dict[str, Any] = {}
+    start = 0
+    for label in spec["labels"]:
+        own = found[:, start : start + max(1, len(label["probabilities"]))]
+        start += own.shape[1]
+        if label["kind"] == "regression":
+            columns[label["prediction"]] = own[:, 0]
+            continue
+        chosen = own.argmax(axis=1) if label["kind"] == "multiclass" else (own[:, 0] > 0.5).astype(np.int64)
+        columns[label["prediction"]] = pd.array(label["classes"]).take(chosen).astype(label["class_dtype"])
+        columns |= {name: own[:, position] for position, name in enumerate(label["probabilities"])}
+    return columns
+
+
+def output_columns(spec: dict[str, Any]) -> list[str]:
+    """Names of the predicted columns, in their order."""
+    if spec["labels"]:
+        return [name for label in spec["labels"] for name in (label["prediction"], *label["probabilities"])]
+    return ["prediction", *spec["probability_columns"]]
+
+
+def logits_of(program: Program) -> Callable[[np.ndarray], np.ndarray]:
+    """The program as a function of NumPy arrays: tokens int64 [N, T] → logits float64 [N, T, V]."""
+
+    def logits(tokens: np.ndarray) -> np.ndarray:
+        with torch.inference_mode():
+            return np.asarray(program({"tokens": torch.from_numpy(tokens)}).numpy())
+
+    return logits
 
 
 class RawRows(mlflow.pyfunc.PythonModel):
@@ -266,14 +314,19 @@ class RawRows(mlflow.pyfunc.PythonModel):
         """
         self.spec = read_spec(context.artifacts["spec"])
         self.program = load_program(context.artifacts["program"], self.spec)
-        self.derive = load_expressions(context.artifacts.get("expressions", ""), self.spec)
+        shipped, is_text = context.artifacts.get("expressions", ""), self.spec["task"] == "causal_lm"
+        self.text = load_code(shipped, self.spec) if is_text else None
+        self.derive = None if is_text else load_expressions(shipped, self.spec)
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """Predictions for a frame of raw rows; see the head of this file.
+        """Predictions for a frame of raw rows; see the head of this file. Only a language model takes `params`.
 
         Raises:
             ValueError: a column is missing, or a value is refused, with column and rows.
         """
+        if self.text is not None:
+            found: pd.DataFrame = self.text.predict(self.spec["text"], logits_of(self.program), pd.DataFrame(model_input), params)
+            return found
         return predict(self.spec, self.program, pd.DataFrame(model_input), self.derive)
 
 

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from mlflow.models import ModelSignature
-from mlflow.types import ColSpec, Schema
+from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import AnyType
+
+from training.serving import output_columns
 
 OUTPUT_TYPES = {"bool": "boolean", "int64": "long", "float64": "double", "str": "string"}
 
@@ -16,6 +18,7 @@ OUTPUT_TYPES = {"bool": "boolean", "int64": "long", "float64": "double", "str": 
 def input_columns(spec: dict[str, Any]) -> list[str]:
     """Raw columns that the model takes: its features, with what derived ones are made of in their place."""
     features = [c["name"] for kind in ("numeric", "categorical", "tensor") for c in spec[kind] if c["name"] not in spec["derived"]]
+    features += [spec["text"]["name"]] if "text" in spec else []
     return list(dict.fromkeys([*features, *(c["name"] for c in spec["raw"])]))
 
 
@@ -26,9 +29,19 @@ def signature(spec: dict[str, Any]) -> ModelSignature:
     with a null for a declared long, and every number for a declared string. serving.py does the checking, by name
     and row.
     """
-    outputs = [ColSpec(OUTPUT_TYPES[spec["class_dtype"]] if spec["classes"] else "double", "prediction")]
-    outputs += [ColSpec("double", name) for name in spec["probability_columns"]]
+    if "text" in spec:
+        return _text_signature(spec)
+    labels = spec["labels"] or [{**spec, "prediction": "prediction", "probabilities": spec["probability_columns"]}]
+    kinds = {label["prediction"]: OUTPUT_TYPES[label["class_dtype"]] for label in labels if label["classes"]}
+    outputs = [ColSpec(kinds.get(name, "double"), name) for name in output_columns(spec)]
     return ModelSignature(inputs=Schema([ColSpec(AnyType(), name) for name in input_columns(spec)]), outputs=Schema(outputs))
+
+
+def _text_signature(spec: dict[str, Any]) -> ModelSignature:
+    """Of a language model: a text in, its figures out, and the parameters of a completion, which is one more column where it is asked for."""
+    outputs = Schema([ColSpec("long", "tokens"), ColSpec("double", "loss"), ColSpec("double", "accuracy")])
+    defaults = (("max_new_tokens", "long", 0), ("temperature", "double", 1.0), ("top_k", "long", 0), ("seed", "long", 0))
+    return ModelSignature(Schema([ColSpec(AnyType(), spec["text"]["name"])]), outputs, ParamSchema([ParamSpec(*parameter) for parameter in defaults]))
 
 
 def input_example(spec: dict[str, Any]) -> pd.DataFrame:
@@ -36,7 +49,7 @@ def input_example(spec: dict[str, Any]) -> pd.DataFrame:
 
     Where no raw values were found that every derived feature can be computed from, derived features stand there as they are.
     """
-    columns: dict[str, Any] = {}
+    columns: dict[str, Any] = {spec["text"]["name"]: [spec["example"], ""]} if "text" in spec else {}
     for column in spec["numeric"]:
         typical = column["typical"] or 0.0
         columns[column["name"]] = [typical >= 0.5] * 2 if column["boolean"] else [typical, float(round(typical))]

@@ -154,6 +154,24 @@ def start_run(
     return tracker
 
 
+def reopen_run(uri: str, run_id: str, flow_run_id: str | None = None) -> Tracker:
+    """A run that ended or was killed, at work again: the same run, so that its metrics have one history.
+
+    Raises:
+        TrackingError: the server cannot be reached, refuses, or the run was deleted.
+    """
+    with reached(uri, f"going on with run {run_id}"):
+        tracker = Tracker(uri, run_id)
+        found = tracker.client.get_run(run_id)
+        if found.info.lifecycle_stage == "deleted":
+            raise TrackingError(f"MLflow run {run_id} was deleted; restore it (mlflow runs restore --run-id {run_id}), or start anew")
+        tracker.client.update_run(run_id, status="RUNNING")
+        for tag in {"bulkhead.error", "mlflow.note.content"} & found.data.tags.keys():
+            tracker.client.delete_tag(run_id, tag)
+    tracker.set_tags({FLOW_TAG: flow_run_id} if flow_run_id else {})
+    return tracker
+
+
 def _earlier(client: MlflowClient, experiment: str, flow_run_id: str | None) -> str | None:
     """Id of the run that a flow run has already started."""
     if flow_run_id is None:

@@ -13,6 +13,7 @@ from training.journal import Values
 from training.layout import Layout
 from training.losses import make_loss
 from training.scoring import measure, require_finite, score_tensors
+from training.token_scoring import TokenScorer
 
 
 class Validation:
@@ -29,25 +30,27 @@ class Validation:
         self.spec, self.declaration = spec, declaration
         self.loss = make_loss(declaration, spec.statistics)
         self.batch_size = declaration.train.micro_batch_size or declaration.train.batch_size
-        self.val_inputs = {name: t for name, t in as_tensors(val).items() if name not in TARGETS}
+        # A language model is scored together with its loss, because logits of a whole side would not fit.
+        self.with_loss = declaration.task.kind == "causal_lm"
+        targets = ("weight",) if self.with_loss else TARGETS
+        self.val_inputs = {name: t for name, t in as_tensors(val).items() if name not in targets}
         self.val_targets = {name: val[name] for name in TARGETS if name in val}
         # Rows are ordered by the hash of their id, so that the first ones are a random sample.
         self.train_rows = min(spec.arrays.train.rows, spec.arrays.val.rows)
-        self.train_inputs = {name: t for name, t in train.items() if name not in TARGETS}
+        self.train_inputs = {name: t for name, t in train.items() if name not in targets}
         self.train_targets = {name: train[name][: self.train_rows].cpu().numpy() for name in TARGETS if name in train}
 
     def scores(self, layout: Layout, stop: Callable[[], bool]) -> tuple[np.ndarray, np.ndarray]:
-        """Raw scores [N, K] of validation rows and of the train sample, whole on every rank. Collective.
+        """Raw scores [N, K], or sums [N, 3] of a language model, of validation rows and of the train sample, whole on every rank. Collective.
 
         Raises:
             Interrupted: a stop was asked for on some rank.
             NonFiniteError: scores are not finite, naming rows.
         """
         sides = ((self.val_inputs, self.spec.arrays.val.rows), (self.train_inputs, self.train_rows))
+        model = TokenScorer(layout.model) if self.with_loss else layout.model
         with layout.scoring():
-            val, train = (
-                score_tensors(layout.model, inputs, rows, self.batch_size, layout.parallel, lockstep=layout.sharded, stop=stop) for inputs, rows in sides
-            )
+            val, train = (score_tensors(model, inputs, rows, self.batch_size, layout.parallel, lockstep=layout.sharded, stop=stop) for inputs, rows in sides)
         require_finite(val, self.spec.arrays.val)
         require_finite(train, self.spec.arrays.train)
         return val, train

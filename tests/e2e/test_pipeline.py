@@ -5,11 +5,14 @@ One run is shared by the tests of this file; each test looks at another part of 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,11 +24,13 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SMALL = ["train.epochs=6", "train.ranks=2", "model.kind=mlp", "evaluate.bootstrap=60", "checks.min_rows=20", "name=small", "register.thresholds={}"]
 
 
-def bulkhead(home: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+def variables(home: Path) -> dict[str, str]:
     environment = os.environ | {"BULKHEAD_HOME": str(home), "BULKHEAD_CLINIC": str(home.parent / "clinic.parquet")}
-    environment.pop("PREFECT_API_URL", None)
-    environment.pop("MLFLOW_TRACKING_URI", None)
-    done = subprocess.run([sys.executable, "-m", "flows.cli", *arguments], capture_output=True, text=True, env=environment, cwd=ROOT, timeout=280)
+    return {name: value for name, value in environment.items() if name not in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI")}
+
+
+def bulkhead(home: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([sys.executable, "-m", "flows.cli", *arguments], capture_output=True, text=True, env=variables(home), cwd=ROOT, timeout=280)
     assert done.returncode == code, f"exit {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
     return done
 
@@ -50,6 +55,46 @@ def client(home: Path) -> Any:
 
     uri = f"sqlite:///{home / 'mlflow.db'}"
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+def run_of(home: Path, run_dir: Path) -> Any:
+    """The one MLflow run of a run directory."""
+    found = client(home).search_runs([client(home).get_experiment_by_name("small").experiment_id], filter_string=f"tags.`bulkhead.run_dir` = '{run_dir}'")
+    assert len(found) == 1
+    return found[0]
+
+
+def start_and_kill(home: Path, evaluations: int) -> Path:
+    """The same run again, all of its processes killed at once after so many evaluations; its directory."""
+    known = set((home / "runs" / "small").iterdir())
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flows.cli", "run", "examples/clinic_visits.yaml", *SMALL], env=variables(home), cwd=ROOT, stderr=subprocess.DEVNULL
+    )
+    run_dir = None
+    while process.poll() is None:
+        run_dir = next(iter(set((home / "runs" / "small").iterdir()) - known), None)
+        lines = (run_dir / "metrics.jsonl").read_text() if run_dir and (run_dir / "metrics.jsonl").exists() else ""
+        if lines.count('"kind": "evaluation"') >= evaluations:
+            break
+        time.sleep(0.01)
+    assert run_dir is not None and process.poll() is None
+    process.kill()
+    for stat in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if str(run_dir).encode() in stat.read_bytes():
+                os.kill(int(stat.parent.name), signal.SIGKILL)
+    process.wait()
+    return run_dir
+
+
+@pytest.fixture(scope="module")
+def second(first: dict[str, Any], home: Path) -> dict[str, Any]:
+    """The same again, killed in mid-training and resumed."""
+    run_dir = start_and_kill(home, evaluations=2)
+    listed = next(row for row in json.loads(bulkhead(home, "resume", "--json").stdout) if row["run_id"] == run_dir.name)
+    status = run_of(home, run_dir).info.status
+    done = bulkhead(home, "resume", run_dir.name, "--json")
+    return dict(json.loads(done.stdout), stderr=done.stderr, listed=listed, status_when_killed=status)
 
 
 @pytest.mark.slow
@@ -137,10 +182,8 @@ def test_predictions_of_the_registered_model_are_those_of_the_run(first: dict[st
 
 @pytest.mark.slow
 @pytest.mark.req("P5")
-def test_a_second_run_reuses_the_data_and_an_unchanged_model_is_not_registered_again(first: dict[str, Any], home: Path) -> None:
-    done = bulkhead(home, "run", "examples/clinic_visits.yaml", *SMALL, "--json")
-    second = json.loads(done.stdout)
-    assert second["cached"] and "reused" in done.stderr
+def test_a_second_run_reuses_the_data_and_an_unchanged_model_is_not_registered_again(first: dict[str, Any], second: dict[str, Any], home: Path) -> None:
+    assert second["cached"] and "reused" in second["stderr"]
     assert first["cached"] is False
     assert second["metrics"] == first["metrics"]
     assert not second["registered"]["registered"] and second["registered"]["verdict"].startswith("unchanged")
@@ -152,7 +195,7 @@ def test_a_second_run_reuses_the_data_and_an_unchanged_model_is_not_registered_a
 def test_a_loss_that_is_not_finite_fails_run_flow_and_mlflow_with_the_cause(first: dict[str, Any], home: Path) -> None:
     wild = ["optimizer={kind: sgd, lr: 1.0e+30}", "train.clip=none", "schedule.kind=constant"]
     done = bulkhead(home, "run", "examples/clinic_visits.yaml", *SMALL, *wild, code=1)
-    assert "NonFiniteError" in done.stderr and "Traceback" not in done.stderr
+    assert "NonFiniteError" in done.stderr and "Traceback" not in done.stderr and "bulkhead replay /" in done.stderr
     run = client(home).search_runs([client(home).get_experiment_by_name("small").experiment_id], order_by=["attributes.start_time DESC"])[0]
     assert run.info.status == "FAILED" and "NonFiniteError" in run.data.tags["bulkhead.error"]
     run_dir = Path(run.data.tags["bulkhead.run_dir"])
@@ -162,3 +205,19 @@ def test_a_loss_that_is_not_finite_fails_run_flow_and_mlflow_with_the_cause(firs
             "select r.state_type, s.message from flow_run r join flow_run_state s on r.state_id = s.id where r.id = ?", (run.data.tags["bulkhead.flow_run_id"],)
         ).fetchone()
     assert state == "FAILED" and "NonFiniteError" in text
+
+
+@pytest.mark.slow
+@pytest.mark.req("C5")
+def test_a_killed_run_is_resumed_to_the_same_model_in_the_same_mlflow_run(first: dict[str, Any], second: dict[str, Any], home: Path) -> None:
+    run_dir = Path(second["run_dir"])
+    assert second["listed"]["state"] == "killed" and second["listed"]["checkpoint_step"] > 0 and second["status_when_killed"] == "RUNNING"
+    results = [json.loads((d / "result.json").read_text()) for d in (run_dir, Path(first["run_dir"]))]
+    assert results[0]["model_sha256"] == results[1]["model_sha256"] and results[0]["status"] != "interrupted"
+    run, undisturbed = run_of(home, run_dir), client(home).get_run(first["mlflow_run_id"])
+    assert run.info.status == "FINISHED" and run.info.run_id == second["mlflow_run_id"]
+    for key in ("val/auroc", "train/loss", "step/loss"):
+        one, other = ([(m.step, m.value) for m in client(home).get_metric_history(r.info.run_id, key)] for r in (run, undisturbed))
+        assert one == other and len(one) >= 3
+    again = bulkhead(home, "resume", str(run_dir))
+    assert "is finished: nothing to do" in again.stderr

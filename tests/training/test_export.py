@@ -28,12 +28,13 @@ MODELS: dict[str, dict[str, Any]] = {
     "linear": {"kind": "linear"},
     "mlp": {"kind": "mlp", "hidden": [16]},
     "resmlp": {"kind": "resmlp", "width": 16, "depth": 2},
+    "ft_transformer": {"kind": "ft_transformer", "width": 16, "heads": 2, "depth": 2},
     "cnn": {"kind": "cnn", "channels": [4], "hidden": 8},
 }
 
 
 @pytest.mark.req("R1")
-@pytest.mark.parametrize(("task", "model"), [("binary", "linear"), ("multiclass", "resmlp"), ("regression", "cnn")])
+@pytest.mark.parametrize(("task", "model"), [("binary", "linear"), ("multiclass", "resmlp"), ("binary", "ft_transformer"), ("regression", "cnn")])
 def test_raw_rows_through_the_saved_program_equal_the_network_on_the_arrays(tmp_path: Path, task: str, model: str) -> None:
     case = make_case(tmp_path, task, model=MODELS[model])
     exported = export_model(case.run, case.weights, tmp_path / "model", case.split.val)

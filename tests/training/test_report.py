@@ -411,13 +411,20 @@ def test_long_runs_keep_their_spikes(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------ configuration
 
 
+SEVERAL = [
+    {"kind": "multilabel"},
+    {"kind": "multitask", "labels": {"y": {"kind": "regression", "loss": "huber"}, "z": "multiclass", "b": {"weight": 2, "pos_weight": "balanced"}}},
+]
+
+
 def variants() -> list[dict[str, Any]]:
     columns = {"y": "label", "g": "group", "t": "time", "s": "split", "*": "feature"}
     splits = ("random", "group", "stratified", "stratified_group", "time", "group_time", "predefined")
     models = ({"kind": "linear"}, {"kind": "mlp"}, {"kind": "resmlp"}, {"kind": "cnn"}, {"kind": "custom", "path": "a.b:C"})
     longest = itertools.zip_longest(splits, models, ("binary", "multiclass", "regression"), ("adamw", "sgd"), ("constant", "warmup_cosine", "plateau"))
     base = {"name": "v", "data": {"uri": "x.csv", "columns": columns}}
-    return [
+    labels = {"name": "v", "data": {"uri": "x.csv", "columns": {"y": "label", "z": "label", "b": "label", "*": "feature"}}, "split": {"kind": "random"}}
+    return [{**labels, "task": task} for task in SEVERAL] + [
         {
             **base,
             "split": {"kind": s},
@@ -434,18 +441,19 @@ GIVEN = {"name", "data.uri", "task.kind", "split.kind", "model.path"}
 
 
 @pytest.mark.req("P8")
-@pytest.mark.parametrize("tree", variants(), ids=lambda t: f"{t['split']['kind']}-{t['model']['kind']}-{t['task']['kind']}")
+@pytest.mark.parametrize("tree", variants(), ids=lambda t: f"{t['split']['kind']}-{t.get('model', {}).get('kind')}-{t['task']['kind']}")
 @pytest.mark.parametrize("source_format", ["csv", "parquet"])
 def test_every_default_has_its_reason(binary: ReportInputs, tree: dict[str, Any], source_format: str) -> None:
     prepared = binary.prepared.model_copy(update={"source": binary.prepared.source.model_copy(update={"format": source_format})})
-    found = report_reasons.settings(Declaration.model_validate(tree), GIVEN, prepared)
+    given = GIVEN | {f"task.labels.{name}" for name in tree["task"].get("labels", ())}
+    found = report_reasons.settings(Declaration.model_validate(tree), given, prepared)
     assert [s.path for s in found if not s.reason and not s.given] == []
-    assert {s.path for s in found if s.given} <= GIVEN and all(s.reason == "" for s in found if s.given)
+    assert {s.path for s in found if s.given} <= given and all(s.reason == "" for s in found if s.given)
     assert any(s.path.startswith("data.csv.") for s in found) == (source_format == "csv")
 
 
 def test_no_reason_is_left_without_a_setting(binary: ReportInputs) -> None:
-    trees = [*variants(), {**variants()[2], "loss": {"kind": "huber"}, "split": {"kind": "stratified"}, "task": {"kind": "regression"}}]
+    trees = [*variants(), {**variants()[-1], "loss": {"kind": "huber"}, "split": {"kind": "stratified"}, "task": {"kind": "regression"}}]
     csv = binary.prepared.model_copy(update={"source": binary.prepared.source.model_copy(update={"format": "csv"})})
     known = {s.path for t in trees for s in report_reasons.settings(Declaration.model_validate(t), (), csv)}
     assert {key.partition("=")[0] for key in REASONS} - known == set()

@@ -14,7 +14,7 @@ from schemas.errors import TrackingError
 from tests.training.mlflow_home import blank_database, declaration, uri
 from training import tracking
 from training.provenance import provenance
-from training.tracking import Tracker, default_tracking_uri, flatten, probe, start_run
+from training.tracking import Tracker, default_tracking_uri, flatten, probe, reopen_run, start_run
 
 __all__ = ["blank_database", "uri"]
 
@@ -72,6 +72,29 @@ def test_a_retried_flow_run_goes_on_writing_to_its_run(uri: str) -> None:
     other = start_run(declaration(), flow_run_id="ffff-2c")  # type: ignore[arg-type]
     assert again.run_id == first.run_id != other.run_id
     assert again.client.get_run(again.run_id).info.status == "RUNNING"
+
+
+@pytest.mark.req("C5")
+def test_a_resumed_run_has_one_gapless_history(uri: str, tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text("".join(line("step", s, **{"train/loss": s / 8}) for s in (1, 2, 3)))
+    first = start_run(declaration(), flow_run_id="a")  # type: ignore[arg-type]
+    first.forward_metrics(metrics)
+    first.set_tags({"bulkhead.error": "KeyboardInterrupt", "mlflow.note.content": "stopped"})
+    first.finish("KILLED")
+    # resumed from step 1: lines 2 and 3 were dropped and made again
+    metrics.write_text("".join(line("step", s, **{"train/loss": s / 8}) for s in (1, 2, 3, 4, 5)))
+    again = reopen_run(uri, first.run_id, flow_run_id="b")
+    found = again.client.get_run(first.run_id)
+    assert found.info.status == "RUNNING" and found.data.tags["bulkhead.flow_run_id"] == "b"
+    assert not {"bulkhead.error", "mlflow.note.content"} & found.data.tags.keys()
+    again.forward_metrics(metrics)
+    again.finish("FINISHED")
+    assert history(again, "step/loss") == [(s, s / 8) for s in (1, 2, 3, 4, 5)]
+    assert again.client.get_run(first.run_id).info.status == "FINISHED"
+    again.client.delete_run(first.run_id)
+    with pytest.raises(TrackingError, match="was deleted; restore it"):
+        reopen_run(uri, first.run_id)
 
 
 @pytest.mark.req("S1")

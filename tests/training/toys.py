@@ -20,7 +20,7 @@ Arrays = dict[str, np.ndarray]
 COLORS = ("blue", "green", "red")
 CLASSES: dict[str, tuple[Any, ...]] = {"binary": (False, True), "multiclass": ("a", "b", "c"), "regression": ()}
 CENTER, SCALE = 50.0, 8.0
-KINDS = ("linear", "mlp", "resmlp", "cnn")
+KINDS = ("linear", "mlp", "resmlp", "ft_transformer", "cnn")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.errors import DataError, first_few
-from schemas.records import CategoryStats, NumericStats, Statistics
+from schemas.records import CategoryStats, LabelStats, NumericStats, Statistics
 
 UNKNOWN, NULL, FIRST = 0, 1, 2  # category codes: unknown or rare, null, then the vocabulary
 
@@ -115,12 +115,40 @@ def _codes(values: pa.Array | pa.ChunkedArray, column: CategoryStats) -> np.ndar
     return np.asarray(codes.to_numpy() if isinstance(codes, pa.ChunkedArray) else codes.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
-def encode_label(values: pa.Array | pa.ChunkedArray, statistics: Statistics) -> np.ndarray:
+def encode_labels(table: pa.Table | pa.RecordBatch, statistics: Statistics) -> np.ndarray:
+    """Several labels side by side, float32 [N, L]: class indices and scaled values, NaN where a label is unknown (null).
+
+    NaN, because it cannot pass for a value: a computation that forgets the mask is not finite, and stops.
+
+    Args:
+        table: holds the columns of `statistics.labels`.
+        statistics: fitted on train.
+
+    Raises:
+        DataError: a class that train does not have, naming the label.
+
+    >>> label = LabelStats(name="toxic", kind="binary", known=2, share=1.0, classes=(0, 1))
+    >>> fitted = Statistics(train_sha256="", rows=3, numeric=(), categorical=(), tensor=(), labels=(label,))
+    >>> encode_labels(pa.table({"toxic": [1, None, 0]}), fitted).tolist()
+    [[1.0], [nan], [0.0]]
+    """
+    found = np.full((table.num_rows, len(statistics.labels)), np.nan, dtype=np.float32)
+    for index, label in enumerate(statistics.labels):
+        column = table.column(label.name)
+        known = np.asarray(pc.is_valid(column).to_numpy(zero_copy_only=False) if isinstance(column, pa.Array) else pc.is_valid(column).to_numpy())
+        try:
+            found[known, index] = encode_label(column.drop_null(), label)
+        except DataError as error:
+            raise DataError(f"label {label.name!r}: {error}") from error
+    return found
+
+
+def encode_label(values: pa.Array | pa.ChunkedArray, statistics: Statistics | LabelStats) -> np.ndarray:
     """The label as the loss wants it: class index int64 [N], or the scaled value float32 [N] for a regression.
 
     Args:
         values: the label column, without nulls.
-        statistics: fitted on train; without classes the task is a regression.
+        statistics: fitted on train, of the only label or of one of several; without classes it is a regression.
 
     Raises:
         DataError: a null, or a class that train does not have.

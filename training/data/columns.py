@@ -7,9 +7,9 @@ import fnmatch
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from schemas.config import ColumnConfig, DataConfig, Declaration
+from schemas.config import ColumnConfig, DataConfig, Declaration, TaskConfig
 from schemas.errors import SchemaError, first_few
-from schemas.records import TableSpec
+from schemas.records import LabelColumn, TableSpec
 
 Family = Literal["int", "float", "bool", "text", "date", "instant", "list", "other"]
 RESERVED = ("__id", "__key", "__group", "__time")
@@ -80,12 +80,12 @@ def resolve(types: Mapping[str, str], declaration: Declaration) -> Resolved:
         if name.lower() in RESERVED:
             raise SchemaError(f"column {name!r}: the names {', '.join(RESERVED)} are reserved; rename it, or set data.columns.{name}: ignore")
     roles = {role: tuple(n for n, c in used.items() if c.role == role) for role in ("id", "group", "time", "label", "weight", "split", "feature")}
-    _one_of_each(roles)
+    _one_of_each(roles, declaration.task)
     for name, config in used.items():
-        _role_fits(name, config, family(types[name]), declaration.task.kind)
+        _role_fits(name, config, family(types[name]), declaration.task)
         if config.kind == "tensor":
             _tensor_fits(name, config.shape or (), types[name])
-    spec = _spec(roles, used, {n: family(types[n]) for n in used}, types)
+    spec = _with_labels(_spec(roles, used, {n: family(types[n]) for n in used}, types), roles["label"], used, types, declaration.task)
     ignored = tuple(n for n, c in configs.items() if c.role == "ignore")
     return Resolved(spec.model_copy(update={"ignored": ignored}), used, {n: types[n] for n in used})
 
@@ -110,17 +110,21 @@ def _matched(types: Mapping[str, str], data: DataConfig) -> dict[str, ColumnConf
     return configs
 
 
-def _one_of_each(roles: Mapping[str, tuple[str, ...]]) -> None:
-    for role in ("label", "time", "weight", "split"):
+def _one_of_each(roles: Mapping[str, tuple[str, ...]], task: TaskConfig) -> None:
+    for role in ("time", "weight", "split", *(() if task.has_several else ("label",))):
         if len(roles[role]) > 1:
             raise SchemaError(f"expected one column with role {role}, got {len(roles[role])}: {first_few(roles[role])}; name the one, and ignore the others")
-    if not roles["label"]:
+    if not roles["label"] and task.kind != "causal_lm":
         raise SchemaError("expected a column with role label, got none; declare it as `name: label`")
+    if task.has_several and len(roles["label"]) == 1:
+        raise SchemaError(
+            f"expected several columns with role label (task {task.kind}), got only {roles['label'][0]!r}; declare the others, or use task.kind: binary"
+        )
     if not roles["feature"]:
         raise SchemaError("expected at least one feature, got none; declare the rest of the columns with `'*': feature`")
 
 
-def _role_fits(name: str, config: ColumnConfig, found: Family, task: str) -> None:
+def _role_fits(name: str, config: ColumnConfig, found: Family, task: TaskConfig) -> None:
     """Refuse a type that a role or kind cannot be made of, with what to do instead."""
     where, words = f"column {name!r} (role {config.role})", WORDS[found]
     if config.role in ("id", "group") and found not in ("int", "text", "bool", "date", "instant"):
@@ -136,7 +140,7 @@ def _role_fits(name: str, config: ColumnConfig, found: Family, task: str) -> Non
     if config.role in ("id", "group", "time", "weight") and config.nullable:
         raise SchemaError(f"{where}: nulls cannot be allowed for this role; remove nullable, and leave such rows out with data.filter")
     if config.role == "label":
-        _label_fits(where, config, found, task)
+        _label_fits(where, config, found, task.label(name).kind)
     if config.role == "feature":
         _feature_fits(f"column {name!r}", name, config, found)
     if (config.min is not None or config.max is not None) and _kind(config, found) != "numeric":
@@ -162,6 +166,9 @@ def _feature_fits(where: str, name: str, config: ColumnConfig, found: Family) ->
     if config.kind == "tensor":
         if found != "list":
             raise SchemaError(f"{where}: a tensor feature needs lists of numbers, got {WORDS[found]}; remove kind: tensor")
+    elif config.kind == "text":
+        if found != "text":
+            raise SchemaError(f"{where}: kind text needs text, got {WORDS[found]}; name the column that holds the documents")
     elif found in ("date", "instant"):
         raise SchemaError(f"{where}: {WORDS[found]} are no feature as such; derive parts, e.g. data.derive: {{month: 'month({name})'}}, and set {name}: ignore")
     elif found == "list":
@@ -177,6 +184,21 @@ def _tensor_fits(name: str, shape: tuple[int, ...], kind: str) -> None:
         )
 
 
+def _with_labels(spec: TableSpec, names: tuple[str, ...], configs: Mapping[str, ColumnConfig], types: Mapping[str, str], task: TaskConfig) -> TableSpec:
+    """The spec with every label column, and its values that mean unknown."""
+    labels = {}
+    for name in names:
+        kind = _label_type(configs[name], family(types[name]), types[name])
+        ignore = (*task.ignore, *task.label(name).ignore)
+        if others := [v for v in ignore if (kind == "bool" and not isinstance(v, bool)) or (kind in ("int", "float") and isinstance(v, str))]:
+            wanted = "true or false" if kind == "bool" else "numbers"
+            raise SchemaError(f"column {name!r} (role label): task.ignore must hold {wanted}, as the column does, got {first_few(map(repr, others))}; mend it")
+        labels[name] = LabelColumn(type=kind, ignore=ignore)
+    if len(names) < 2 and not any(label.ignore for label in labels.values()):
+        return spec
+    return spec.model_copy(update={"labels": labels, "label": ", ".join(names)})
+
+
 def _kind(config: ColumnConfig, found: Family) -> str:
     """`auto`: numbers are numeric, the rest is categorical."""
     if config.kind != "auto":
@@ -187,7 +209,8 @@ def _kind(config: ColumnConfig, found: Family) -> str:
 def _spec(roles: Mapping[str, tuple[str, ...]], configs: Mapping[str, ColumnConfig], families: Mapping[str, Family], types: Mapping[str, str]) -> TableSpec:
     features = roles["feature"]
     kinds = {n: _kind(configs[n], families[n]) for n in features}
-    label, time = roles["label"][0], next(iter(roles["time"]), None)
+    text = next((n for n in features if kinds[n] == "text"), None)
+    label, time = text or roles["label"][0], next(iter(roles["time"]), None)
     tensors = {n: configs[n].shape or () for n in features if kinds[n] == "tensor"}
     return TableSpec(
         id=roles["id"],
@@ -201,6 +224,7 @@ def _spec(roles: Mapping[str, tuple[str, ...]], configs: Mapping[str, ColumnConf
         numeric=tuple(n for n in features if kinds[n] == "numeric"),
         categorical=tuple(n for n in features if kinds[n] == "categorical"),
         tensor=tensors,
+        text=text,
         tensor_dtype={n: "uint8" if types[n].startswith("UTINYINT[") else "float32" for n in tensors},
         integer=tuple(n for n in features if families[n] == "int"),
         boolean=tuple(n for n in features if families[n] == "bool"),

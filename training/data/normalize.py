@@ -9,39 +9,26 @@ from __future__ import annotations
 import logging
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
 
 import duckdb
 import pyarrow.parquet as pq
 
-from schemas.config import Declaration
+from schemas.config import Declaration, TokensConfig
 from schemas.digest import verify
 from schemas.errors import DataError, LeakageError, first_few
 from schemas.records import CategoryStats, NumericStats, Statistics, TableSpec, TensorStats, TrainTable
 from training.data.engine import connect, ident, parquet
+from training.data.labels import fit_labels
 from training.data.moments import Moments, column_moments, column_quantiles
 from training.data.tensors import channel_moments
+from training.data.train_rows import TrainRows
+from training.data.vocabulary import fit_vocabulary
 
 log = logging.getLogger(__name__)
 
 LEVELS = tuple(i / 256 for i in range(257))  # knots of a quantile map; exact in binary
 QUARTILES = (0.25, 0.5, 0.75)
 MEDIAN = (0.5,)
-
-
-class _Train(NamedTuple):
-    """What every part of the fit reads: the train file, what its columns are, and what is asked for."""
-
-    connection: duckdb.DuckDBPyConnection
-    path: Path
-    table: str
-    rows: int
-    spec: TableSpec
-    declaration: Declaration
-
-    def query(self, sql: str) -> list[tuple]:
-        """All rows of a query."""
-        return list(self.connection.execute(sql).fetchall())
 
 
 def fit(train: TrainTable, spec: TableSpec, declaration: Declaration, connection: duckdb.DuckDBPyConnection | None = None) -> Statistics:
@@ -60,9 +47,9 @@ def fit(train: TrainTable, spec: TableSpec, declaration: Declaration, connection
     """
     path = _train_path(train)
     if connection is not None:
-        return _fit(_Train(connection, path, parquet(train), train.rows, spec, declaration), train.file.sha256)
+        return _fit(TrainRows(connection, path, parquet(train), train.rows, spec, declaration), train.file.sha256)
     with closing(connect()) as own:
-        return _fit(_Train(own, path, parquet(train), train.rows, spec, declaration), train.file.sha256)
+        return _fit(TrainRows(own, path, parquet(train), train.rows, spec, declaration), train.file.sha256)
 
 
 def _train_path(train: TrainTable) -> Path:
@@ -76,9 +63,12 @@ def _train_path(train: TrainTable) -> Path:
     return path
 
 
-def _fit(train: _Train, sha256: str) -> Statistics:
+def _fit(train: TrainRows, sha256: str) -> Statistics:
     if train.rows < 1:
         raise DataError(f"{train.path}: expected train rows, got none; change split.fractions or data.filter")
+    if train.spec.text is not None:
+        tokens = fit_vocabulary(train.path, train.spec.text, train.declaration.tokens or TokensConfig())
+        return Statistics(train_sha256=sha256, rows=train.rows, numeric=(), categorical=(), tensor=(), tokens=tokens)
     numeric, dropped = _fit_numeric(train)
     categorical = [_fit_category(train, c) for c in train.spec.categorical]
     dropped |= {c.name: reason for c in categorical if (reason := _constant_category(c))}
@@ -92,11 +82,11 @@ def _fit(train: _Train, sha256: str) -> Statistics:
         tensor=tuple(s for s in tensor if s.name not in dropped),
         dropped=dropped,
         clip=train.declaration.normalize.clip,
-        **_fit_label(train)._asdict(),
+        **fit_labels(train),
     )
 
 
-def _judge_constants(train: _Train, dropped: dict[str, str]) -> None:
+def _judge_constants(train: TrainRows, dropped: dict[str, str]) -> None:
     shown = first_few((f"{name} ({reason})" for name, reason in dropped.items()), limit=50)
     if dropped and train.declaration.checks.constant_features == "fail":
         raise DataError(
@@ -110,7 +100,7 @@ def _judge_constants(train: _Train, dropped: dict[str, str]) -> None:
 # ------------------------------------------------------------------------------------------ numeric
 
 
-def _fit_numeric(train: _Train) -> tuple[list[NumericStats], dict[str, str]]:
+def _fit_numeric(train: TrainRows) -> tuple[list[NumericStats], dict[str, str]]:
     """Statistics of each numeric column, and those columns that say nothing with the reason."""
     moments = column_moments(train.connection, train.table, train.spec.numeric)
     levels = {c: found for c, m in moments.items() if m.present and (found := _levels(c, m, train.declaration))}
@@ -177,7 +167,7 @@ def _numeric_stats(name: str, found: Moments, quantile: dict[float, float], decl
 # -------------------------------------------------------------------------------- categories, tensors
 
 
-def _fit_category(train: _Train, column: str) -> CategoryStats:
+def _fit_category(train: TrainRows, column: str) -> CategoryStats:
     """The vocabulary of a column, by count and then text; what falls below `min_count` or beyond `max_categories` is rare."""
     rule, name = train.declaration.normalize, ident(column)
     found = train.query(
@@ -198,71 +188,9 @@ def _constant_category(column: CategoryStats) -> str | None:
     return f"always {column.values[0]!r}" if column.values else "all values rare"
 
 
-def _fit_tensor(train: _Train, name: str, dropped: dict[str, str]) -> TensorStats:
+def _fit_tensor(train: TrainRows, name: str, dropped: dict[str, str]) -> TensorStats:
     shape, dtype = train.spec.tensor[name], train.spec.tensor_dtype[name]
     means, stds, constant = channel_moments(train.path, name, shape, dtype)
     if constant:
         dropped[name] = f"always {means[0]:g}"
     return TensorStats(name=name, shape=shape, dtype=dtype, mean=tuple(means), std=tuple(stds))
-
-
-# -------------------------------------------------------------------------------------------- label
-
-
-class _Label(NamedTuple):
-    """The label's part of `Statistics`, under the same names."""
-
-    classes: tuple[bool | int | float | str, ...] = ()
-    class_counts: tuple[int, ...] = ()
-    class_weights: tuple[float, ...] = ()
-    label_mean: float = 0.0
-    label_std: float = 1.0
-    target_center: float = 0.0
-    target_scale: float = 1.0
-
-
-def _fit_label(train: _Train) -> _Label:
-    spec, declaration = train.spec, train.declaration
-    if declaration.task.kind == "regression":
-        return _fit_target(train)
-    name = ident(spec.label)
-    counts = dict(sorted(train.query(f"select {name}, count(*) from {train.table} where {name} is not null group by {name}")))
-    if len(counts) < 2:
-        raise DataError(
-            f"label {spec.label!r}: expected at least two classes in train, got only {first_few(map(repr, counts))}; use more rows, another split, or split kind stratified"
-        )
-    if declaration.task.kind == "binary":
-        counts = _negative_first(counts, spec.label, declaration)
-    total, classes = sum(counts.values()), tuple(counts)
-    balanced = declaration.loss.class_weights == "balanced"
-    weights = tuple(total / (len(classes) * n) if balanced else 1.0 for n in counts.values())
-    share = counts[classes[1]] / total if declaration.task.kind == "binary" else 0.0
-    label = {"label_mean": share, "label_std": (share * (1 - share)) ** 0.5} if share else {}
-    return _Label(classes, tuple(counts.values()), weights, **label)
-
-
-def _negative_first(counts: dict, label: str, declaration: Declaration) -> dict:
-    """The two classes as (negative, positive): the declared positive, else the larger value."""
-    positive = declaration.task.positive
-    if len(counts) != 2:
-        raise DataError(
-            f"label {label!r}: a binary task expects two classes, train has {len(counts)} ({first_few(map(repr, counts))}); use task.kind: multiclass or derive a yes/no label"
-        )
-    if positive is None:
-        return counts
-    found = [c for c in counts if c == positive and isinstance(c, bool) == isinstance(positive, bool)]
-    if not found:
-        raise DataError(
-            f"label {label!r}: task.positive is {positive!r}, but the classes in train are {first_few(map(repr, counts))}; write one of them (quote text such as 'yes')"
-        )
-    return {c: counts[c] for c in sorted(counts, key=lambda c: c == found[0])}
-
-
-def _fit_target(train: _Train) -> _Label:
-    label = train.spec.label
-    found = column_moments(train.connection, train.table, [label])[label]
-    if found.mean is None or found.std is None or found.low == found.high:
-        raise DataError(f"label {label!r}: expected a spread of values in train, all are {found.low!r}; there is nothing to learn, check the label column")
-    scaled = train.declaration.normalize.target == "standard"
-    center, scale = (found.mean, found.std or 1.0) if scaled else (0.0, 1.0)
-    return _Label(label_mean=found.mean, label_std=found.std, target_center=center, target_scale=scale)

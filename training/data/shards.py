@@ -21,10 +21,11 @@ import pyarrow.parquet as pq
 from schemas import digest
 from schemas.config import Declaration, SplitName
 from schemas.errors import DataError, IntegrityError, first_few
-from schemas.records import ArraysRef, SplitArrays, SplitTables, Statistics, TableRef, TableSpec, ValidatedTable, digest_of
-from training.data.apply import encode_categories, encode_label, transform_numeric
+from schemas.records import ArraysRef, FileRef, SplitArrays, SplitTables, Statistics, TableRef, TableSpec, ValidatedTable, digest_of
+from training.data.apply import encode_categories, encode_label, encode_labels, transform_numeric
 from training.data.batches import arrow_batches
 from training.data.engine import connect, ident, parquet
+from training.data.sequences import write_sequences
 from training.data.tensors import rows_per_batch, tensor_array
 
 SIDES: tuple[SplitName, ...] = ("train", "val", "test")
@@ -51,7 +52,7 @@ def materialise(split: SplitTables, validated: ValidatedTable, statistics: Stati
     """
     if statistics.train_sha256 != split.train.file.sha256:
         raise IntegrityError("the statistics were fitted on another train table than the one to be materialised; fit again on split.train")
-    if bool(statistics.classes) == (declaration.task.kind == "regression"):
+    if not _fit_for(statistics, declaration):
         raise IntegrityError(f"the statistics do not fit task {declaration.task.kind!r}; fit again with this declaration")
     target = Path(out_dir).absolute()
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +67,7 @@ def materialise(split: SplitTables, validated: ValidatedTable, statistics: Stati
         shutil.rmtree(temporary, ignore_errors=True)
     sides = {side: _side_ref(target / side, split.side(side).rows) for side in SIDES}
     statistics_file = digest.file_ref(target / "statistics.json")
-    parts = {f"{side}/{name}": ref.sha256 for side, arrays in sides.items() for name, ref in {**arrays.arrays, "ids": arrays.ids}.items()}
+    parts = {f"{side}/{name}": ref.sha256 for side, arrays in sides.items() for name, ref in _files(arrays).items()}
     return ArraysRef(directory=str(target), **sides, statistics=statistics_file, sha256=digest_of({**parts, "statistics": statistics_file.sha256}))
 
 
@@ -92,6 +93,14 @@ def load_arrays(side: SplitArrays, verify: bool = False) -> dict[str, np.ndarray
     return arrays
 
 
+def _fit_for(statistics: Statistics, declaration: Declaration) -> bool:
+    """Whether the statistics hold a label of the declared kind, or several of them."""
+    task = declaration.task
+    if task.has_several or statistics.labels:
+        return task.has_several and all(label.kind == task.label(label.name).kind for label in statistics.labels) and bool(statistics.labels)
+    return bool(statistics.classes) != (task.kind == "regression")
+
+
 # ---------------------------------------------------------------------------------------- one side
 
 
@@ -101,6 +110,10 @@ def _write_side(folder: Path, table: TableRef, side: str, spec: TableSpec, stati
     if table.rows < 1:
         raise DataError(f"the {side} side has no rows; change split.fractions or data.filter")
     folder.mkdir()
+    if statistics.tokens is not None:
+        write_sequences(folder, table, side, spec, statistics.tokens)
+        digest.fsync_folder(folder)
+        return
     _refuse_new_nulls(table, side, statistics)
     _write_arrays(folder, table, side, spec, statistics)
     _write_ids(folder / "ids.parquet", path, spec)
@@ -118,7 +131,10 @@ def _layout(spec: TableSpec, statistics: Statistics) -> Layout:
         layout["categorical"] = ("int64", (len(statistics.categorical),), lambda batch: encode_categories(batch, statistics))
     for stats in statistics.tensor:
         layout[f"tensor_{stats.name}"] = (stats.dtype, stats.shape, _tensor_maker(stats.name, stats.shape, stats.dtype))
-    layout["label"] = ("int64" if statistics.classes else "float32", (), lambda batch: encode_label(batch.column(spec.label), statistics))
+    if statistics.labels:
+        layout["label"] = ("float32", (len(statistics.labels),), lambda batch: encode_labels(batch, statistics))
+    else:
+        layout["label"] = ("int64" if statistics.classes else "float32", (), lambda batch: encode_label(batch.column(spec.label), statistics))
     if spec.weight is not None:
         weight = spec.weight
         layout["weight"] = ("float32", (), lambda batch: _matrix(batch, [weight])[:, 0].astype(np.float32))
@@ -138,7 +154,7 @@ def _write_arrays(folder: Path, table: TableRef, side: str, spec: TableSpec, sta
     """All arrays of a side in one pass over its rows, streamed into memory-mapped files and flushed."""
     source, rows, layout = table.file.file, table.rows, _layout(spec, statistics)
     features = [c for c in spec.features if c not in statistics.dropped]
-    columns = [*features, spec.label] + ([spec.weight] if spec.weight is not None else [])
+    columns = [*features, *spec.label_columns] + ([spec.weight] if spec.weight is not None else [])
     # quoted, because a column may hold `/` or `..` in its name
     paths = {name: folder / f"{quote(name, safe='')}.npy" for name in layout}
     arrays = {
@@ -168,10 +184,12 @@ def _made(make: Maker, batch: pa.RecordBatch, side: str) -> np.ndarray:
 
 
 def _write_ids(target: Path, source: Path, spec: TableSpec) -> None:
-    """`__id`, `__group`, `__time` and `label` (as given) of the rows in the order of the arrays."""
-    names = {"__id": "__id", "__group": "__group", "__time": "__time", "label": spec.label}
+    """`__id`, `__group`, `__time` and `label` (as given; several: `label_<name>`) of the rows in the order of the arrays."""
+    labels = {f"label_{name}": name for name in spec.labels} if spec.has_several_labels else {"label": spec.label}
+    names = {"__id": "__id", "__group": "__group", "__time": "__time", **labels}
     given = pq.read_schema(source)
-    schema = pa.schema([("__id", pa.string()), ("__group", pa.string()), ("__time", pa.float64()), ("label", given.field(spec.label).type)])
+    kinds = [(stored, given.field(name).type) for stored, name in labels.items()]
+    schema = pa.schema([("__id", pa.string()), ("__group", pa.string()), ("__time", pa.float64()), *kinds])
     with pq.ParquetWriter(target, schema, compression="zstd") as writer:
         for batch in arrow_batches(source, BATCH_ROWS, [c for c in names.values() if c in given.names]):
             columns = {n: batch.column(c) if c in given.names else pa.nulls(len(batch)) for n, c in names.items()}
@@ -213,6 +231,9 @@ def _check_side(folder: Path, side: str, rows: int, statistics: Statistics) -> N
 
 
 def _check_block(block: np.ndarray, name: str, side: str, statistics: Statistics) -> None:
+    if name == "label" and statistics.labels:
+        _check_labels(block, side, statistics)
+        return
     if block.dtype.kind == "f" and not np.isfinite(block).all():
         bad = np.flatnonzero(~np.isfinite(block).reshape(len(block), -1).all(axis=0))
         which = [s.name for i, s in enumerate(statistics.numeric) if i in bad] if name == "numeric" else [name]
@@ -221,6 +242,16 @@ def _check_block(block: np.ndarray, name: str, side: str, statistics: Statistics
         raise DataError(f"{side} side: {int((block < 0).sum())} weights are negative; weights must be at least 0")
     if name == "label" and statistics.classes and not ((block >= 0) & (block < len(statistics.classes))).all():
         raise IntegrityError(f"{side} side: class indices outside 0 to {len(statistics.classes) - 1} after writing; check the disk")
+
+
+def _check_labels(block: np.ndarray, side: str, statistics: Statistics) -> None:
+    """Several labels: NaN where unknown, else a finite value or a class index."""
+    for index, label in enumerate(statistics.labels):
+        known = block[~np.isnan(block[:, index]), index]
+        if not np.isfinite(known).all():
+            raise DataError(f"{side} side: infinite values of the label {label.name!r}; filter those rows, or bound them with min/max")
+        if label.classes and not ((known >= 0) & (known < len(label.classes)) & (known == np.floor(known))).all():
+            raise IntegrityError(f"{side} side: class indices of {label.name!r} outside 0 to {len(label.classes) - 1} after writing; check the disk")
 
 
 # ----------------------------------------------------------------------------------------- publish
@@ -242,7 +273,16 @@ def _publish(temporary: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def _files(arrays: SplitArrays) -> dict[str, FileRef]:
+    """Every file of a side by name."""
+    return {**arrays.arrays, "ids": arrays.ids, **({"documents": arrays.documents} if arrays.documents else {})}
+
+
 def _side_ref(folder: Path, rows: int) -> SplitArrays:
-    return SplitArrays(
-        rows=rows, arrays={unquote(p.stem): digest.file_ref(p) for p in sorted(folder.glob("*.npy"))}, ids=digest.file_ref(folder / "ids.parquet")
-    )
+    """The files of a side; rows are those of the table, or as many sequences as its documents were made into."""
+    arrays = {unquote(p.stem): digest.file_ref(p) for p in sorted(folder.glob("*.npy"))}
+    documents = folder / "documents.parquet"
+    if not documents.exists():
+        return SplitArrays(rows=rows, arrays=arrays, ids=digest.file_ref(folder / "ids.parquet"))
+    sequences = len(np.load(folder / "tokens.npy", mmap_mode="r", allow_pickle=False))
+    return SplitArrays(rows=sequences, arrays=arrays, ids=digest.file_ref(folder / "ids.parquet"), documents=digest.file_ref(documents))

@@ -26,6 +26,8 @@ REMEDIES = {
 def refuse_unusable(connection: duckdb.DuckDBPyConnection, table: str, sides: str, spec: TableSpec, declaration: Declaration) -> None:
     """Refuse sides without rows, with a single class, or with a class that train lacks.
 
+    Of several labels, one that has a single class on validation or test is no reason: metrics leave it out there, and say so.
+
     Args:
         connection: the engine.
         table: the validated rows.
@@ -46,8 +48,9 @@ def refuse_unusable(connection: duckdb.DuckDBPyConnection, table: str, sides: st
         raise SplitError(
             f"split {declaration.split.kind}: expected rows on every side, got {shown}{reasons}{groups}: {' and '.join(empty)} would be empty; {remedy}"
         )
-    if declaration.task.kind != "regression":
-        _refuse_classes(connection, table, sides, spec, remedy)
+    for name in spec.label_columns if spec.text is None else ():
+        if declaration.task.label(name).kind != "regression":
+            _refuse_classes(connection, table, sides, name, spec.has_several_labels, remedy)
 
 
 def summarize(connection: duckdb.DuckDBPyConnection, table: str, sides: str, spec: TableSpec, declaration: Declaration) -> dict[SplitName, dict[str, Any]]:
@@ -62,40 +65,51 @@ def summarize(connection: duckdb.DuckDBPyConnection, table: str, sides: str, spe
             found[side]["groups"] = groups
         if spec.time:
             found[side] |= {"time_min": time_text(first, spec), "time_max": time_text(last, spec)}
-        found[side]["label"] = _label_figures(connection, relation, spec, declaration.task.kind)
+        found[side] |= _labels(connection, relation, spec, declaration)
     return found
 
 
-def class_counts(connection: duckdb.DuckDBPyConnection, relation: str, spec: TableSpec) -> dict[str, int]:
-    """Rows by class, as text, in the order of the classes."""
-    label = ident(spec.label)
-    return {str(v): n for v, n in rows(connection, f"select cast({label} as varchar), count(*) from {relation} group by {label} order by {label}")}
+def class_counts(connection: duckdb.DuckDBPyConnection, relation: str, name: str) -> dict[str, int]:
+    """Rows by class of a label, as text, in the order of the classes; rows whose label is unknown are left out."""
+    label = ident(name)
+    known = f"select cast({label} as varchar), count(*) from {relation} where {label} is not null group by {label} order by {label}"
+    return {str(v): n for v, n in rows(connection, known)}
 
 
 def _of_side(table: str, sides: str, side: str) -> str:
     return f"(select * from {table} where __id in (select __id from {sides} where side = {literal(side)}))"
 
 
-def _refuse_classes(connection: duckdb.DuckDBPyConnection, table: str, sides: str, spec: TableSpec, remedy: str) -> None:
-    counts = {side: class_counts(connection, _of_side(table, sides, side), spec) for side in SPLITS}
+def _refuse_classes(connection: duckdb.DuckDBPyConnection, table: str, sides: str, name: str, is_one_of_several: bool, remedy: str) -> None:
+    counts = {side: class_counts(connection, _of_side(table, sides, side), name) for side in SPLITS}
     for side in SPLITS:
-        if len(counts[side]) < 2:
-            only, number = next(iter(counts[side].items()))
+        if len(counts[side]) < 2 and (side == "train" or not is_one_of_several):
+            only = ", ".join(f"only {value!r} ({number} rows)" for value, number in counts[side].items()) or "nulls only"
             why = "nothing can be learnt from it" if side == "train" else "ranking metrics are not defined on it"
-            raise SplitError(
-                f"column {spec.label!r}: expected at least two classes in {side}, got only {only!r} ({number} rows), so {why}; {remedy}, or use a stratified split"
-            )
+            advice = "leave this label out" if is_one_of_several else "use a stratified split"
+            raise SplitError(f"column {name!r}: expected at least two classes in {side}, got {only}, so {why}; {remedy}, or {advice}")
         unseen = [f"{c!r} ({n} rows)" for c, n in counts[side].items() if c not in counts["train"]]
         if unseen:
             raise SplitError(
-                f"column {spec.label!r}: expected every class of {side} in train, but train lacks {first_few(unseen, len(unseen))}; {remedy}, or leave these rows out with data.filter"
+                f"column {name!r}: expected every class of {side} in train, but train lacks {first_few(unseen, len(unseen))}; {remedy}, or leave these rows out with data.filter"
             )
 
 
-def _label_figures(connection: duckdb.DuckDBPyConnection, relation: str, spec: TableSpec, task: str) -> dict[str, Any]:
-    if task != "regression":
-        return {"counts": class_counts(connection, relation, spec)}
-    label = f"cast({ident(spec.label)} as double)"
+def _labels(connection: duckdb.DuckDBPyConnection, relation: str, spec: TableSpec, declaration: Declaration) -> dict[str, Any]:
+    """Figures of the label, of each of several, or of the documents."""
+    if spec.text is not None:
+        characters, longest = row(connection, f"select sum(length({ident(spec.text)})), max(length({ident(spec.text)})) from {relation}")
+        return {"label": {"characters": int(characters), "longest": int(longest)}}
+    figures = {name: _label_figures(connection, relation, name, declaration.task.label(name).kind) for name in spec.label_columns}
+    return {"labels": figures} if spec.has_several_labels else {"label": figures[spec.label]}
+
+
+def _label_figures(connection: duckdb.DuckDBPyConnection, relation: str, name: str, kind: str) -> dict[str, Any]:
+    if kind != "regression":
+        return {"counts": class_counts(connection, relation, name)}
+    label = f"cast({ident(name)} as double)"
     mean, deviation, least, most = row(connection, f"select favg({label}), stddev_pop({label}), min({label}), max({label}) from {relation}")
+    if mean is None:  # one of several labels, unknown in every row of the side
+        return {"mean": None, "std": None, "min": None, "max": None}
     # sums of a parallel engine differ in the last bits from run to run
     return {"mean": float(f"{mean:.9g}"), "std": float(f"{deviation:.9g}"), "min": least, "max": most}

@@ -126,7 +126,8 @@ def way_of(declaration: Declaration, spec: TableSpec) -> dict[str, Any]:
 
     Embargo and pins do not count: they apply on top of what is frozen.
     """
-    roles = {"id": list(spec.id), "group": list(spec.group), "time": spec.time, "label": spec.label}
+    label = list(spec.labels) if spec.has_several_labels else spec.label
+    roles = {"id": list(spec.id), "group": list(spec.group), "time": spec.time, "label": label}
     used = {n for names in roles.values() for n in (names if isinstance(names, list) else [names])}
     derived = {n: text for n, text in sorted(declaration.data.derive.items()) if n in used}
     way = declaration.split.model_dump(mode="json", exclude={"embargo", "pin", "cuts"})

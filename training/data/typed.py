@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 
 from schemas.config import ColumnConfig
-from schemas.records import TableSpec
+from schemas.records import LabelColumn, TableSpec
+from schemas.tables import LABEL_TYPES, allowed_values
 from training.data.columns import Resolved, family, nesting
-from training.data.engine import ident, row_md5_sql, without_nan
+from training.data.engine import ident, literal, row_md5_sql, without_nan
 from training.data.serving_expressions import raw_columns
 
 KEPT = ("__id", "__key", "__group", "__time")
@@ -42,7 +43,7 @@ def typed_sql(resolved: Resolved, relation: str) -> str:
 
 def validated_columns(spec: TableSpec) -> tuple[str, ...]:
     """Columns of the validated table in their order."""
-    return (*KEPT, *_given(spec), *spec.features)
+    return tuple(dict.fromkeys((*KEPT, *_given(spec), *spec.features)))
 
 
 def raw_names(spec: TableSpec) -> dict[str, str]:
@@ -56,9 +57,19 @@ def value_columns(resolved: Resolved) -> tuple[str, ...]:
     return (*_given(resolved.spec), *limited)
 
 
-def label_sql(resolved: Resolved) -> str:
-    """SQL of the label as its type; null where there is none."""
-    return _role_value(resolved.spec.label, resolved)
+def unlabelled_sql(resolved: Resolved) -> str:
+    """SQL condition: the row has no label; of several labels, none of them."""
+    return "(" + " and ".join(f"({_role_value(name, resolved)}) is null" for name in resolved.spec.label_columns) + ")"
+
+
+def ignored_sql(resolved: Resolved) -> dict[str, str]:
+    """For each label with values that mean unknown, the SQL condition that it has one of them."""
+    return {name: f"({_label_value(name, resolved)}) in ({_ignored(label)})" for name, label in resolved.spec.label_columns.items() if label.ignore}
+
+
+def _ignored(label: LabelColumn) -> str:
+    """The values that mean unknown, as literals of the label's type; null where none of them is of that type."""
+    return ", ".join(literal(v) for v in allowed_values(label.ignore, LABEL_TYPES[label.type])) or "null"
 
 
 def has_limits(config: ColumnConfig) -> bool:
@@ -83,7 +94,7 @@ def _listed(parts: dict[str, str]) -> str:
 
 
 def _given(spec: TableSpec) -> tuple[str, ...]:
-    return tuple(n for n in (spec.label, spec.weight, spec.split) if n is not None)
+    return tuple(n for n in (*spec.label_columns, spec.weight, spec.split) if n is not None)
 
 
 def _feature(name: str, resolved: Resolved) -> str:
@@ -126,13 +137,18 @@ def _flat(column: str, times: int) -> str:
 def _role_value(name: str, resolved: Resolved) -> str:
     """A role column under its own name: the label as its type, weights and limited numbers float64, the rest text."""
     spec, kind = resolved.spec, resolved.types[name]
-    if name == spec.label:
-        if spec.label_type == "float":
-            return _number(name, kind)
-        return f"cast({ident(name)} as {LABEL_SQL[spec.label_type]})"
+    if name in spec.label_columns:
+        ignored = ignored_sql(resolved).get(name)
+        return f"case when {ignored} then null else {_label_value(name, resolved)} end" if ignored else _label_value(name, resolved)
     if name == spec.weight or (name != spec.split and family(kind) in ("int", "float")):
         return _number(name, kind)
     return f"cast({ident(name)} as varchar)"
+
+
+def _label_value(name: str, resolved: Resolved) -> str:
+    """A label as its type, values that mean unknown included."""
+    kind = resolved.spec.label_columns[name].type
+    return _number(name, resolved.types[name]) if kind == "float" else f"cast({ident(name)} as {LABEL_SQL[kind]})"
 
 
 def key_sql(names: tuple[str, ...]) -> str:

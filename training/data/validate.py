@@ -15,10 +15,11 @@ from schemas.tables import arrow_schema
 from training.data.columns import Resolved, resolve
 from training.data.engine import confine, connect, ident, row, rows, write_parquet
 from training.data.expressions import derived_sql, failing_expression, filtered_sql
+from training.data.label_values import label_violations, labelled_rows
 from training.data.portable import portable
 from training.data.raw_rows import keep_raw_rows
 from training.data.source import relation_sql, unreadable, verify_source
-from training.data.typed import label_sql, typed_sql, validated_columns
+from training.data.typed import typed_sql, validated_columns
 from training.data.violations import repeated_values, source_violations, value_violations
 
 STAGED, TYPED = "staged_rows", "typed_rows"
@@ -69,21 +70,19 @@ def _served(resolved: Resolved, source_types: dict[str, str], source: SourceRef,
 
 
 def _write(connection: duckdb.DuckDBPyConnection, derived: str, relation: str, resolved: Resolved, declaration: Declaration, out_dir: Path) -> ValidatedTable:
-    label = label_sql(resolved)
     total = row(connection, f"select count(*) from {derived}")[0]
-    kept, unlabelled = row(connection, f"select count(*), count(*) filter (({label}) is null) from {relation}")
+    kept = row(connection, f"select count(*) from {relation}")[0]
     _refuse(source_violations(connection, resolved, relation))
-    dropped = unlabelled if declaration.data.null_labels == "drop" else 0
-    _refuse(_no_rows(kept, total - kept, dropped))
-    labelled = f"(select * from {relation} where ({label}) is not null)" if dropped else relation
+    labelled, unlabelled, ignored = labelled_rows(connection, resolved, relation, declaration)
+    _refuse(_no_rows(row(connection, f"select count(*) from {labelled}")[0], total - kept, unlabelled, sum(ignored.values())))
     connection.execute(f"create temp table {TYPED} as select * from {typed_sql(resolved, labelled)}")
     _refuse([*value_violations(connection, resolved, TYPED), *repeated_values(connection, resolved, TYPED)])
-    _refuse([*_label_values(connection, resolved.spec, declaration), *_empty_features(connection, resolved.spec, declaration)])
+    _refuse([*label_violations(connection, resolved.spec, TYPED, declaration), *_empty_features(connection, resolved.spec, declaration)])
     raw_rows = keep_raw_rows(connection, resolved.spec, TYPED, ORDER, Path(out_dir) / "raw_rows.parquet")
     columns = ", ".join(map(ident, validated_columns(resolved.spec)))
     ordered = f"select {columns} from {TYPED} order by {ORDER}"
     table = write_parquet(connection, ordered, Path(out_dir) / "validated.parquet", schema=arrow_schema(resolved.spec))
-    return ValidatedTable(table=table, spec=resolved.spec, raw_rows=raw_rows, filtered_rows=total - kept, unlabelled_rows=dropped)
+    return ValidatedTable(table=table, spec=resolved.spec, raw_rows=raw_rows, filtered_rows=total - kept, unlabelled_rows=unlabelled, ignored_labels=ignored)
 
 
 def _cause(connection: duckdb.DuckDBPyConnection, source: SourceRef, base: str, declaration: Declaration, error: duckdb.Error) -> DataError:
@@ -103,28 +102,13 @@ def _refuse(findings: list[str]) -> None:
         raise SchemaError("\n  ".join(findings))
 
 
-def _no_rows(kept: int, filtered: int, dropped: int) -> list[str]:
-    if kept > dropped:
+def _no_rows(rows_left: int, filtered: int, unlabelled: int, ignored: int) -> list[str]:
+    if rows_left:
         return []
-    return [f"expected rows, got none: data.filter left out {filtered}, null labels {dropped}; check data.filter, data.null_labels and the source"]
-
-
-def _label_values(connection: duckdb.DuckDBPyConnection, spec: TableSpec, declaration: Declaration) -> Iterator[str]:
-    """Whether the label's values suit the task."""
-    task, label = declaration.task, ident(spec.label)
-    if task.kind == "regression":
-        return
-    classes = row(connection, f"select count(distinct {label}) from {TYPED}")[0]
-    found = rows(connection, f"select {label}, count(*) from {TYPED} group by 1 order by 2 desc, 1 limit 6")
-    shown = first_few((f"{v!r} ({n} rows)" for v, n in found), classes)
-    if classes < 2:
-        yield f"column {spec.label!r}: expected at least two classes, got one: {shown}; check the label, data.filter and data.derive"
-    elif task.kind == "binary" and classes > 2:
-        yield f"column {spec.label!r}: a binary label has two values, got {classes}: {shown}; set task.kind: multiclass, or derive a condition such as {spec.label} = …"
-    elif task.kind == "binary" and task.positive is not None and task.positive not in [v for v, _ in found]:
-        yield f"task.positive: expected one of the label's values {shown}, got {task.positive!r}; name one of them"
-    if task.kind == "multiclass" and spec.label_type == "float" and row(connection, f"select count(*) from {TYPED} where {label} <> floor({label})")[0]:
-        yield f"column {spec.label!r}: a multiclass label has no fractions, got {shown}; set task.kind: regression"
+    by_ignore = f", task.ignore {ignored}" if ignored else ""
+    return [
+        f"expected rows, got none: data.filter left out {filtered}, null labels {unlabelled}{by_ignore}; check data.filter, data.null_labels and the source"
+    ]
 
 
 def _empty_features(connection: duckdb.DuckDBPyConnection, spec: TableSpec, declaration: Declaration) -> Iterator[str]:

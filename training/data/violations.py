@@ -99,7 +99,7 @@ def _null_roles(resolved: Resolved) -> Iterator[Rule]:
 
 
 def _no_numbers(resolved: Resolved) -> Iterator[Rule]:
-    numeric = [*resolved.spec.numeric, *([resolved.spec.label] if resolved.spec.label_type == "float" else [])]
+    numeric = [*resolved.spec.numeric, *(name for name, label in resolved.spec.label_columns.items() if label.type == "float")]
     for name in (n for n in numeric if family(resolved.types[n]) == "text"):
         remedy = "add such texts to data.csv.null_values if they mean a null, or declare the column categorical"
         yield Rule(name, "numbers (kind numeric)", f"{ident(name)} is not null and try_cast({ident(name)} as double) is null", ident(name), remedy)
@@ -150,8 +150,9 @@ def _rule(column: str, name: str, resolved: Resolved, kinds: dict[str, Any]) -> 
     config = resolved.configs.get(column, ColumnConfig())
     c, least = ident(column), config.min if config.min is not None else 0.0
     declared = "correct the rows, change the limit, or leave them out with data.filter"
-    if name == "nulls" and column == resolved.spec.label:
-        return Rule(column, "a label in each row", f"{c} is null", "null", "fill them in the source, or set data.null_labels: drop")
+    if name == "nulls" and column == resolved.spec.label:  # of several labels, any may be null unless declared otherwise
+        what = "a text" if column == resolved.spec.text else "a label"
+        return Rule(column, f"{what} in each row", f"{c} is null", "null", "fill them in the source, or set data.null_labels: drop")
     if column == "__time":
         return Rule(str(resolved.spec.time), "finite times", f"{c} is null", "null", "leave rows of infinite time out with data.filter")
     if name == "nulls":

@@ -2,7 +2,7 @@
 
 Batch keys: `numeric` float32 [B, Dn], `categorical` int64 [B, Dc], `tensor_<column>` as stored (uint8 or float32)
 [B, *shape]. K = 1 for binary (log odds) and regression (scaled label), the number of classes for multiclass
-(logits). The loss is never inside: scores are raw.
+(logits). Of a text column: `tokens` and `segments` int [B, T], scores [B, T, V] (models/token_network.py). The loss is never inside: scores are raw.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from schemas.config import CnnModel, CustomModel, Declaration, LinearModel, MlpModel, ResMlpModel
+from schemas.config import CausalTransformerModel, CnnModel, CustomModel, Declaration, FtTransformerModel, LinearModel, MlpModel, ResMlpModel
 from schemas.errors import ConfigError
 from schemas.records import Statistics, TensorStats
+from training.models.causal_transformer import CausalTransformer
 from training.models.cnn import Cnn
+from training.models.ft_transformer import FtTransformer
 from training.models.linear import Linear
 from training.models.mlp import Mlp
 from training.models.resmlp import ResMlp
 from training.models.shape import ModelShape, model_shape
+from training.models.token_network import TokenNetwork
 
 ALLOWED = "BULKHEAD_ALLOW_IMPORTS"
 
@@ -41,6 +44,8 @@ def build_model(declaration: Declaration, statistics: Statistics) -> nn.Module:
         raise ConfigError("the model has no input: no feature column is left; declare features in data.columns or see which were dropped as constant")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(declaration.train.seed)
+        if shape.context:
+            return TokenNetwork(shape, _body(declaration, shape))
         return Network(shape, statistics, _body(declaration, shape))
 
 
@@ -124,8 +129,12 @@ def _body(declaration: Declaration, shape: ModelShape) -> nn.Module:
             return Mlp(shape, config)
         case ResMlpModel():
             return ResMlp(shape, config)
+        case FtTransformerModel():
+            return FtTransformer(shape, config)
         case CnnModel():
             return Cnn(shape, config)
+        case CausalTransformerModel():
+            return CausalTransformer(shape, config, packed=declaration.tokens is not None and declaration.tokens.packing == "documents")
     return custom_body(config, shape)
 
 

@@ -72,6 +72,11 @@ class Cnn(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.head = Head(config.hidden, shape)
 
+    def ordered_layers(self) -> list[nn.Module | tuple[nn.Module, ...]]:
+        """From input to output: the first stage with the row's other features, the other stages, the hidden layer, the head."""
+        first = self.stages[0] if self.others is None else (self.stages[0], self.others)
+        return [first, *self.stages[1:], self.hidden, self.head]
+
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Batch → scores [B, K]."""
         image = batch[self.key]

@@ -51,6 +51,28 @@ class Head(nn.Linear):
             self.bias.copy_(torch.tensor(shape.prior))
 
 
+class CategoryTable(nn.Embedding):
+    """All categorical columns in one table of one size E, so that no one-hot is ever built; codes [B, Dc] → [B, Dc, E].
+
+    Rows are N(0, std²), those of codes that no train row had are zero and stay so.
+    """
+
+    offsets: Tensor
+
+    def __init__(self, shape: ModelShape, size: int, std: float) -> None:
+        super().__init__(sum(shape.categories), size)
+        starts = [sum(shape.categories[:i]) for i in range(len(shape.categories))]
+        self.register_buffer("offsets", torch.tensor(starts), persistent=False)
+        nn.init.normal_(self.weight, std=std)
+        unseen = [start + code for start, codes in zip(starts, shape.unseen, strict=True) for code in codes]
+        with torch.no_grad():
+            self.weight[unseen] = 0.0
+
+    def forward(self, codes: Tensor) -> Tensor:
+        """Codes int64 [B, Dc], each counted in its own column → [B, Dc, E]."""
+        return super().forward(codes + self.offsets)
+
+
 class CategoryEmbeddings(nn.Module):
     """One embedding table per categorical column; codes [B, Dc] → [B, sum of sizes].
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from training.models.inputs import Head
+from training.models.inputs import CategoryTable, Head
 from training.models.shape import ModelShape
 
 
@@ -26,14 +26,11 @@ class Linear(nn.Module):
         # Without dense inputs the layer is its bias alone: a constant input column of zero width carries it.
         self.dense = Head(width, shape) if width else None
         self.bias = None if width else nn.Parameter(torch.tensor(shape.prior))
-        self.categories = nn.Embedding(sum(shape.categories), shape.outputs) if shape.categories else None
-        if self.categories is not None:
-            starts = [sum(shape.categories[:i]) for i in range(len(shape.categories))]
-            self.register_buffer("offsets", torch.tensor(starts), persistent=False)
-            nn.init.normal_(self.categories.weight, std=0.1 / math.sqrt(len(starts)))
-            unseen = [start + code for start, codes in zip(starts, shape.unseen, strict=True) for code in codes]
-            with torch.no_grad():
-                self.categories.weight[unseen] = 0.0
+        self.categories = CategoryTable(shape, shape.outputs, 0.1 / math.sqrt(len(shape.categories))) if shape.categories else None
+
+    def ordered_layers(self) -> list[nn.Module]:
+        """A single layer: layer decay has nothing to act on."""
+        return [self]
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Batch → scores [B, K]."""
@@ -42,4 +39,4 @@ class Linear(nn.Module):
         if self.categories is None:
             return scores
         # [B, Dc] -> [B, Dc, K] -> [B, K]
-        return scores + self.categories(batch["categorical"] + self.offsets).sum(1)
+        return scores + self.categories(batch["categorical"]).sum(1)

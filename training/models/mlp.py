@@ -25,6 +25,10 @@ class Mlp(nn.Module):
         self.hidden = nn.Sequential(*layers)
         self.head = Head(widths[-1], shape)
 
+    def ordered_layers(self) -> list[nn.Module]:
+        """From input to output: the inputs, each hidden layer, the head."""
+        return [self.inputs, *(layer for layer in self.hidden if isinstance(layer, nn.Linear)), self.head]
+
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Batch → scores [B, K]."""
         return self.head(self.hidden(self.inputs(batch)))

@@ -46,6 +46,10 @@ class ResMlp(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.head = Head(config.width, shape)
 
+    def ordered_layers(self) -> list[nn.Module | tuple[nn.Module, ...]]:
+        """From input to output: inputs and projection, each block, the last norm and the head."""
+        return [(self.inputs, self.project), *self.blocks, (self.norm, self.head)]
+
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Batch → scores [B, K]."""
         x = self.blocks(self.project(self.inputs(batch)))

@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass
 
 from schemas.config import Declaration
-from schemas.records import Statistics
+from schemas.records import Statistics, TokenStats
+from training.losses import pos_weight
+from training.targets import targets_of
 
 UNKNOWN, NULL = 0, 1  # codes of every categorical column; known values start at 2
 FIRST_VALUE = 2
@@ -22,8 +24,11 @@ class ModelShape:
         categories: Codes of each column of `batch["categorical"]`, int64 [B, C]; empty = the key is absent.
         unseen: For each of those columns the codes that no train row had.
         tensors: Batch key `tensor_<column>` to its shape [*shape] without the batch axis.
-        outputs: Columns K of the scores: 1 for binary and regression, the number of classes for multiclass.
+        outputs: Columns K of the scores: 1 for binary and regression, the number of classes for multiclass; of several
+            labels the columns of each, side by side.
         prior: Scores [K] of the best constant prediction: log odds, centred log shares, or 0.
+        context: Most positions T of a language model's `tokens` and `segments`, int [B, T]; its scores are [B, T, outputs],
+            one for each token of the vocabulary. 0 = the model reads features.
     """
 
     numeric: int
@@ -33,6 +38,7 @@ class ModelShape:
     tensors: dict[str, tuple[int, ...]]
     outputs: int
     prior: tuple[float, ...]
+    context: int = 0
 
     @property
     def tensor_width(self) -> int:
@@ -42,36 +48,56 @@ class ModelShape:
     @property
     def keys(self) -> tuple[str, ...]:
         """The batch keys that the model is given."""
+        if self.context:
+            return ("tokens", "segments")
         return (*(("numeric",) if self.numeric else ()), *(("categorical",) if self.categories else ()), *self.tensors)
 
 
 def model_shape(declaration: Declaration, statistics: Statistics) -> ModelShape:
     """The shape contract that follows from a declaration and the statistics of its train rows."""
-    columns = statistics.categorical
+    if statistics.tokens is not None:
+        return token_shape(statistics.tokens)
+    columns, prior = statistics.categorical, prior_scores(declaration, statistics)
     return ModelShape(
         numeric=statistics.num_numeric,
         indicators=sum(s.indicator for s in statistics.numeric),
         categories=tuple(FIRST_VALUE + len(c.values) for c in columns),
         unseen=tuple((*((UNKNOWN,) if c.rare_rows == 0 else ()), *((NULL,) if c.nulls == 0 else ())) for c in columns),
         tensors={f"tensor_{t.name}": t.shape for t in statistics.tensor},
-        outputs=len(statistics.classes) if declaration.task.kind == "multiclass" else 1,
-        prior=prior_scores(declaration, statistics),
+        outputs=len(prior),
+        prior=prior,
     )
 
 
+def token_shape(tokens: TokenStats) -> ModelShape:
+    """The contract over a vocabulary; its prior is that of a model that knows nothing: every token alike."""
+    return ModelShape(0, 0, (), (), {}, outputs=tokens.size, prior=(0.0,) * tokens.size, context=tokens.context)
+
+
 def class_shares(declaration: Declaration, statistics: Statistics) -> tuple[float, ...]:
-    """Share of each class in the training loss: its train rows times its class weight, adding up to 1."""
-    weights = statistics.class_weights if declaration.loss.class_weights == "balanced" else (1.0,) * len(statistics.class_counts)
-    mass = [max(n, 0.5) * w for n, w in zip(statistics.class_counts, weights, strict=True)]
+    """Probability of each class in the best constant prediction under the declared loss.
+
+    Its mass is (1 - e) times its train rows plus e times an equal share of all rows (e: label smoothing), times its class
+    weight, and for the positive of a binary label times pos_weight; a class without train rows counts as half a row.
+    """
+    loss, counts = declaration.loss, [max(n, 0.5) for n in statistics.class_counts]
+    weights = (1.0,) * len(counts) if loss.class_weights == "none" else statistics.class_weights
+    kept = 1 - loss.label_smoothing
+    # with class weights v a row of class y spreads v_c / v_y over each class c, and weighs v_y itself
+    mass = [w * (kept * n + loss.label_smoothing * sum(counts) / len(counts)) for n, w in zip(counts, weights, strict=True)]
+    if declaration.task.kind == "binary" and (factor := pos_weight(declaration, statistics)) is not None:
+        mass[1] *= factor
     return tuple(m / sum(mass) for m in mass)
 
 
 def prior_scores(declaration: Declaration, statistics: Statistics) -> tuple[float, ...]:
-    """Scores of the best constant prediction under the declared class weights.
+    """Scores of the best constant prediction under the declared loss.
 
     Binary: log odds of the positive class. Multiclass: log shares, centred. Regression: 0 where the
-    label is scaled, else its train mean.
+    label is scaled, else its train mean. Several labels: those of each, side by side.
     """
+    if statistics.labels:
+        return tuple(score for target in targets_of(declaration, statistics) for score in prior_scores(target.declaration, target.statistics))
     if declaration.task.kind == "regression":
         return ((statistics.label_mean - statistics.target_center) / statistics.target_scale,)
     logs = [math.log(share) for share in class_shares(declaration, statistics)]

@@ -120,7 +120,7 @@ def test_linear_model_is_linear_in_the_one_hot_of_its_categories(task: str) -> N
 
 @pytest.mark.req("M1")
 @pytest.mark.parametrize("keys", [("numeric",), ("categorical",), ("numeric", "categorical")])
-@pytest.mark.parametrize("kind", ["linear", "mlp", "resmlp"])
+@pytest.mark.parametrize("kind", ["linear", "mlp", "resmlp", "ft_transformer"])
 def test_any_kind_of_column_may_be_absent(kind: str, keys: tuple[str, ...]) -> None:
     toy = make_toy("binary", {"kind": kind})
     absent = {"numeric": (), "categorical": ()}

@@ -8,7 +8,7 @@ import duckdb
 
 from schemas.config import SPLITS, Declaration
 from schemas.records import CheckResult, SplitTables, ValidatedTable
-from training.data.engine import parquet, row, row_md5_sql, rows
+from training.data.engine import ident, parquet, row, row_md5_sql, rows
 from training.data.leakage.verdict import judged
 
 EVIDENCE_PAIRS = 5
@@ -25,22 +25,29 @@ class Duplicates(NamedTuple):
 
 
 def hash_features(connection: duckdb.DuckDBPyConnection, split: SplitTables, validated: ValidatedTable) -> None:
-    """Make the temporary table `content`: side, id, label and 128-bit hash of the feature columns of every row."""
-    label = f'cast("{validated.spec.label.replace(chr(34), chr(34) * 2)}" as varchar)'
+    """Make the temporary table `content`: side, id, labels as texts (a list, null where unknown) and 128-bit hash of the feature columns of every row."""
+    label = f"[{', '.join(f'cast({ident(name)} as varchar)' for name in validated.spec.label_columns)}]"
     parts = " union all ".join(
-        f"select '{s}' as side, __id, {label} as label, {row_md5_sql(validated.spec.features)} as content from {parquet(split.side(s))}" for s in SPLITS
+        f"select '{s}' as side, __id, {label} as labels, {row_md5_sql(validated.spec.features)} as content from {parquet(split.side(s))}" for s in SPLITS
     )
     connection.execute(f"create or replace temp table content as {parts}")
 
 
 def find_duplicates(connection: duckdb.DuckDBPyConnection, side: str) -> Duplicates:
-    """Rows of `side` whose content stands in train; the hash covers type, length and null of each value, 128 bits wide."""
-    train = "(select content, min(__id) as train_id, min(label) as low, max(label) as high from content where side = 'train' group by content)"
-    matched = f"(select c.__id, t.train_id, c.label, c.label is distinct from t.low or c.label is distinct from t.high as conflict from content c join {train} t using (content) where c.side = '{side}')"
+    """Rows of `side` whose content stands in train; the hash covers type, length and null of each value, 128 bits wide.
+
+    Labels conflict where both rows know one and it differs: a label that is unknown contradicts nothing.
+    """
+    places = range(1, row(connection, "select coalesce(max(len(labels)), 0) from content")[0] + 1)
+    lows, highs = (", ".join(f"{extreme}(labels[{i}])" for i in places) for extreme in ("min", "max"))
+    train = f"(select content, min(__id) as train_id, [{lows}] as low, [{highs}] as high from content where side = 'train' group by content)"
+    conflict = " or ".join(f"coalesce(c.labels[{i}] <> t.low[{i}] or c.labels[{i}] <> t.high[{i}], false)" for i in places)
+    matched = f"(select c.__id, t.train_id, c.labels, {conflict} as conflict from content c join {train} t using (content) where c.side = '{side}')"
     count, conflicts = row(connection, f"select count(*), count(*) filter (where conflict) from {matched}")
     total = row(connection, f"select count(*) from content where side = '{side}'")[0]
-    pairs = rows(connection, f"select __id, train_id, label from {matched} order by md5(__id) limit {EVIDENCE_PAIRS}")
-    return Duplicates(side, int(count), int(total), int(conflicts), [{f"{side}_id": i, "train_id": t, "label": v} for i, t, v in pairs])
+    pairs = rows(connection, f"select __id, train_id, labels from {matched} order by md5(__id) limit {EVIDENCE_PAIRS}")
+    shown = [{f"{side}_id": i, "train_id": t, "label": ", ".join("unknown" if v is None else v for v in values)} for i, t, values in pairs]
+    return Duplicates(side, int(count), int(total), int(conflicts), shown)
 
 
 def judge_duplicates(found: list[Duplicates], within_train: int, declaration: Declaration) -> CheckResult:

@@ -1,0 +1,157 @@
+"""Bulkhead's training loop and loops written by hand, taking turns in one process; `benchmarks.throughput` starts it.
+
+    torchrun --nproc-per-node R -m benchmarks.loops --config resolved.json --run-dir DIR --out OUT.json
+
+All loops have the same model class, initial weights, optimizer, loss, batch size, threads and rows. `careful` does by
+hand what a step of the trainer is declared to do: shuffled rows, clipping by norm, a schedule. `bare` does less than
+one should: rows as contiguous slices in the order of the file, no clipping, no schedule.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.nn.parallel import DistributedDataParallel
+
+from schemas.load import declare
+from schemas.records import RunSpec
+from training.data.shards import load_arrays
+from training.guard import StopSignal
+from training.loop import Trainer
+from training.main import read_spec
+from training.models.build import build_model
+from training.optim import make_optimizer
+from training.parallel import Parallel
+
+Segment = Callable[[int], None]
+Seconds = dict[str, list[float]]
+
+
+class HandWritten:
+    """A plain torch loop over tensors in memory.
+
+    Args:
+        spec: model, optimizer, batch size and data.
+        parallel: the ranks; each takes an equal part of a batch.
+        careful: shuffle, clip and schedule.
+    """
+
+    def __init__(self, spec: RunSpec, parallel: Parallel, careful: bool) -> None:
+        declaration = declare(spec.declaration)
+        tensors = {name: torch.from_numpy(array.copy()) for name, array in load_arrays(spec.arrays.train).items()}
+        self.label = tensors.pop("label").float()
+        self.inputs, self.careful, self.rank, self.ranks = tensors, careful, parallel.rank, parallel.world_size
+        self.batch, self.clip_at = declaration.train.batch_size, declaration.train.clip_at
+        model = build_model(declaration, spec.statistics)
+        self.model: nn.Module = DistributedDataParallel(model) if self.ranks > 1 else model
+        self.optimizer = make_optimizer(declaration.optimizer, model)
+        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, declaration.train.epochs * (len(self.label) // self.batch))
+        self.order, self.position = torch.randperm(len(self.label)), 0
+
+    def run(self, steps: int) -> None:
+        """So many optimizer steps; an epoch's last, smaller batch is left out."""
+        for _ in range(steps):
+            if self.position + self.batch > len(self.label):
+                self.order, self.position = torch.randperm(len(self.label)), 0
+            begin, end = (self.position + part * self.batch // self.ranks for part in (self.rank, self.rank + 1))
+            self.position += self.batch
+            self._step(self.order[begin:end] if self.careful else slice(begin, end))
+
+    def _step(self, rows: torch.Tensor | slice) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        scores = self.model({name: tensor[rows] for name, tensor in self.inputs.items()})
+        binary_cross_entropy_with_logits(scores.squeeze(1), self.label[rows]).backward()
+        if self.careful:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_at)
+        self.optimizer.step()
+        if self.careful:
+            self.schedule.step()
+
+
+class OwnLoop:
+    """Parts of the trainer's loop, so that they can take turns with others."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        trainer.state.best_metric = math.inf  # an evaluation then saves nothing: what is saved is saved, and timed, here
+
+    def run(self, steps: int) -> None:
+        """So many optimizer steps, wherever in an epoch."""
+        for _ in range(steps):
+            self.trainer._train_one_step()
+
+    def epoch(self) -> None:
+        """An epoch's steps and its evaluation."""
+        self.run(self.trainer.sampler.steps_per_epoch)
+        self.trainer._evaluate()
+
+    def save(self) -> None:
+        """What an epoch with a new best metric saves: the whole state, and the weights alone."""
+        trainer = self.trainer
+        weights = trainer.layout.full_weights()
+        trainer.parallel.on_main(lambda: trainer.checkpoints.save_best(trainer.state.step, weights))
+        trainer._save()
+
+
+def take_turns(loops: dict[str, Segment], rounds: int, steps: int, parallel: Parallel) -> Seconds:
+    """Seconds of each loop's segment in each round; the order turns round from one round to the next."""
+    seconds: Seconds = {name: [] for name in loops}
+    for number in range(rounds + 1):
+        for name in list(loops)[:: 1 if number % 2 else -1]:
+            # Deterministic algorithms are part of Bulkhead's promise and cost; a loop written by hand runs without them.
+            torch.use_deterministic_algorithms(name == "bulkhead")
+            parallel.barrier()
+            begun = time.perf_counter()
+            loops[name](steps)
+            parallel.barrier()
+            if number:  # the first round warms up
+                seconds[name].append(time.perf_counter() - begun)
+    return seconds
+
+
+def epochs(own: OwnLoop, pairs: int, parallel: Parallel) -> Seconds:
+    """Seconds of epochs `with` and `without` a checkpoint at their end, in turns, and of the `save` alone."""
+    seconds: Seconds = {"with": [], "without": [], "save": []}
+    torch.use_deterministic_algorithms(True)
+    for number in range(pairs):
+        for name in ("with", "without") if number % 2 else ("without", "with"):
+            parallel.barrier()
+            begun = time.perf_counter()
+            own.epoch()
+            trained = time.perf_counter()
+            if name == "with":
+                own.save()
+                seconds["save"].append(time.perf_counter() - trained)
+            seconds[name].append(time.perf_counter() - begun)
+    return seconds
+
+
+def main() -> None:
+    """One rank of the measurement."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.loops", description="Measure one case; normally started by benchmarks.throughput.")
+    for name in ("--config", "--run-dir", "--out"):
+        parser.add_argument(name, type=Path, required=True)
+    for name, default in (("--rounds", 30), ("--steps", 10), ("--pairs", 0)):
+        parser.add_argument(name, type=int, default=default)
+    options = parser.parse_args()
+    spec = read_spec(options.config)
+    logging.disable(logging.INFO)
+    with Parallel.open("cpu") as parallel:
+        own = OwnLoop(Trainer(spec, options.run_dir, parallel, StopSignal()))
+        loops: dict[str, Segment] = {"bulkhead": own.run, "careful": HandWritten(spec, parallel, True).run, "bare": HandWritten(spec, parallel, False).run}
+        found = {"segments": take_turns(loops, options.rounds, options.steps, parallel), "epochs": epochs(own, options.pairs, parallel)}
+        if parallel.is_main:
+            options.out.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

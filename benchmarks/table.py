@@ -1,0 +1,58 @@
+"""A made-up table that favours no loop, prepared by the real data pipeline: the run that benchmarks train."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from schemas.digest import write_atomic
+from schemas.load import declare
+from schemas.records import RunSpec
+from training.data.normalize import fit
+from training.data.shards import materialise
+from training.data.source import fingerprint
+from training.data.split import split
+from training.data.validate import validate
+
+NUMERIC = 30
+LEVELS = (4, 12, 60, 400)  # of the categorical columns
+
+
+def write_table(path: Path, rows: int, seed: int = 0) -> Path:
+    """A Parquet file with an id, 30 numeric and 4 categorical columns, and a label that depends on some of them."""
+    rng = np.random.default_rng(seed)
+    numeric = rng.normal(size=(rows, NUMERIC))
+    codes = [rng.integers(0, levels, rows) for levels in LEVELS]
+    signal = numeric[:, :5].sum(axis=1) + np.sin(3 * numeric[:, 5]) + 0.5 * (codes[1] % 3) + rng.normal(size=rows)
+    columns: dict[str, Any] = {"row": np.arange(rows), "y": (signal > np.median(signal)).astype(np.int64)}
+    columns |= {f"x{i}": numeric[:, i] for i in range(NUMERIC)}
+    columns |= {f"c{i}": np.char.add("v", code.astype(str)) for i, code in enumerate(codes)}
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def prepare(folder: Path, rows: int) -> RunSpec:
+    """A run over `rows` rows whose arrays lie below the folder; `variant` replaces sections of its declaration."""
+    tree = {
+        "name": "benchmark",
+        "data": {"uri": str(write_table(folder / "table.parquet", rows)), "columns": {"row": "id", "y": "label", "c*": "categorical", "*": "feature"}},
+        "task": {"kind": "binary"},
+        "split": {"kind": "random"},
+    }
+    declaration = declare(tree)
+    validated = validate(fingerprint(declaration.data), declaration, folder / "validated")
+    sides = split(validated, declaration, folder / "split", folder / "ledger")
+    statistics = fit(sides.train, validated.spec, declaration)
+    arrays = materialise(sides, validated, statistics, declaration, folder / "arrays")
+    return RunSpec(run_id="benchmark", name="benchmark", declaration=tree, spec=validated.spec, statistics=statistics, arrays=arrays)
+
+
+def variant(spec: RunSpec, path: Path, **sections: Any) -> Path:
+    """The run with sections of its declaration replaced, as a file that `training.main` could read."""
+    declaration = declare(spec.declaration | sections)
+    write_atomic(path, spec.model_copy(update={"declaration": declaration.model_dump(mode="json", by_alias=True)}).model_dump_json())
+    return path

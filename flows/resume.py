@@ -1,0 +1,34 @@
+"""Resume: go on with a run that was interrupted, killed or failed. Run it with `bulkhead resume RUN`."""
+
+from __future__ import annotations
+
+from prefect import flow
+
+from flows.pipeline import complete
+from flows.prepare import prepare_data
+from flows.summary import RunSummary
+from flows.train import train_on
+from schemas.records import TrainReport
+from tasks.context import reopened, run_name
+from tasks.prepared import read_prepared
+from tasks.resume import unfinished
+
+
+@flow(
+    name="resume",
+    flow_run_name=run_name,
+    description="Go on with a run that was interrupted, killed or failed: same directory, same MLflow run, from the newest verified checkpoint.",
+    persist_result=False,
+)
+def resume(run: str) -> RunSummary | TrainReport | None:
+    """Bring a run to its end.
+
+    Args:
+        run: Its directory, its id, or the id of its MLflow run. Nothing is done where it is finished.
+    """
+    started = unfinished(run)
+    if started is None:
+        return None
+    with reopened(started.run_dir) as context:
+        prepared = prepare_data(context.declaration, read_prepared(context.run_dir))
+        return complete(prepared, context) if started.kind == "pipeline" else train_on(prepared, context)[2]

@@ -1,0 +1,116 @@
+"""Section `tokens`: how text becomes tokens and rows of tokens; and what a language model's declaration must keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+from pydantic import Field, model_validator
+
+from schemas.model_config import CausalTransformerModel
+from schemas.section import Section
+
+if TYPE_CHECKING:
+    from schemas.config import Declaration
+
+TASK = "causal_lm"
+BASELINES, OTHER_BASELINES = ("unigram", "bigram", "5-gram"), ("constant", "linear", "boosting")
+ROWS = 32  # of an optimizer step: each is a whole sequence of tokens
+ROLES = ("id", "group", "time", "weight", "split", "ignore")
+
+SectionType = TypeVar("SectionType", bound=Section)
+
+
+class TokensConfig(Section):
+    """How text becomes tokens, and tokens become the rows of a language model."""
+
+    tokenizer: Literal["character", "smiles", "bytes"] = Field(
+        "character", description="character: each Unicode character; smiles: atoms, bonds, rings and branches of a SMILES; bytes: the 256 bytes of UTF-8."
+    )
+    min_count: int = Field(1, ge=1, description="Tokens seen less often in train share the unknown token.")
+    context: int = Field(256, ge=2, le=65_536, description="Tokens of one sequence; longer documents are cut into windows.")
+    packing: Literal["documents", "windows"] = Field(
+        "documents",
+        description="documents: several documents share a sequence, and none can see another; windows: one document, or one window of a long one, to a sequence.",
+    )
+    stride: int | None = Field(
+        None,
+        ge=1,
+        description="New tokens of each later window of a long document in evaluation and serving; the rest of the window repeats earlier ones. Default: context // 2.",
+    )
+    samples: int = Field(5, ge=0, le=10_000, description="Texts that the trained model makes up, for the report.")
+    sample_tokens: int = Field(300, ge=1, description="Most tokens of such a text.")
+
+    @model_validator(mode="after")
+    def _stride_fits(self) -> TokensConfig:
+        if self.stride is not None and self.stride > self.context:
+            raise ValueError(f"stride {self.stride} is above context {self.context}: tokens between two windows would be predicted by none")
+        return self
+
+    @property
+    def evaluation_stride(self) -> int:
+        """`stride` with its default resolved."""
+        return self.stride or max(1, self.context // 2)
+
+
+def fill_defaults(declaration: Declaration) -> None:
+    """Set what a language model's declaration left out, under the defaults of other tasks, to what suits it; marked as defaults still."""
+    if declaration.task.kind != TASK:
+        return
+    values: dict[str, Any] = {
+        "tokens": TokensConfig(),
+        "model": CausalTransformerModel(),
+    }
+    for name, value in values.items():
+        if name not in declaration.model_fields_set:
+            object.__setattr__(declaration, name, value)
+    object.__setattr__(declaration, "train", _with_defaults(declaration.train, batch_size=max(ROWS, declaration.train.ranks)))
+    object.__setattr__(declaration, "evaluate", _with_defaults(declaration.evaluate, baselines=BASELINES))
+
+
+def _with_defaults(section: SectionType, **defaults: Any) -> SectionType:
+    """The section with other defaults: what was given stays, and what was not still counts as not given."""
+    given = section.model_fields_set
+    values = section.__dict__ | {name: value for name, value in defaults.items() if name not in given}
+    return cast(SectionType, type(section).model_construct(_fields_set=set(given), **values))
+
+
+def conflicts(declaration: Declaration) -> Iterator[str]:
+    """What in a declaration contradicts that it is, or is not, one of a language model."""
+    columns = declaration.data.columns
+    texts = [name for name, column in columns.items() if column.kind == "text"]
+    known = BASELINES if declaration.task.kind == TASK else OTHER_BASELINES
+    for name in declaration.evaluate.baselines:
+        if name not in known:
+            yield f"evaluate.baselines: {name!r} does not fit task {declaration.task.kind!r}; use some of {list(known)}"
+    if declaration.task.kind != TASK:
+        if texts:
+            yield f"data.columns.{texts[0]}: kind text is read by task.kind: causal_lm alone; declare it categorical, or ignore it"
+        if declaration.tokens is not None:
+            yield f"tokens: only task.kind: causal_lm has tokens, this is {declaration.task.kind!r}; remove the section"
+        if isinstance(declaration.model, CausalTransformerModel):
+            yield "model.kind 'causal_transformer' predicts tokens; it needs task.kind: causal_lm"
+        return
+    others = [name for name, column in columns.items() if column.kind != "text" and column.role not in ROLES]
+    if len(texts) != 1 or set("*?[") & set(texts[0]):
+        yield f"task causal_lm needs exactly one column of kind text, named in full, in data.columns, e.g. {{body: text}}; got {texts}"
+    elif texts[0] in declaration.data.derive:
+        yield f"data.derive.{texts[0]}: the text must be a column of the source, so that the registered model takes it as it is"
+    if others:
+        yield f"data.columns.{others[0]}: task causal_lm reads the text column alone; set role ignore (its roles are {', '.join(ROLES)})"
+    yield from _settings(declaration)
+
+
+def _settings(declaration: Declaration) -> Iterator[str]:
+    """Conflicts of the other sections with task causal_lm."""
+    packing = declaration.tokens.packing if declaration.tokens else "documents"
+    if declaration.data.named("weight") and packing == "documents":
+        yield "data.columns: documents of different weights cannot share a sequence; set tokens.packing: windows, or ignore the weight"
+    if declaration.split.kind.startswith("stratified"):
+        yield f"split.kind {declaration.split.kind!r} needs a label, and a language model has none; use random, group, time or predefined"
+    if declaration.model.kind not in ("causal_transformer", "custom"):
+        yield f"model.kind {declaration.model.kind!r} cannot read tokens; use causal_transformer, or a module of your own"
+    if declaration.train.metric == "bits_per_character":
+        yield "train.metric: choose loss, which puts weights in the same order; bits_per_character is reported for the test side"
+    if declaration.loss.class_weights == "balanced":
+        yield "loss.class_weights: tokens have no class weights; remove it"

@@ -1,0 +1,77 @@
+"""Nothing that a command starts outlives it, however it ends.
+
+Prefect's own server and a torchrun agent are processes of their own: a command that is killed cannot end them. So a
+small process is forked before anything else, which waits for the command's end and then ends what is left. It knows
+the family by a word in the environment that every process inherits which the command starts.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import sys
+import time
+from pathlib import Path
+
+VARIABLE = "BULKHEAD_FAMILY"
+GRACE_SECONDS = 8.0  # for a checkpoint at the step boundary; nothing is left 10 s after the end
+POLL_SECONDS = 0.1
+
+
+def end_with_me() -> None:
+    """From now on this process's end is the end of all that it starts; call before any thread or child exists. Linux only."""
+    if sys.platform != "linux":
+        return
+    word = secrets.token_hex(8)
+    os.environ[VARIABLE] = word
+    waiting, held = os.pipe()  # `held` is open in this process alone: no child inherits it through exec
+    if os.fork():
+        os.close(waiting)
+        return
+    os.close(held)
+    _detach()
+    os.read(waiting, 1)  # returns when the command has ended
+    end_family(word)
+    os._exit(0)
+
+
+def end_family(word: str, grace_seconds: float = GRACE_SECONDS) -> None:
+    """Ask every process of the family to stop, and kill those that are left after the grace period."""
+    deadline = time.monotonic() + grace_seconds
+    number = signal.SIGTERM
+    while found := family(word):
+        for pid in found:
+            _send(pid, number)
+        while family(word) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+        number = signal.SIGKILL
+
+
+def family(word: str) -> list[int]:
+    """Process ids of those that were started with the word in their environment."""
+    wanted, found = f"{VARIABLE}={word}".encode(), []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if wanted in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+        except OSError:  # it ended meanwhile, or belongs to somebody else
+            continue
+    return found
+
+
+def _detach() -> None:
+    """Leave terminal and streams: whoever reads the command's output must see its end when the command ends."""
+    os.setsid()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        os.dup2(nowhere, stream)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return

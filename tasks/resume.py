@@ -1,0 +1,57 @@
+"""Which runs can be continued, and the one that is meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from training.started import StartedRun, find, newest_step, read, require_free, resumable, started_declaration
+
+HOW = {"running": "killed", "killed": "stopped", "failed": "failed"}
+
+
+class Unfinished(NamedTuple):
+    """A run that can be continued."""
+
+    run_dir: Path
+    started: StartedRun
+
+    @property
+    def kind(self) -> str:
+        """The flow that started it: `pipeline` or `train`."""
+        return self.started.kind
+
+    @property
+    def row(self) -> dict[str, str | int]:
+        """What a person needs for choosing: run, model, how and where it ended."""
+        return {
+            "run_id": self.started.run_id,
+            "name": self.started.name,
+            "state": HOW[self.started.status],
+            "checkpoint_step": newest_step(self.run_dir),
+            "cause": self.started.cause.partition("\n")[0],
+            "run_dir": str(self.run_dir),
+        }
+
+
+def unfinished_runs() -> list[Unfinished]:
+    """The runs of this home that can be continued, newest first."""
+    return [Unfinished(run_dir, started) for run_dir, started in resumable().items()]
+
+
+def unfinished(run: str) -> Unfinished | None:
+    """The run that a directory, a run id or an MLflow run id names; None, and a line that says so, where it is finished.
+
+    Raises:
+        ResumeError: there is no such run, it is still going, or it left nothing to go on from.
+    """
+    from tasks.say import say  # loads Prefect, which completing a command line should not wait for
+
+    run_dir = find(run)
+    found = Unfinished(run_dir, read(run_dir))
+    if found.started.status == "finished":
+        say("resume", f"{found.started.run_id} is finished: nothing to do; its files lie in {run_dir}")
+        return None
+    require_free(run_dir)
+    started_declaration(run_dir)
+    return found

@@ -1,0 +1,33 @@
+"""Let a language model write, for `bulkhead sample`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from schemas.errors import ConfigError
+from schemas.records import SampleReport
+from training.data.serving_text import sampling
+from training.score_file import sample_model
+from training.text_samples import sample_run
+
+
+def sample(target: str, prompt: str, count: int, tracking_uri: str | None = None, **how: float) -> SampleReport:
+    """Texts that a finished run, or a registered model, makes of a prompt.
+
+    Args:
+        target: a run directory or a model URI.
+        prompt: what each text begins with.
+        count: of texts.
+        tracking_uri: address of the registry.
+        how: max_new_tokens, temperature, top_k, seed.
+
+    Raises:
+        ConfigError: an option makes no sense, or the target is no language model.
+    """
+    try:
+        options = sampling(how)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if (Path(target) / "resolved.json").is_file():
+        return sample_run(Path(target), prompt, count, options)
+    return sample_model(target, prompt, count, options, tracking_uri)

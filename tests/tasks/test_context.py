@@ -1,0 +1,80 @@
+"""However a run ends: its record, MLflow and the person at the terminal hear the cause and how it goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from schemas.errors import NonFiniteError, ResumeError, TrainingError
+from tasks.context import RunContext, reopened, tracked
+from tests.training.mlflow_home import blank_database, declaration, uri
+from tests.training.runs import make_run
+from training.started import SPEC, is_held, read
+
+__all__ = ["blank_database", "uri"]
+
+
+def end_with(error: BaseException, trained: bool = True) -> tuple[RunContext, BaseException]:
+    """A run that breaks off with an error; the run and what came out of it."""
+    with pytest.raises(type(error)) as caught, tracked(declaration(), "train") as run:  # type: ignore[arg-type]
+        if trained:
+            (run.run_dir / SPEC).write_text(make_run(run.run_dir).model_dump_json())
+        if "dumped" in str(error):
+            (run.run_dir / "dumps").mkdir()
+        assert is_held(run.run_dir)
+        raise error
+    assert not is_held(run.run_dir)
+    return run, caught.value
+
+
+@pytest.mark.req("C6")
+@pytest.mark.parametrize(
+    ("error", "trained", "status", "hint"),
+    [
+        (TrainingError("a rank was killed"), True, "failed", "Go on from the last checkpoint: bulkhead resume {run.run_id}"),
+        (KeyboardInterrupt(), True, "killed", "Go on from the last checkpoint: bulkhead resume {run.run_id}"),
+        (OSError("disk full"), True, "failed", "Go on from the last checkpoint: bulkhead resume {run.run_id}"),
+        (NonFiniteError("scores of val-3 are nan"), True, "failed", ""),
+        (NonFiniteError("loss is nan, dumped"), True, "failed", "See where it began: bulkhead replay {run.run_dir}"),
+        (TrainingError("too early"), False, "failed", ""),
+    ],
+)
+def test_the_command_that_goes_on_is_named_everywhere(
+    uri: str, own_home: Path, capsys: pytest.CaptureFixture[str], error: BaseException, trained: bool, status: str, hint: str
+) -> None:
+    run, raised = end_with(error, trained)
+    expected = hint.format(run=run)
+    record, tags = read(run.run_dir), run.tracker.client.get_run(run.tracker.run_id).data.tags
+    assert record.status == status and str(error) in record.cause
+    assert tags["bulkhead.error"] == f"{type(error).__name__}: {error}" and tags["mlflow.note.content"].endswith(expected)
+    assert run.tracker.client.get_run(run.tracker.run_id).info.status == status.upper()
+    shown = capsys.readouterr().err
+    assert expected in shown and f"should it break off: bulkhead resume {run.run_id}" in shown
+    if isinstance(error, TrainingError):
+        assert str(raised) == "\n".join(filter(None, [str(error), expected]))
+
+
+@pytest.mark.req("C5")
+def test_a_run_is_reopened_as_itself_and_only_where_it_was_tracked(uri: str, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, _ = end_with(TrainingError("a rank was killed"))
+    with reopened(run.run_dir) as again:
+        assert (again.run_id, again.run_dir, again.tracker.run_id) == (run.run_id, run.run_dir, run.tracker.run_id)
+        assert again.declaration.name == "tiny" and read(run.run_dir).status == "running"
+        assert not (run.run_dir / "error.txt").exists()
+        with pytest.raises(ResumeError, match="still going"), reopened(run.run_dir):
+            raise AssertionError("two at work")
+    assert read(run.run_dir).status == "finished"
+    assert again.tracker.client.get_run(run.tracker.run_id).info.status == "FINISHED"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{own_home}/other.db")
+    with pytest.raises(ResumeError, match=r"was tracked at sqlite:///.*, now the address is sqlite:///.*other.db"), reopened(run.run_dir):
+        raise AssertionError("another server")
+
+
+@pytest.mark.req("C5")
+def test_other_code_than_at_the_start_is_told(uri: str, own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, _ = end_with(TrainingError("a rank was killed"))
+    read(run.run_dir).model_copy(update={"commit": "0" * 40}).write(run.run_dir)
+    with reopened(run.run_dir):
+        pass
+    assert f"the run was started at {'0' * 40}: its end may differ" in capsys.readouterr().err

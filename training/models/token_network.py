@@ -1,0 +1,66 @@
+"""A body over tokens between its contract: `forward(batch) -> logits [B, T, V]`.
+
+B sequences, T positions (at most the context), V tokens of the vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from schemas.errors import ConfigError
+from training.models.shape import ModelShape
+
+KEYS = ("segments", "tokens")
+
+
+class TokenNetwork(nn.Module):
+    """Checks the batch, hands `tokens` and `segments` int [B, T] to the body, checks and returns its float logits.
+
+    A position's logits are those of the token after it. They may depend on the tokens up to there of the same segment, and on nothing else.
+    """
+
+    def __init__(self, shape: ModelShape, body: nn.Module) -> None:
+        super().__init__()
+        self.shape = shape
+        self.body = body
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        """Batch → logits [B, T, V].
+
+        Raises:
+            ConfigError: keys or shapes of the batch, or the body's output, break the contract.
+        """
+        check_tokens(self.shape, batch)
+        scores = self.body({name: batch[name] for name in KEYS})
+        check_logits(self.shape, batch["tokens"], scores)
+        return scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores
+
+
+def check_tokens(shape: ModelShape, batch: dict[str, Tensor]) -> None:
+    """Refuse a batch that has not the keys and shapes of the contract.
+
+    Raises:
+        ConfigError: naming the key, the expected and the found shape.
+    """
+    if set(batch) != set(KEYS):
+        raise ConfigError(f"the model expects the batch keys {list(KEYS)}, got {sorted(batch)}; label and weight are not inputs")
+    for key, value in batch.items():
+        if value.ndim != 2 or value.shape[1] > shape.context:
+            raise ConfigError(f"batch[{key!r}]: expected ['B', at most {shape.context}], got {list(value.shape)}; the arrays were made with another context")
+
+
+def check_logits(shape: ModelShape, tokens: Tensor, scores: Any) -> None:
+    """Refuse scores that are not a tensor [B, T, V].
+
+    Raises:
+        ConfigError: naming both shapes.
+    """
+    expected = [*tokens.shape, shape.outputs]
+    found = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+    if found != expected:
+        raise ConfigError(
+            f"the model must return raw logits [B, T, {shape.outputs}] = {expected}, got {found}; set the width of its last layer to {shape.outputs}, keep all positions"
+        )

@@ -1,0 +1,56 @@
+"""The exported program's file, and what every model's spec says of the run that made it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from schemas.config import Declaration
+from schemas.digest import file_ref
+from schemas.records import FileRef, RunSpec, digest_of
+from training import serving
+from training.provenance import library_versions
+
+PARITY_ROWS = 256
+PARITY = 1e-6
+LIBRARIES = ("torch", "numpy", "pandas", "mlflow")
+
+
+def save_program(program: nn.Module, batch: dict[str, Tensor], path: Path, free_axes: tuple[int, ...] = (0,)) -> FileRef:
+    """Export with free axes and write; the bytes depend on program and torch version alone.
+
+    Stack traces (they hold paths of this machine) and example inputs (they would be pickled) are left out.
+
+    Args:
+        program: takes one batch.
+        batch: of at least two rows: one of a single row would be exported as a constant.
+        path: of the file.
+        free_axes: of every input, of any length when the program is called.
+    """
+    shapes = ({name: dict.fromkeys(free_axes, torch.export.Dim.DYNAMIC) for name in batch},)
+    exported = torch.export.export(program.eval(), (batch,), dynamic_shapes=shapes)
+    for module in exported.graph_module.modules():
+        for node in getattr(getattr(module, "graph", None), "nodes", ()):
+            node.meta.pop("stack_trace", None)
+    exported._example_inputs = None
+    torch.export.save(exported, path)
+    return file_ref(path)
+
+
+def describe_run(run: RunSpec, declaration: Declaration, program: FileRef) -> dict[str, Any]:
+    """The part of a model's spec that is alike for all tasks."""
+    return {
+        "format": serving.FORMAT,
+        "name": run.name,
+        "run_id": run.run_id,
+        "task": declaration.task.kind,
+        "label": run.spec.label,
+        "csv": declaration.data.csv.model_dump(mode="json"),
+        "null_texts": list(run.spec.null_texts),
+        "program": {"file": Path(program.path).name, "sha256": program.sha256, "num_bytes": program.num_bytes},
+        "statistics_sha256": digest_of(run.statistics),
+        "versions": {name: version for name, version in library_versions().items() if name in LIBRARIES},
+    }

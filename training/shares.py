@@ -1,0 +1,128 @@
+"""The share of the peak rate at an update (from 0), for every schedule: pure functions of the update number.
+
+u updates made, of `total` in the run; lengths below 1 are shares of `total`, as the declaration has them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+from schemas.config import (
+    CosineRestartsSchedule,
+    CosineSchedule,
+    ExponentialSchedule,
+    MultiStepSchedule,
+    OneCycleSchedule,
+    Schedule,
+    StepSchedule,
+    WarmupCosineSchedule,
+    WarmupLinearSchedule,
+)
+from schemas.errors import ConfigError
+from schemas.schedule_config import WarmedSection
+
+
+def updates_of(length: float, total: int) -> int:
+    """A declared length in updates.
+
+    >>> updates_of(0.05, 200), updates_of(30, 200)
+    (10, 30)
+    """
+    return round(length * total) if length < 1 else int(length)
+
+
+def require_reached(config: Schedule, total: int) -> None:
+    """Refuse a length in updates that the run never reaches: the schedule would silently be another one.
+
+    Raises:
+        ConfigError: naming the key, its value, and the updates of the run.
+    """
+    lengths: dict[str, float] = {}
+    if isinstance(config, WarmedSection | OneCycleSchedule):
+        lengths["warmup"] = config.warmup
+    if isinstance(config, StepSchedule):
+        lengths["every"] = config.every
+    if isinstance(config, MultiStepSchedule):
+        lengths["milestones"] = config.milestones[-1]
+    for key, length in lengths.items():
+        if length >= max(1, total):
+            raise ConfigError(f"schedule.{key}: expected fewer updates than the run has ({total}), got {length:g}; give a share below 1, or train for longer")
+
+
+def share(config: Schedule, update: int, total: int) -> float:
+    """The share of the peak at an update: in (0, 1] during warm-up, then what the schedule says; 1 throughout for constant and plateau.
+
+    With w > 0 warm-up updates it begins at 1 / w and rises in equal steps to 1 at update w, from where the schedule
+    proper counts, as in torch's SequentialLR of LinearLR(1 / w, total_iters=w) and its own scheduler.
+    """
+    warmup = updates_of(config.warmup, total) if isinstance(config, WarmedSection) else 0
+    if update < warmup:
+        return 1 / warmup + (1 - 1 / warmup) * update / warmup
+    return _after_warmup(config, update - warmup, max(1, total - warmup), total)
+
+
+def _after_warmup(config: Schedule, update: int, remaining: int, total: int) -> float:
+    match config:
+        case CosineSchedule() | WarmupCosineSchedule():
+            return cosine(min(1.0, update / remaining), config.final)
+        case WarmupLinearSchedule():
+            return 1 + (config.final - 1) * min(1.0, update / remaining)
+        case CosineRestartsSchedule():
+            return cosine(progress_of_period(update, max(1, updates_of(config.period, total)), config.growth), config.final)
+        case StepSchedule():
+            return float(config.factor ** (update // max(1, updates_of(config.every, total))))
+        case ExponentialSchedule():
+            return float(config.factor ** (update / max(1, updates_of(config.every, total))))
+        case MultiStepSchedule():
+            return float(config.factor ** sum(update >= updates_of(m, total) for m in config.milestones))
+        case OneCycleSchedule():
+            return one_cycle(config, update, total, (config.initial, 1.0, config.final))
+    return 1.0
+
+
+def cosine(progress: float, final: float) -> float:
+    """Half a cosine from 1 to `final`.
+
+    Source: Loshchilov and Hutter 2017, arXiv:1608.03983, eq. 5.
+    """
+    return final + (1 - final) * (1 + math.cos(math.pi * progress)) / 2
+
+
+def progress_of_period(update: int, period: int, growth: int) -> float:
+    """How far the update lies in its period, in [0, 1); each period is `growth` times as long as the one before.
+
+    >>> [progress_of_period(u, 2, 2) for u in range(7)]
+    [0.0, 0.5, 0.0, 0.25, 0.5, 0.75, 0.0]
+    """
+    if growth == 1:
+        return update % period / period
+    while update >= period:
+        update, period = update - period, period * growth
+    return update / period
+
+
+def one_cycle(config: OneCycleSchedule, update: int, total: int, levels: tuple[float, float, float]) -> float:
+    """From the first level to the second at the end of the way up, then to the third at the last update; as torch's OneCycleLR.
+
+    Source: Smith and Topin 2017, arXiv:1708.07120.
+    """
+    first, middle, last = levels
+    way_up = config.warmup * total if config.warmup < 1 else config.warmup
+    turn = max(0.0, way_up - 1)  # the update at the peak; not rounded, as in torch
+    between = ANNEAL[config.anneal]
+    if update <= turn:
+        return between(first, middle, update / turn if turn > 0 else 1.0)
+    return between(middle, last, min(1.0, (update - turn) / max(total - 1 - turn, 1e-9)))
+
+
+def _between_cos(start: float, end: float, progress: float) -> float:
+    return end + (start - end) / 2 * (1 + math.cos(math.pi * progress))
+
+
+def _between_linear(start: float, end: float, progress: float) -> float:
+    return start + (end - start) * progress
+
+
+ANNEAL: dict[Literal["cos", "linear"], Callable[[float, float, float], float]] = {"cos": _between_cos, "linear": _between_linear}
