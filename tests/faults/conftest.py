@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.trials import Reference, make_reference
+from tests.faults.trials import WORLDS, Reference, make_reference
 
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Reference:
     """Of the exact setup, on two ranks."""
     folder: Path = tmp_path_factory.mktemp("undisturbed")
-    return make_reference(folder, "exact")
+    return make_reference(folder, "exact", WORLDS["exact"])

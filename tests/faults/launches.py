@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.launch import command
 from tests.distributed.launch import ROOT, environment
 from training.faults import VARIABLE
 from training.guard import LAUNCHER, children
+from training.torchrun import command
 
 TRAINING = b"promise: "  # the line that a run prints before its first step
 LIMIT_SECONDS = 120.0
