@@ -207,12 +207,12 @@ class Trainer:
         step = self.state.step
         reach("step.begun")
         window = self.reader.read(step)
-        self.step.gradients(window)
+        self.step.gradients(window, lambda: self.stop.requested)
         reach("step.backward")
         grad_norm = self.step.clip()
         if step + 1 < self.total_steps:
             self.reader.prefetch(step + 1)
-        gate = self.step.gate(window, grad_norm, self.stop.requested)
+        gate = self.step.gate(window, grad_norm)
         reach("step.gated")
         rate = self.schedule.rate(self.state.updates)
         if not gate.finite and not gate.overflowed:

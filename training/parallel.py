@@ -96,6 +96,17 @@ class Parallel:
             dist.all_reduce(tensor, dist.ReduceOp.SUM)
         return tensor
 
+    def begin_sum(self, tensor: Tensor) -> Callable[[], Tensor]:
+        """Begin to sum over ranks, in place; call what is returned to wait for the sum. Collective."""
+        work = dist.all_reduce(tensor, dist.ReduceOp.SUM, async_op=True) if self.world_size > 1 else None
+
+        def finish() -> Tensor:
+            if work is not None:
+                work.wait()
+            return tensor
+
+        return finish
+
     def tree_sum(self, tensor: Tensor) -> Tensor:
         """Sum over ranks, a power of two, in place; added pairwise as a balanced binary tree, so with the same rounding on every rank. Collective."""
         distance = 1

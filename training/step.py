@@ -6,8 +6,9 @@ exchanged in the last micro-batch only. In mode elastic the gradient of each log
 added in a fixed tree, so that the sum does not depend on which rank has which shard. The learning rate moves after
 the step (training.schedule), if it updated.
 
-The gate is the step's one wait for the device: loss, gradient norm and the stop flag are summed over ranks and
-read. A value that is not finite on any rank makes the sum not finite on every rank, before any parameter changed.
+The gate is the step's one wait for the device: there every rank reads loss, gradient norm and stop flag of all. Loss and
+flag set out before the last backward pass and are summed beneath it; the norm is that of gradients which are exchanged
+already. A value that is not finite on any rank is not finite on every rank, before any parameter changed.
 
 S rows of this rank's share, M micro-batches, P trainable parameters.
 """
@@ -15,6 +16,7 @@ S rows of this rank's share, M micro-batches, P trainable parameters.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -103,6 +105,8 @@ class Step:
         self._complete = False
         self._running = running_buffers(self.model)
         self._boundary: list[Tensor] = []
+        self._stop: Callable[[], bool] = lambda: False
+        self._agreed: Callable[[], Tensor] | None = None
 
     def rehearse(self, window: Window) -> None:
         """One forward and backward pass that changes nothing; before the first step. Collective.
@@ -118,17 +122,23 @@ class Step:
         state = keys.capture(self.parallel.device)
         buffers = [(b, b.clone()) for b in self.model.buffers()]
         self._accumulate(window)
+        self._sums()
         self.optimizer.zero_grad(set_to_none=True)
         for buffer, value in buffers:
             buffer.copy_(value)
         keys.restore(state, self.parallel.device)
 
-    def gradients(self, window: Window) -> None:
+    def gradients(self, window: Window, stop: Callable[[], bool] = lambda: False) -> None:
         """Leave the gradient of the global window in `.grad`, unscaled, and its norms in `trace`. Collective.
+
+        Args:
+            window: this rank's share.
+            stop: whether a stop was asked for on this rank, asked as late as can be; the gate tells every rank.
 
         Raises:
             TrainingError: a parameter got no gradient.
         """
+        self._stop = stop
         self._accumulate(window)
         self.scaler.unscale_(self.optimizer)
         self.trace.gradients = {name: local(p.grad) for name, p in self.parameters.items() if p.grad is not None}
@@ -147,15 +157,24 @@ class Step:
                 gradient.clamp_(-bound, bound)
         return total
 
-    def gate(self, window: Window, grad_norm: Tensor, stop: bool) -> Gate:
-        """Agree on loss, gradient norm and stop over ranks. Collective; waits for the device."""
-        ranks, logical = self.parallel.world_size, self.layout.kind == "logical"
-        loss = _pairwise(self.trace.shard_losses) * (ranks if logical else 1)
-        parts = torch.stack([loss, grad_norm.to(torch.float64), window.weight_sum, torch.full_like(loss, float(stop))])
-        total = self.parallel.tree_sum(parts) if logical else self.parallel.all_reduce_sum(parts)
-        values = (total / ranks).tolist()
+    def gate(self, window: Window, grad_norm: Tensor) -> Gate:
+        """Learn loss, gradient norm and stop of all ranks. Collective; waits for the device."""
+        loss, stop = self._sums().unbind()
+        values = torch.stack([loss, grad_norm.to(torch.float64), window.weight_sum, stop]).tolist()
         may_overflow = self.scaler.is_enabled() and not math.isfinite(values[1]) and self.scaler.get_scale() > SMALLEST_SCALE
         return Gate(loss=values[0], grad_norm=values[1], weight_sum=values[2], stop=values[3] > 0, may_overflow=may_overflow)
+
+    def _sums(self) -> Tensor:
+        """The window's loss and the number of ranks that ask for a stop, float64 [2]. Collective."""
+        if self.layout.kind == "logical":
+            return self.parallel.tree_sum(self._own(_pairwise(self.trace.shard_losses)))
+        if self._agreed is None:
+            raise TrainingError("expected gradients of a window before its gate")
+        total, self._agreed = self._agreed(), None
+        return total / torch.tensor([self.parallel.world_size, 1], dtype=total.dtype, device=total.device)
+
+    def _own(self, loss: Tensor) -> Tensor:
+        return torch.stack([loss, torch.full_like(loss, float(self._stop()))])
 
     def update(self) -> None:
         """Change the parameters."""
@@ -213,10 +232,10 @@ class Step:
         before = len(self.trace.losses)
         for first, last in spans(end - begin, self.train.micro_batch_size or max(1, end - begin)):
             with self.layout.exchanging(last == end - begin):
-                self._backward(window, begin + first, begin + last)
+                self._backward(window, begin + first, begin + last, last == end - begin)
         self.trace.shard_losses.append(torch.stack([window.weight_sum * 0, *self.trace.losses[before:]]).sum())
 
-    def _backward(self, window: Window, begin: int, end: int) -> None:
+    def _backward(self, window: Window, begin: int, end: int, last: bool) -> None:
         batch = {name: tensor[begin:end] for name, tensor in window.batch.items()}
         if self.augment is not None:
             batch = self.augment(batch)
@@ -225,9 +244,11 @@ class Step:
         scores = scores.float() if scores.dtype in HALF else scores
         row_losses = self.loss.per_row(scores, window.label[begin:end])
         loss = (row_losses * window.coefficient[begin:end]).sum()  # float64, as the coefficients are
+        self.trace.losses.append(loss.detach())
+        if last and self.layout.kind != "logical":
+            self._agreed = self.parallel.begin_sum(self._own(torch.stack(self.trace.losses).sum()))
         self.scaler.scale(loss).backward()
         self.trace.spans.append((begin, end))
-        self.trace.losses.append(loss.detach())
         self.trace.row_losses.append(row_losses.detach())
         self.trace.scores.append(scores.detach())
 

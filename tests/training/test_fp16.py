@@ -54,7 +54,7 @@ def test_every_step_is_that_of_a_plain_loop_with_grad_scaler(kind: str) -> None:
     for number in range(STEPS):
         window = reader.read(number)
         step.gradients(window)
-        gate = step.gate(window, step.clip(), stop=False)
+        gate = step.gate(window, step.clip())
         step.skip() if gate.overflowed else step.update()
         skipped += gate.overflowed
 

@@ -96,7 +96,7 @@ def test_a_gradient_that_is_not_finite_is_stopped_at_the_gate_and_left_for_the_d
     step.gradients(window)
     next(iter(step.trace.gradients.values()))[0, 0] = float("nan")
     step.trace.norms = torch._foreach_norm(list(step.trace.gradients.values()))
-    gate = step.gate(window, step.clip(), stop=False)
+    gate = step.gate(window, step.clip())
     assert not gate.finite and np.isfinite(gate.loss)
     assert sum(int((~torch.isfinite(g)).sum()) for g in step.trace.gradients.values()) == 1, "clipping must not spread it"
 
@@ -107,8 +107,8 @@ def test_the_reported_loss_is_the_weighted_mean_of_the_window(micro: int | None)
     step, reader = parts(TrainConfig(batch_size=24, micro_batch_size=micro))
     for number in range(3):  # the last window is ragged
         window = reader.read(number)
-        step.gradients(window)
-        gate = step.gate(window, step.clip(), stop=number == 2)
+        step.gradients(window, lambda number=number: number == 2)
+        gate = step.gate(window, step.clip())
         tensors = {name: tensor[window.rows] for name, tensor in reader.tensors.items()}
         with torch.no_grad():
             expected = BinaryCrossEntropy()(step.model({"numeric": tensors["numeric"]}), tensors["label"], tensors["weight"])
@@ -123,7 +123,7 @@ def test_a_window_without_weight_changes_nothing() -> None:
     reader.tensors["weight"] = torch.zeros(64)
     window = reader.read(0)
     step.gradients(window)
-    gate = step.gate(window, step.clip(), stop=False)
+    gate = step.gate(window, step.clip())
     assert gate.finite and gate.loss == 0 and gate.weight_sum == 0
     assert all(float(g.abs().max()) == 0 for g in step.trace.gradients.values())
 
