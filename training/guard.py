@@ -1,6 +1,6 @@
 """Being asked to stop, and following the process that started this one to its end.
 
-SIGTERM and SIGINT set a flag that the ranks act on together at the next step boundary. Nothing that this project
+SIGTERM and SIGINT set a flag that the ranks act on together at the next step boundary; before the first one, they end the process. Nothing that this project
 starts outlives its parent by more than the grace period, whatever it is busy with: the launcher may be killed, and so may
 the torchrun agent, which puts every rank into a session of its own where no signal of a terminal or a group reaches it.
 """
@@ -34,6 +34,7 @@ class StopSignal:
     def __init__(self) -> None:
         self.requested = False
         self.reason = ""
+        self._when_ready = False
         self._abandoning = False
 
     def install(self) -> StopSignal:
@@ -41,6 +42,18 @@ class StopSignal:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._set)
         return self
+
+    def install_when_ready(self) -> StopSignal:
+        """Take the signals only once there is something to save; until then they end the process at once, whatever it loads or waits for."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        self._when_ready = True
+        return self
+
+    def ready(self) -> None:
+        """From now on there is something to save."""
+        if self._when_ready:
+            self.install()
 
     def unless_stopped(self, work: Callable[[], T]) -> T | None:
         """What the work returns, or None where a stop was asked for before it was done: the signal ends it at once.

@@ -67,7 +67,9 @@ def train(spec: RunSpec, run_dir: Path, parallel: Parallel, stop: StopSignal) ->
         log.info("%s is finished already: best %s %.6g at step %d", spec.run_id, finished["metric"], finished["best_metric"], finished["best_step"])
         return TrainReport.model_validate(finished)
     with one_writer(run_dir, parallel, lambda: stop.requested) as lease:
-        return Trainer(spec, run_dir, parallel, stop, lease.check).run()
+        trainer = Trainer(spec, run_dir, parallel, stop, lease.check)
+        stop.ready()
+        return trainer.run()
 
 
 class Trainer:

@@ -3,8 +3,8 @@
     torchrun --nproc-per-node R -m training.main --config resolved.json --run-dir DIR
 
 There are no other flags: `resolved.json` (a RunSpec) says everything. Started again on the same run directory it goes
-on where it was; SIGTERM or SIGINT ends it at the next step boundary with a checkpoint and exit code 0. The result is
-`result.json` in the run directory. A failure's cause goes to TORCHELASTIC_ERROR_FILE, from where torchrun's parent
+on where it was; SIGTERM or SIGINT ends it at the next step boundary with a checkpoint and exit code 0 (while it starts:
+at once, for nothing is lost). The result is `result.json` in the run directory. A failure's cause goes to TORCHELASTIC_ERROR_FILE, from where torchrun's parent
 gets it, and to standard error.
 """
 
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         os.environ.setdefault(AGENT, str(os.getppid()))  # under a plain torchrun
     follow_parent(AGENT)
-    stop = StopSignal().install()
+    stop = StopSignal().install_when_ready()
     gc.disable()  # loading torch makes a million objects that stay: looking through them again and again takes a tenth of the time
     from torch.distributed.elastic.multiprocessing.errors import record
 

@@ -46,7 +46,7 @@ def go(folder: Path, run: str, variable: str = "", value: str = "") -> int:
             os.environ[variable] = value
         spec = make_run(folder / f"data-{run}", rows=(80, 24), **SECTIONS)
         try:
-            status = train(spec, folder / run, Parallel(), StopSignal().install()).status
+            status = train(spec, folder / run, Parallel(), StopSignal().install_when_ready()).status
         except Exception as error:  # told to the parent, which judges
             status = f"{type(error).__name__}: {error}"
         (folder / f"status-{run}").write_text(status)
@@ -62,12 +62,13 @@ def stop_in(folder: Path, phase: str, number: int, expected: dict[str, str]) -> 
     os.kill(process, number)
     begun = time.monotonic()
     os.kill(process, signal.SIGCONT)
-    os.waitpid(process, 0)
-    lines = [json.loads(line) for line in (folder / run / "metrics.jsonl").read_text().splitlines()]
+    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    journal = folder / run / "metrics.jsonl"
+    lines = [json.loads(line) for line in journal.read_text().splitlines()] if journal.exists() else []
     found: dict[str, Any] = {
         "halted": halted,
         "seconds": time.monotonic() - begun,
-        "status": (folder / f"status-{run}").read_text(),
+        "status": f"died of {signal.Signals(-code).name}" if code < 0 else (folder / f"status-{run}").read_text(),
         "applied": max((line["step"] for line in lines if line["kind"] == "step"), default=0),
         "evaluated": max((line["step"] for line in lines if line["kind"] == "evaluation"), default=0),
         "saved": max((int(path.name[5:]) for path in (folder / run / "checkpoints").glob("step-*")), default=0),
