@@ -6,7 +6,7 @@ CONFIG ?= examples/clinic_visits.yaml
 export BULKHEAD_HOME ?= $(CURDIR)/.bulkhead
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint types bench ui constraints clean
+.PHONY: help run test check lint types bench faults ui constraints clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,6 +42,12 @@ types: $(VENV)/.dev
 
 bench: $(VENV)/.runtime ## measure the training loop against loops written by hand, and what a checkpoint costs (3 minutes)
 	@$(BIN)/python -m benchmarks.throughput
+
+faults: $(VENV)/.dev ## kill, damage and fill up runs by the hundred (about an hour on 2 cores)
+	$(BIN)/python -m tests.faults.corrupt --flips 1000 --truncations 1000
+	$(BIN)/python -m tests.faults.storage
+	$(BIN)/python -m tests.faults.kill --trials 200
+	$(BIN)/python -m tests.faults.kill --trials 100 --mode elastic
 
 ui: $(VENV)/.runtime ## open Prefect (http://127.0.0.1:4200) and MLflow (http://127.0.0.1:5000) over this folder's runs
 	@$(BIN)/bulkhead up

@@ -69,7 +69,7 @@ def launch(run_dir: Path, declaration: Declaration, tracker: Tracker) -> TrainRe
         declaration: for ranks, threads and the length of the progress bar.
         tracker: gets the metrics while they are written.
     """
-    train, before = declaration.train, _written(run_dir)
+    train, before = declaration.train, written(run_dir)
     forget_causes(run_dir)
     node = announce(run_dir, train, run_dir.name)
     process = start(run_dir, train, node)
@@ -82,8 +82,24 @@ def launch(run_dir: Path, declaration: Declaration, tracker: Tracker) -> TrainRe
         raise
     finally:
         withdraw(run_dir)
-    if process.returncode != 0 and _written(run_dir) == before:
-        raise failure(run_dir, process.returncode, train.nodes)
+    return outcome(run_dir, process.returncode, before, train.nodes)
+
+
+def outcome(run_dir: Path, code: int, before: int, nodes: int = 1) -> TrainReport:
+    """The result of a launch that ended with `code` and before which `result.json` was written at `before` (see `written`).
+
+    Args:
+        run_dir: the run directory.
+        code: of the agent.
+        before: of the launch.
+        nodes: machines of the launch.
+
+    Raises:
+        BulkheadError: the launch left no result of its own; of the class and with the cause of the rank that failed.
+        TrainingError: it was interrupted from outside.
+    """
+    if code != 0 and written(run_dir) == before:
+        raise failure(run_dir, code, nodes)
     report = _result(run_dir)
     if report.status == "interrupted":
         raise TrainingError(
@@ -101,7 +117,7 @@ def _invite(run_dir: Path, node: Node) -> None:
     say("", f"or, with the machine's number 1 to {others} as node-rank: python {shlex.join(words)}", "info")
 
 
-def _written(run_dir: Path) -> int:
+def written(run_dir: Path) -> int:
     """When `result.json` was written, 0 where there is none: an earlier, interrupted launch leaves one too."""
     path = run_dir / "result.json"
     return path.stat().st_mtime_ns if path.is_file() else 0

@@ -157,6 +157,7 @@ class Trainer:
 
     def _announce(self) -> None:
         self.allowed()
+        digest.remove_leftovers(self.run_dir)
         (self.run_dir / RESULT).unlink(missing_ok=True)  # of an interrupted run that goes on now
         config = self.run_dir / "config.yaml"
         if not config.exists():
@@ -309,6 +310,7 @@ class Trainer:
         return self.parallel.any(self.stop.requested)
 
     def _measure(self, val: np.ndarray, train: np.ndarray) -> Values:
+        reach("evaluation.measuring")
         figures: Values = {"train/loss": self.state.loss_sum / max(self.state.weight_sum, np.finfo(float).tiny)}
         return figures | self.validation.measure(val, train)
 

@@ -61,6 +61,7 @@ REASONS: dict[str, str] = {
     "tokens.sample_tokens": "Long enough to see whether it holds together.",
     "model.kind=causal_lm": "Attention reads any token of the context alike near and far, and all places are trained at once.",
     "model.heads": "Some heads can look near and others far.",
+    "model.positions": "What counts in text is how far back a token is; small models learn that many times sooner than a vector for each place.",
     "model.tied": "Half the parameters of a small model would otherwise only score tokens.",
     "model.dropout=causal_transformer": "Light regularisation; raise it where the validation loss turns while the train loss falls.",
     "model.hidden": "Wide enough for interactions and small enough for a laptop.",
@@ -85,11 +86,21 @@ REASONS: dict[str, str] = {
     "loss.class_weights=multiclass": "None: weights would distort the probabilities. Declare balanced where rare classes matter more than calibration.",
     "loss.label_smoothing": "None: labels are taken at their word and probabilities stay calibrated.",
     "loss.delta": "One standard deviation of the label: beyond it an error counts linearly.",
+    "model.activation": "A gated unit, as in the model's source.",
+    "model.attention_dropout": "As in the model's source.",
+    "model.residual_dropout": "None, as in the model's source.",
     "optimizer.kind": "AdamW scales each step by its own gradient history and works over a wide range of learning rates.",
     "optimizer.lr=adamw": "The customary rate for Adam on networks of this size; the warm-up shields the first steps.",
     "optimizer.lr=sgd": "The customary rate for momentum on normalised inputs.",
     "optimizer.weight_decay=adamw": "Mild, decoupled, and on weight matrices only: norms, biases and embeddings are in a group without decay.",
     "optimizer.weight_decay=sgd": "None unless declared.",
+    "optimizer.lr=adam": "The customary rate for Adam on networks of this size; the warm-up shields the first steps.",
+    "optimizer.weight_decay=adam": "None unless declared: Adam's own is an L2 penalty, which its scaling distorts.",
+    "optimizer.layer_decay": "Every layer learns at the same rate; lower rates near the input suit networks that were trained before.",
+    "optimizer.modules": "No module has a rate of its own.",
+    "optimizer.lr_scaling": "The rate is meant for this batch size as it stands.",
+    "optimizer.amsgrad": "Adam as it is customary.",
+    "optimizer.dampening": "Momentum takes up each gradient whole.",
     "optimizer.beta1": "The customary length of the gradient's running average.",
     "optimizer.beta2": "The customary length of the squared gradient's running average.",
     "optimizer.eps": "The customary guard against division by zero.",
@@ -98,6 +109,18 @@ REASONS: dict[str, str] = {
     "schedule.kind": "A warm-up keeps the first steps small while the optimizer's averages fill; the cosine then ends in small steps, which settles the weights.",
     "schedule.warmup": "A short start: enough for the averages of the gradient to settle.",
     "schedule.final": "Ends at a small share of the peak, so that the last steps only refine.",
+    "schedule.every": "A few reductions in the course of the run.",
+    "schedule.milestones": "Half and three quarters of the run, as is customary.",
+    "schedule.period": "Four periods in the course of the run.",
+    "schedule.growth": "Every period is as long as the first.",
+    "schedule.anneal": "A smooth way up and down.",
+    "schedule.initial": "1/25 of the peak, as is customary.",
+    "schedule.cycle_momentum": "Momentum goes down while the rate goes up, as in the method's source.",
+    "schedule.low_momentum": "The customary lower end.",
+    "schedule.high_momentum": "The customary upper end.",
+    "schedule.threshold": "Any improvement counts.",
+    "schedule.threshold_mode": "As a share it does not depend on the metric's unit.",
+    "schedule.cooldown": "Every evaluation counts.",
     "schedule.factor": "A smaller rate gets further down where a larger one circles.",
     "schedule.patience": "So many evaluations without improvement are more than noise.",
     "schedule.min_lr": "Below this nothing moves any more.",
@@ -106,6 +129,17 @@ REASONS: dict[str, str] = {
     "train.micro_batch_size": "Each rank takes its share of the batch in one pass.",
     "train.drop_last": "Every train row counts in every epoch; the last, smaller batch is weighted by its rows.",
     "train.ranks": "One process needs no coordination.",
+    "train.nodes": "One machine needs no shared file system.",
+    "train.parallel": "A model that fits on each device trains fastest as a whole.",
+    "train.loss_scale.initial": "High enough that small gradients survive in half precision; it falls by itself where it is too high.",
+    "train.loss_scale.growth_interval": "Seldom enough that overflows cost little.",
+    "train.logical_shards": "Enough for up to four ranks; more parts are smaller and cost more.",
+    "train.augment.noise": "Inputs are taken at their word.",
+    "train.augment.flip": "A mirrored image may mean something else (a digit, a side of the body): only the reader knows.",
+    "train.augment.shift": "Images are taken as they are.",
+    "train.compile": "Compilation takes half a minute, which small networks do not win back.",
+    "train.recompute_activations": "Memory suffices until someone says that it does not; computing twice costs a third more.",
+    "train.profile": "No trace is taken.",
     "train.threads": "The cores are shared evenly among the ranks.",
     "train.device": "A GPU where there is one, else the CPU.",
     "train.precision": "Full precision: networks of this size gain little from less.",
@@ -138,9 +172,10 @@ REASONS: dict[str, str] = {
     "register.require_skill": "A model that is not better than a constant must not be served.",
     "tracking.uri": "MLFLOW_TRACKING_URI, else a SQLite file in the Bulkhead home: no server is needed.",
     "tracking.experiment": "Runs of one declaration stand together.",
+    "tracking.tensorboard": "MLflow has the same curves.",
     "tracking.tags": "No tag was set.",
 }
-HIDDEN_UNLESS: dict[str, str] = {  # settings that are shown only for this loss, task or clip
+HIDDEN_UNLESS: dict[str, str] = {  # settings that are shown only where they matter
     "loss.delta": "huber",
     "loss.label_smoothing": "multiclass",
     "loss.pos_weight": "binary",
@@ -153,6 +188,10 @@ HIDDEN_UNLESS: dict[str, str] = {  # settings that are shown only for this loss,
     "tokens": "causal_lm",
     "split.bins": "regression",
     "train.clip_at": "clipped",
+    "train.loss_scale": "fp16",
+    "train.logical_shards": "elastic",
+    "train.rendezvous": "several machines",
+    "optimizer.reference_batch_size": "scaled rates",
     "data.csv": "csv",
 }
 
@@ -207,8 +246,10 @@ def _traits(declaration: Declaration, source_format: str) -> set[str]:
     several = {"several"} if task.has_several else {f"one {task.kind} label"}
     features = {"features"} if task.kind != "causal_lm" else set()
     clipped = {"clipped"} if declaration.train.clip != "none" else set()
+    train, scaled = declaration.train, {"scaled rates"} if declaration.optimizer.lr_scaling != "none" else set()
+    machines = {"several machines"} if train.nodes > 1 else set()
     huber = {"huber"} if any(label.loss == "huber" for label in task.labels.values()) else set()
-    return {declaration.loss_kind, source_format} | kinds | several | classes | features | huber | clipped
+    return {declaration.loss_kind, source_format, train.precision, train.mode} | scaled | machines | kinds | several | classes | features | huber | clipped
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

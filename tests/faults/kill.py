@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.faults.trials import Reference, Trial, make_reference, plan, points_of, run
+from tests.faults.trials import WORLDS, Reference, Trial, make_reference, plan, points_of, run
 
 SHARDED_EVERY = 4
 
@@ -52,7 +52,7 @@ def aims(trials: int, mode: str) -> list[str]:
 def run_trials(folder: Path, trials: int, mode: str, seed: int, parallel: int, tell: Callable[[str], None]) -> list[Trial]:
     """Carry out the trials, `parallel` at once; folders of failed ones stay."""
     setups = sorted({setup_of(number, mode) for number in range(trials)})
-    references = {setup: make_reference(folder / "undisturbed", setup) for setup in setups}
+    references = {setup: make_reference(folder / "undisturbed", setup, WORLDS[setup]) for setup in setups}
     for setup, reference in references.items():
         tell(
             f"undisturbed {setup}: {reference.start_seconds:.1f} s to start, {reference.training_seconds:.1f} s to train; model {reference.state['model'][:12]}"

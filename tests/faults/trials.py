@@ -60,12 +60,13 @@ class Reference:
 class Trial:
     """One trial and what became of it.
 
-    `killed`: what ended a launch, in words. `hits`: crash points that were really reached. `failure`: empty if it
-    ended as the undisturbed run.
+    `worlds`: numbers of ranks to choose from. `killed`: what ended a launch, in words. `hits`: crash points that were
+    really reached. `failure`: empty if it ended as the undisturbed run.
     """
 
     number: int
     setup: str
+    worlds: tuple[int, ...]
     kills: list[Kill] = field(default_factory=list)
     killed: list[str] = field(default_factory=list)
     hits: list[str] = field(default_factory=list)
@@ -78,14 +79,14 @@ def points_of(setup: str) -> list[str]:
     return sorted((p for p in POINTS if setup == "sharded" or p != "checkpoint.shards_agreed"), key=lambda p: p != "checkpoint.shards_agreed")
 
 
-def make_reference(folder: Path, setup: str) -> Reference:
-    """Train a setup undisturbed, on each number of ranks it allows.
+def make_reference(folder: Path, setup: str, worlds: tuple[int, ...]) -> Reference:
+    """Train a setup undisturbed, on each of these numbers of ranks.
 
     Raises:
         RuntimeError: it does not finish, or ends differently on another number of ranks.
     """
     states = []
-    for world in WORLDS[setup]:
+    for world in worlds:
         place = folder / f"{setup}-{world}"
         make_run(place, rows=ROWS, **SETUPS[setup])
         done = launch(place, place / "launch.log", world)
@@ -93,7 +94,7 @@ def make_reference(folder: Path, setup: str) -> Reference:
             raise RuntimeError(f"the undisturbed run of {setup} on {world} ranks failed: {(place / 'launch.log').read_text()[-3000:]}")
         states.append(final_state(place / "run"))
     if any(state != states[0] for state in states):
-        raise RuntimeError(f"the undisturbed runs of {setup} on {WORLDS[setup]} ranks differ: {states}")
+        raise RuntimeError(f"the undisturbed runs of {setup} on {worlds} ranks differ: {states}")
     return Reference(place, states[0], done.start_seconds, done.training_seconds)
 
 
@@ -107,7 +108,7 @@ def plan(number: int, setup: str, aim: str, dice: random.Random, reference: Refe
         dice: of the trial.
         reference: for how long there is something to kill.
     """
-    trial = Trial(number, setup)
+    trial = Trial(number, setup, WORLDS[setup])
     if aim == "checkpoint.old_moved":  # a checkpoint is replaced only where the run died between the best weights and the whole state
         trial.kills = [Kill("point", "evaluation.best_saved:1"), Kill("point", f"{aim}:1")]
     else:
@@ -120,7 +121,7 @@ def plan(number: int, setup: str, aim: str, dice: random.Random, reference: Refe
 def _at_point(setup: str, point: str, share: float, dice: random.Random) -> Kill:
     family = point.split(".", maxsplit=1)[0]
     most = MOST_HITS.get(point, MOST_HITS.get(family, 1)) if point not in ("checkpoint.old_moved", "finish.result_written") else 1
-    rank = dice.choice(("", ":0", ":1")) if family in EVERY_RANK and 1 not in WORLDS[setup] else ""
+    rank = dice.choice(("", ":0", ":1")) if family in EVERY_RANK and point != "evaluation.measuring" and 1 not in WORLDS[setup] else ""
     return Kill("point", f"{point}:{dice.randint(1, max(1, int(most * share)))}{rank}")
 
 
@@ -137,7 +138,7 @@ def run(trial: Trial, folder: Path, reference: Reference, dice: random.Random) -
     make_run(place, rows=ROWS, **SETUPS[trial.setup])
     try:
         _disturb(trial, place, dice)
-        trial.failure = trial.failure or _compare(trial, place, reference)
+        trial.failure = trial.failure or compare(place, reference)
     except Exception as error:  # a trial that cannot be carried out is a failed one; the others go on
         trial.failure = f"{type(error).__name__}: {error}"
     if not trial.failure:
@@ -163,12 +164,13 @@ def _disturb(trial: Trial, place: Path, dice: random.Random) -> None:
 def _launch(trial: Trial, place: Path, dice: random.Random, kill: Kill | None = None) -> Launch:
     log = place / f"launch-{trial.launches}.log"
     trial.launches += 1
-    done = launch(place, log, dice.choice(WORLDS[trial.setup]), kill)
+    done = launch(place, log, dice.choice(trial.worlds), kill)
     trial.hits += sorted(set(reached(log)))
     return done
 
 
-def _compare(trial: Trial, place: Path, reference: Reference) -> str:
+def compare(place: Path, reference: Reference) -> str:
+    """How the end of a trial differs from that of the undisturbed run; nothing if it does not."""
     left = wait_until_gone(place)
     if left:
         return f"processes {left} are left"

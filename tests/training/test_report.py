@@ -11,7 +11,7 @@ import sys
 import time
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import confusion_matrix, roc_curve
 
-from schemas.config import Declaration
+from schemas.config import Declaration, Model, Optimizer, Schedule
 from schemas.digest import file_ref, sha256_file
 from schemas.errors import DataError
 from schemas.records import CheckReport, CheckResult, GateReport, Interval, Registered
@@ -417,24 +417,37 @@ SEVERAL = [
 ]
 
 
+def kinds_of(union: Any) -> list[str]:
+    return [variant.model_fields["kind"].default for variant in get_args(get_args(union)[0])]
+
+
 def variants() -> list[dict[str, Any]]:
     columns = {"y": "label", "g": "group", "t": "time", "s": "split", "*": "feature"}
     splits = ("random", "group", "stratified", "stratified_group", "time", "group_time", "predefined")
-    models = ({"kind": "linear"}, {"kind": "mlp"}, {"kind": "resmlp"}, {"kind": "cnn"}, {"kind": "custom", "path": "a.b:C"})
-    longest = itertools.zip_longest(splits, models, ("binary", "multiclass", "regression"), ("adamw", "sgd"), ("constant", "warmup_cosine", "plateau"))
+    schedules = [{"kind": kind} for kind in kinds_of(Schedule)]
+    models = [{"kind": kind} | ({"path": "a.b:C"} if kind == "custom" else {}) for kind in kinds_of(Model) if kind != "causal_transformer"]
+    longest = itertools.zip_longest(splits, models, ("binary", "multiclass", "regression"), kinds_of(Optimizer), schedules)
     base = {"name": "v", "data": {"uri": "x.csv", "columns": columns}}
     labels = {"name": "v", "data": {"uri": "x.csv", "columns": {"y": "label", "z": "label", "b": "label", "*": "feature"}}, "split": {"kind": "random"}}
-    return [{**labels, "task": task} for task in SEVERAL] + [
-        {
-            **base,
-            "split": {"kind": s},
-            "model": m or {"kind": "mlp"},
-            "task": {"kind": t or "regression"},
-            "optimizer": {"kind": o or "sgd"},
-            "schedule": {"kind": c or "constant"},
-        }
-        for s, m, t, o, c in longest
-    ]
+    return (
+        [TEXTS]
+        + [{**labels, "task": task} for task in SEVERAL]
+        + [
+            {
+                **base,
+                "split": {"kind": s or "random"},
+                "model": m or {"kind": "mlp"},
+                "task": {"kind": t or "regression"},
+                "optimizer": {"kind": o or "sgd"},
+                "schedule": c or {"kind": "constant"},
+                "train": {"precision": "fp16", "mode": "elastic"} if o == "adam" else {},
+            }
+            for s, m, t, o, c in longest
+        ]
+    )
+
+
+TEXTS = {"name": "v", "data": {"uri": "x.csv", "columns": {"t": "text", "*": "ignore"}}, "split": {"kind": "random"}, "task": {"kind": "causal_lm"}}
 
 
 GIVEN = {"name", "data.uri", "task.kind", "split.kind", "model.path"}
