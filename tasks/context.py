@@ -11,12 +11,15 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
+from uuid import UUID
 
 from prefect import get_run_logger
 from prefect.artifacts import create_link_artifact
-from prefect.exceptions import MissingContextError
+from prefect.client.orchestration import get_client
+from prefect.exceptions import MissingContextError, ObjectNotFound
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_UI_URL
+from prefect.states import Crashed
 
 from schemas.config import Declaration
 from schemas.digest import write_atomic
@@ -145,6 +148,8 @@ def reopened(run_dir: Path) -> Iterator[RunContext]:
             )
         run = RunContext(declaration, started.run_id, run_dir, reopen_run(uri, started.mlflow_run_id, _flow_run_id()), _flow_run_id())
         (run_dir / ERROR).unlink(missing_ok=True)
+        if started.flow_run_ids:
+            _mark_crashed(started.flow_run_ids[-1], run)
         ids = (*started.flow_run_ids, *filter(None, [run.flow_run_id]))
         started.model_copy(update={"status": "running", "cause": "", "flow_run_ids": ids}).write(run_dir)
         _link(run)
@@ -154,6 +159,17 @@ def reopened(run_dir: Path) -> Iterator[RunContext]:
             say("resume", f"the code is at {commit}, the run was started at {started.commit}: its end may differ from that of an undisturbed run", "warn")
         with _ending(run):
             yield run
+
+
+def _mark_crashed(flow_run_id: str, run: RunContext) -> None:
+    """End a flow run that was killed: Prefect was never told, shows it as running, and counts it against limits."""
+    with get_client(sync_client=True) as client:
+        try:
+            state = client.read_flow_run(UUID(flow_run_id)).state
+        except ObjectNotFound:  # of another server
+            return
+        if state is not None and state.is_running():
+            client.set_flow_run_state(UUID(flow_run_id), Crashed(message=f"killed; the run was resumed by flow run {run.flow_run_id}"), force=True)
 
 
 def resume_command(run: RunContext) -> str:

@@ -204,7 +204,7 @@ def test_a_loss_that_is_not_finite_fails_run_flow_and_mlflow_with_the_cause(firs
         state, text = database.execute(
             "select r.state_type, s.message from flow_run r join flow_run_state s on r.state_id = s.id where r.id = ?", (run.data.tags["bulkhead.flow_run_id"],)
         ).fetchone()
-    assert state == "FAILED" and "NonFiniteError" in text
+    assert state == "FAILED" and "NonFiniteError" in text and f"bulkhead replay {run_dir}" in text
 
 
 @pytest.mark.slow
@@ -219,5 +219,10 @@ def test_a_killed_run_is_resumed_to_the_same_model_in_the_same_mlflow_run(first:
     for key in ("val/auroc", "train/loss", "step/loss"):
         one, other = ([(m.step, m.value) for m in client(home).get_metric_history(r.info.run_id, key)] for r in (run, undisturbed))
         assert one == other and len(one) >= 3
+    killed, resumed = json.loads((run_dir / "run.json").read_text())["flow_run_ids"]
+    assert resumed == second["flow_run_id"]
+    with sqlite3.connect(home / "prefect" / "prefect.db") as database:
+        states = dict(database.execute("select id, state_type from flow_run where id in (?, ?)", (killed, resumed)).fetchall())
+    assert states == {killed: "CRASHED", resumed: "COMPLETED"}
     again = bulkhead(home, "resume", str(run_dir))
     assert "is finished: nothing to do" in again.stderr
