@@ -2,7 +2,7 @@
 
 P(w | h) = (c(h w) + d(h) P(w | h')) / (c(h) + d(h)), where h' is the context without its oldest token, c counts and d(h) is
 how many different tokens followed h in train; the empty context is backed by the uniform distribution. A context
-that train does not have is passed over. The network sees the same windows: no context reaches beyond its window.
+that train does not have, or that would reach beyond the window, is passed over: the network sees the same windows.
 
 Source: Witten and Bell 1991, 10.1109/18.87000, method C; interpolated as in Chen and Goodman 1999, 10.1006/csla.1999.0128, sec. 2.5.
 
@@ -111,7 +111,7 @@ def score(model: NGrams, arrays: Arrays) -> list[tuple[np.ndarray, np.ndarray]]:
     for length, order in enumerate(model.orders):
         if length:
             context, seen = _find(order.contexts, context * model.size + history[length - 1])
-            known &= seen
+            known &= seen & (history[length - 1] != PAD)
         place, paired = _find(order.pairs, context * model.size + label)
         count = np.where(paired, order.counts[place], 0)
         total, different = order.total[context], order.different[context]

@@ -17,6 +17,7 @@ PAD, BEGIN, END, UNKNOWN, SPECIAL = 0, 1, 2, 3, 4  # special tokens, and the fir
 REPLACEMENT = "\ufffd"  # what an unknown token reads as
 SEPARATOR = "\0"
 NUM_CHARACTERS = 0x110000
+MANY = 100_000  # characters from which on a table of all of Unicode is quicker than sorting
 
 # One token each: an atom in brackets with all that it says of itself; the two-letter atoms that need no brackets; a
 # ring closure of two or more digits; else a single character (one-letter atoms, aromatic atoms, bonds, branches,
@@ -57,10 +58,13 @@ def units(texts: Sequence[str] | pa.Array, tokenizer: str) -> Units:
 
 def _characters(column: pa.Array) -> Units:
     points = np.frombuffer("".join(column.to_pylist()).encode("utf-32-le"), dtype="<u4")
-    present = np.flatnonzero(np.bincount(points, minlength=1))
-    places = np.zeros(NUM_CHARACTERS, dtype=np.int64)
-    places[present] = np.arange(len(present))
-    return Units(places[points], [chr(point) for point in present.tolist()], _integers(pc.utf8_length(column)))
+    if len(points) < MANY:
+        present, codes = np.unique(points, return_inverse=True)
+    else:
+        present, places = np.flatnonzero(np.bincount(points)), np.zeros(NUM_CHARACTERS, dtype=np.int64)
+        places[present] = np.arange(len(present))
+        codes = places[points]
+    return Units(codes.astype(np.int64), [chr(point) for point in present.tolist()], _integers(pc.utf8_length(column)))
 
 
 def _bytes(column: pa.Array) -> Units:
@@ -74,9 +78,12 @@ def _smiles(column: pa.Array) -> Units:
         raise ValueError("expected SMILES without NUL characters; leave such rows out with data.filter")
     encoded = pa.array(SMILES.findall(joined), pa.string()).dictionary_encode()
     codes, names = _integers(encoded.indices), encoded.dictionary.to_pylist()
-    ends = np.flatnonzero(codes == names.index(SEPARATOR)) if SEPARATOR in names else np.empty(0, np.int64)
-    lengths = np.diff(ends, prepend=-1) - 1
-    return Units(np.delete(codes, ends), names, lengths)
+    if SEPARATOR not in names:
+        return Units(codes, names, np.empty(0, np.int64))
+    separator = names.index(SEPARATOR)
+    ends = np.flatnonzero(codes == separator)
+    kept = np.delete(codes, ends)
+    return Units(kept - (kept > separator), names[:separator] + names[separator + 1 :], np.diff(ends, prepend=-1) - 1)
 
 
 def _integers(values: pa.Array) -> np.ndarray:
