@@ -172,6 +172,20 @@ def resume(
 
 
 @app.command()
+def join(
+    run_dir: Annotated[Path, typer.Argument(help="Run directory that the first machine named, on a shared file system.", metavar="RUN_DIR")],
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the first machine.", min=0)] = 900.0,
+    debug: Debug = False,
+) -> None:
+    """Take part in a run on several machines, on all but the first one."""
+    with _stated_errors(debug):
+        from tasks.join import join_run
+
+        code = join_run(run_dir, wait)
+    raise typer.Exit(code)
+
+
+@app.command()
 def replay(
     run: Annotated[str, typer.Argument(help="Directory or id of a run that stopped because a step was not finite.", metavar="RUN_DIR")],
     step: Annotated[int | None, typer.Option(help="Which of its dumped steps. Default: the last.")] = None,

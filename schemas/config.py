@@ -47,7 +47,7 @@ from schemas.split_config import (
     parse_duration,
 )
 from schemas.token_config import TokensConfig, conflicts, fill_defaults
-from schemas.train_config import AugmentConfig, LossScaleConfig, TrainConfig
+from schemas.train_config import AugmentConfig, LossScaleConfig, ProfileConfig, TrainConfig
 
 __all__ = [
     "DEFAULT_METRIC",
@@ -93,6 +93,7 @@ __all__ = [
     "Optimizer",
     "PlateauSchedule",
     "PredefinedSplit",
+    "ProfileConfig",
     "RandomSplit",
     "RegisterConfig",
     "ResMlpModel",
@@ -200,6 +201,7 @@ class TrackingConfig(Section):
     uri: str | None = Field(None, description="MLflow tracking URI. Default: MLFLOW_TRACKING_URI, else a SQLite file in the Bulkhead home.")
     experiment: str | None = Field(None, description="Default: the declaration's name.")
     tags: dict[str, str] = Field(default_factory=dict)
+    tensorboard: bool = Field(False, description="Also write the metrics as TensorBoard scalars to RUN_DIR/tensorboard; needs the extra `tensorboard`.")
 
 
 METRICS: dict[str, dict[str, bool]] = {  # task -> metric -> greater is better

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ from typing import BinaryIO
 
 from schemas.errors import IntegrityError
 from schemas.records import FileRef
+
+LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}")  # .<name>.<what tempfile.mkstemp adds>
 
 
 def sha256_file(path: str | Path) -> str:
@@ -71,6 +74,13 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
         Path(temporary).unlink(missing_ok=True)
         raise
     fsync_folder(target.parent)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove temporary files that a process killed inside of `replacing` left in a folder; only where nobody else writes."""
+    for path in folder.iterdir():
+        if LEFTOVER.fullmatch(path.name) and path.is_file():
+            path.unlink()
 
 
 def write_atomic(path: str | Path, content: bytes | str) -> FileRef:

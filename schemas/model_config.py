@@ -86,12 +86,19 @@ class CausalTransformerModel(Section):
     heads: int = Field(4, ge=1, description="Attention heads of a block; they share the width evenly.")
     expansion: float = Field(4.0, gt=0, description="Hidden width of a block's network as a multiple of `width`.")
     dropout: float = Field(0.1, ge=0, lt=1)
+    positions: Literal["rotary", "learned"] = Field(
+        "rotary", description="rotary: queries and keys are turned by their positions, so that distances count; learned: a vector for each position."
+    )
     tied: bool = Field(True, description="One matrix embeds the tokens and scores them.")
 
     @model_validator(mode="after")
     def _heads_fit(self) -> CausalTransformerModel:
         if self.width % self.heads:
             raise ValueError(f"width {self.width} cannot be shared by {self.heads} heads; make it a multiple")
+        if self.positions == "rotary" and self.width // self.heads % 2:
+            raise ValueError(
+                f"rotary positions turn pairs of a head's numbers, and {self.width} / {self.heads} is odd; use positions: learned, or another width"
+            )
         return self
 
 

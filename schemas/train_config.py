@@ -24,6 +24,13 @@ class AugmentConfig(Section):
     shift: int = Field(0, ge=0, description="Move each image by up to so many pixels each way; what comes in repeats the edge.")
 
 
+class ProfileConfig(Section):
+    """A torch.profiler trace of some steps on rank 0."""
+
+    start: int = Field(10, ge=0, description="Steps made before the first one that is traced; the first ones of a run are slower.")
+    steps: int = Field(5, ge=1, le=1000, description="Steps traced; a trace takes about a megabyte for each.")
+
+
 class TrainConfig(Section):
     """The training loop."""
 
@@ -31,7 +38,11 @@ class TrainConfig(Section):
     batch_size: int = Field(256, ge=1, description="Rows of one optimizer step over all ranks.")
     micro_batch_size: int | None = Field(None, ge=1, description="Rows of one forward pass on one rank; smaller ones accumulate. Default: batch_size / ranks.")
     drop_last: bool = Field(False, description="Leave out the last, smaller batch of an epoch.")
-    ranks: int = Field(1, ge=1, description="Processes of the torchrun launch.")
+    ranks: int = Field(1, ge=1, description="Processes of the torchrun launch, over all machines.")
+    nodes: int = Field(1, ge=1, description="Machines that share the ranks evenly; the others take part with `bulkhead join RUN_DIR`.")
+    rendezvous: str | None = Field(
+        None, pattern=r"^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$", description="host:port of the first machine, where the machines find each other."
+    )
     threads: int | None = Field(None, ge=1, description="CPU threads of each rank. Default: cores / ranks.")
     device: Literal["auto", "cpu", "cuda"] = "auto"
     parallel: Literal["ddp", "fsdp"] = Field(
@@ -62,10 +73,20 @@ class TrainConfig(Section):
     keep: int = Field(3, ge=2, description="Checkpoints kept besides the best.")
     log_every: int = Field(20, ge=1, description="Optimizer steps between two lines of step metrics.")
 
+    profile: ProfileConfig | None = Field(None, description="Trace some steps, e.g. {start: 10, steps: 5}, into RUN_DIR/profile.")
+
     @model_validator(mode="after")
     def _ranks_fit(self) -> TrainConfig:
         if self.batch_size < self.ranks:
             raise ValueError(f"batch_size {self.batch_size} is smaller than ranks {self.ranks}: each rank needs a row; raise batch_size or lower ranks")
+        return self
+
+    @model_validator(mode="after")
+    def _nodes_fit(self) -> TrainConfig:
+        if self.ranks % self.nodes:
+            raise ValueError(f"ranks {self.ranks} cannot be shared evenly by nodes {self.nodes}: ranks counts the processes of all machines")
+        if (self.nodes > 1) != (self.rendezvous is not None):
+            raise ValueError(f"nodes {self.nodes} with rendezvous {self.rendezvous!r}: several machines need an address where they meet, one needs none")
         return self
 
     @model_validator(mode="after")

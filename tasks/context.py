@@ -24,6 +24,7 @@ from schemas.errors import BulkheadError, ConfigError, DataError, NonFiniteError
 from schemas.home import home
 from schemas.records import Prepared, RunSpec, digest_of
 from tasks.say import say
+from training.boards import require_installed
 from training.provenance import dirty_diff, masked, provenance
 from training.started import PREPARED, SPEC, StartedRun, Status, held, newest_step, read, started_declaration
 from training.tracking import Tracker, config_text, default_tracking_uri, reopen_run, start_run
@@ -96,8 +97,10 @@ def tracked(declaration: Declaration, kind: Literal["pipeline", "train"]) -> Ite
         kind: name of the flow, kept as a tag.
 
     Raises:
+        ConfigError: TensorBoard is declared and not installed.
         TrackingError: the tracking server could not be reached at the start or did not take all of a run that ended well.
     """
+    require_installed(declaration.tracking)
     run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     run_dir = home() / "runs" / declaration.name / run_id
     tags = {"bulkhead.flow": kind, "bulkhead.run_dir": str(run_dir), "bulkhead.config_sha256": digest_of(declaration)}
@@ -134,6 +137,7 @@ def reopened(run_dir: Path) -> Iterator[RunContext]:
     with held(run_dir):
         started = read(run_dir)
         declaration = started_declaration(run_dir)
+        require_installed(declaration.tracking)
         uri = default_tracking_uri(declaration)
         if masked(uri) != started.tracking_uri:
             raise ResumeError(

@@ -10,10 +10,8 @@ The failing rank's cause becomes this task's error.
 from __future__ import annotations
 
 import json
-import os
-import signal
+import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,24 +20,18 @@ from typing import Any
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from schemas import errors
 from schemas.config import Declaration
-from schemas.errors import BulkheadError, LaunchError, TrainingError
+from schemas.errors import LaunchError, TrainingError
 from schemas.records import RunSpec, TrainReport
 from tasks.say import bar, say
-from training.guard import LAUNCHER
+from training.boards import FOLDER, Board
+from training.nodes import Node, announce, own_address, withdraw
+from training.torchrun import command, failure, forget_causes, start, stop
 from training.tracking import Tracker
 
+PROFILE = "profile"
 POLL_SECONDS = 0.25
 FORWARD_SECONDS = 3.0
-RANK_GRACE_SECONDS = 15  # for a checkpoint at the step boundary, before the agent kills its ranks
-GRACE_SECONDS = 20.0  # before the agent is killed; Prefect kills 30 s after it has asked
-
-
-def command(ranks: int, resolved: Path, run_dir: Path) -> list[str]:
-    """The torchrun call; port 0 lets concurrent runs on one host choose free ports."""
-    launch = ["-m", "training.agent", "--nproc-per-node", str(ranks), "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--max-restarts", "0"]
-    return [sys.executable, *launch, "--shutdown-timeout", str(RANK_GRACE_SECONDS), "-m", "training.main", "--config", str(resolved), "--run-dir", str(run_dir)]
 
 
 @task(
@@ -60,6 +52,8 @@ def train_model(spec: RunSpec, run_dir: Path, tracker: Tracker) -> TrainReport:
     tracker.log_artifact(run_dir / "train.log")
     tracker.log_artifact(run_dir / "metrics.jsonl")
     tracker.log_record("train.json", report)
+    if (run_dir / PROFILE).is_dir():
+        tracker.log_folder(run_dir / PROFILE, PROFILE)
     say("train", f"{report.status} after {report.epochs} epochs, {report.steps:,} steps, {report.seconds:.1f} s, {report.rows_per_second:,.0f} rows/s")
     say("best", f"val {report.metric} {_number(report.best_metric)} at step {report.best_step:,}; model sha256 {report.model_sha256[:12]}")
     for note in report.instabilities:
@@ -75,25 +69,21 @@ def launch(run_dir: Path, declaration: Declaration, tracker: Tracker) -> TrainRe
         declaration: for ranks, threads and the length of the progress bar.
         tracker: gets the metrics while they are written.
     """
-    error_file = run_dir / "error.json"
-    error_file.unlink(missing_ok=True)
-    before = _written(run_dir)
-    with (run_dir / "train.log").open("ab") as log:
-        process = subprocess.Popen(
-            command(declaration.train.ranks, run_dir / "resolved.json", run_dir),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=environment(declaration, error_file),
-            start_new_session=True,
-        )
+    train, before = declaration.train, _written(run_dir)
+    forget_causes(run_dir)
+    node = announce(run_dir, train, run_dir.name)
+    process = start(run_dir, train, node)
     try:
+        if node:
+            _invite(run_dir, node)
         _watch(process, run_dir / "metrics.jsonl", declaration, tracker)
     except BaseException:
         stop(process)
         raise
+    finally:
+        withdraw(run_dir)
     if process.returncode != 0 and _written(run_dir) == before:
-        raise failure(run_dir, process.returncode)
+        raise failure(run_dir, process.returncode, train.nodes)
     report = _result(run_dir)
     if report.status == "interrupted":
         raise TrainingError(
@@ -102,39 +92,38 @@ def launch(run_dir: Path, declaration: Declaration, tracker: Tracker) -> TrainRe
     return report
 
 
+def _invite(run_dir: Path, node: Node) -> None:
+    """Say what the other machines have to do."""
+    others = node.launch.nodes - 1
+    say("nodes", f"waiting at {node.launch.rendezvous} for {others} more; there, on the same shared folders: bulkhead join {run_dir}", "info")
+    plain = command(node.launch.ranks_per_node, run_dir / "resolved.json", run_dir, node.model_copy(update={"number": 1}))
+    words = [word for word in plain[1:] if word not in ("--local-addr", own_address(node.launch.rendezvous))]
+    say("", f"or, with the machine's number 1 to {others} as node-rank: python {shlex.join(words)}", "info")
+
+
 def _written(run_dir: Path) -> int:
     """When `result.json` was written, 0 where there is none: an earlier, interrupted launch leaves one too."""
     path = run_dir / "result.json"
     return path.stat().st_mtime_ns if path.is_file() else 0
 
 
-def environment(declaration: Declaration, error_file: Path) -> dict[str, str]:
-    """The parent's environment with threads per rank, the place for a cause, and this project on the path."""
-    threads = declaration.train.threads or max(1, (os.cpu_count() or 1) // declaration.train.ranks)
-    ours = str(Path(__file__).resolve().parent.parent)
-    path = os.pathsep.join([ours, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return os.environ | {
-        "TORCHELASTIC_ERROR_FILE": str(error_file),
-        LAUNCHER: str(os.getpid()),
-        "OMP_NUM_THREADS": str(threads),
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONPATH": path,
-        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-    }
-
-
 def _watch(process: subprocess.Popen[bytes], metrics: Path, declaration: Declaration, tracker: Tracker) -> None:
-    """Until the program ends: progress for a person, metrics to MLflow every few seconds."""
+    """Until the program ends: progress for a person, metrics to MLflow (and TensorBoard) every few seconds."""
     tail, sent, last = Tail(metrics), 0, time.monotonic()
+    board = Board(metrics, metrics.parent / FOLDER) if declaration.tracking.tensorboard else None
     with bar("train") as progress:
         while process.poll() is None:
             time.sleep(POLL_SECONDS)
             _progress(tail, declaration, progress)
             if metrics.exists() and time.monotonic() - last > FORWARD_SECONDS:
                 sent, last = tracker.forward_metrics(metrics, sent), time.monotonic()
+                if board:
+                    board.forward()
         _progress(tail, declaration, progress)
     if metrics.exists():
         tracker.forward_metrics(metrics, sent)
+    if board:
+        board.close()
 
 
 class Tail:
@@ -191,42 +180,6 @@ def _progress(tail: Tail, declaration: Declaration, progress: Callable[[float, s
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.4f}"
-
-
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """End torchrun and its ranks: ask, wait for the checkpoint at the step boundary, then kill the session."""
-    if process.poll() is not None:
-        return
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(GRACE_SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def failure(run_dir: Path, code: int) -> BulkheadError:
-    """The error of a training program that ended with `code`, of the class that the failing rank raised."""
-    cause = _cause(run_dir / "error.json")
-    log = run_dir / "train.log"
-    if cause is None:
-        tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:]) if log.exists() else ""
-        return LaunchError(f"the training program ended with exit code {code} and left no cause; last lines of {log}:\n{tail}")
-    kind, _, text = cause.partition(": ")
-    known = getattr(errors, kind.rsplit(".", 1)[-1], None)
-    if isinstance(known, type) and issubclass(known, BulkheadError):
-        return known(f"{text}\nWhole log: {log}")
-    return TrainingError(f"{cause}\nWhole log: {log}")
-
-
-def _cause(path: Path) -> str | None:
-    """The failing rank's message from torch's error file, or None where there is none."""
-    try:
-        found = json.loads(path.read_text())["message"]
-    except (OSError, ValueError, KeyError):
-        return None
-    text = found.get("message", found) if isinstance(found, dict) else found
-    return str(text)
 
 
 def _result(run_dir: Path) -> TrainReport:

@@ -45,9 +45,9 @@ NAMES = {
     "constant": "the constant prediction",
     "linear": "the linear model",
     "boosting": "gradient boosting",
-    "unigram": "the unigram counts",
-    "bigram": "the bigram counts",
-    "5-gram": "the 5-gram counts",
+    "unigram": "the unigram model",
+    "bigram": "the bigram model",
+    "5-gram": "the 5-gram model",
 }
 CONSTANTS = ("constant", "unigram")  # what knows nothing of a row
 

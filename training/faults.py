@@ -22,6 +22,7 @@ POINTS = (
     "step.updated",
     "evaluation.begun",
     "evaluation.scored",
+    "evaluation.measuring",
     "evaluation.measured",
     "evaluation.best_saved",
     "checkpoint.begun",

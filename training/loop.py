@@ -37,6 +37,7 @@ from training.models.build import build_model
 from training.modes import apply_mode, promise
 from training.optim import describe_rates, make_optimizer
 from training.parallel import Parallel
+from training.profiling import StepProfiler
 from training.result import RESULT, Status, best_weights, finished_report
 from training.resumable import Resumable
 from training.sampling import Sampler, require_enough_rows
@@ -151,10 +152,12 @@ class Trainer:
             self.step.rehearse(self.reader.read(self.state.step))
         self.schedule.apply(self.optimizer, self.state.updates)
         self.parallel.on_main(self._announce)
+        self.profiler = StepProfiler(self.train.profile, self.run_dir, self.parallel, self.state.step, self.total_steps, self.allowed)
         reach("start.rehearsed")
 
     def _announce(self) -> None:
         self.allowed()
+        digest.remove_leftovers(self.run_dir)
         (self.run_dir / RESULT).unlink(missing_ok=True)  # of an interrupted run that goes on now
         config = self.run_dir / "config.yaml"
         if not config.exists():
@@ -223,6 +226,7 @@ class Trainer:
             self.schedule.apply(self.optimizer, self.state.updates)
         self._count(window, gate, begun)
         self.between_updates = True
+        self.profiler.step(self.state.step)
         reach("step.updated")
         if self.state.step % self.train.log_every == 0 and not gate.overflowed:
             self._log_step(gate, rate)
@@ -306,6 +310,7 @@ class Trainer:
         return self.parallel.any(self.stop.requested)
 
     def _measure(self, val: np.ndarray, train: np.ndarray) -> Values:
+        reach("evaluation.measuring")
         figures: Values = {"train/loss": self.state.loss_sum / max(self.state.weight_sum, np.finfo(float).tiny)}
         return figures | self.validation.measure(val, train)
 

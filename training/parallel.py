@@ -26,6 +26,7 @@ from schemas.errors import BulkheadError, ConfigError, TrainingError
 
 TIMEOUT_SECONDS = 600.0  # longer than the longest work of rank 0 alone: writing a checkpoint, metrics on a large side
 LAST_TENSOR_SECONDS = 0.1
+LOST_PEER = "lost its connection to another rank"  # in the message of a rank that is not the one that failed
 CAUSE_FIRST_SECONDS = 3.0  # torchrun reports the earliest failure, with timestamps in whole seconds
 
 T = TypeVar("T")
@@ -174,9 +175,7 @@ class Parallel:
         """
         if self.world_size > 1 and is_peer_failure(error):
             time.sleep(CAUSE_FIRST_SECONDS)
-            raise TrainingError(
-                f"rank {self.rank} lost its connection to another rank, which failed or was killed first; see that rank's message in train.log"
-            ) from error
+            raise TrainingError(f"rank {self.rank} {LOST_PEER}, which failed or was killed first; see that rank's message in train.log") from error
 
 
 def is_peer_failure(error: BaseException) -> bool:

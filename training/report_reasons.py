@@ -61,6 +61,7 @@ REASONS: dict[str, str] = {
     "tokens.sample_tokens": "Long enough to see whether it holds together.",
     "model.kind=causal_lm": "Attention reads any token of the context alike near and far, and all places are trained at once.",
     "model.heads": "Some heads can look near and others far.",
+    "model.positions": "What counts in text is how far back a token is; small models learn that many times sooner than a vector for each place.",
     "model.tied": "Half the parameters of a small model would otherwise only score tokens.",
     "model.dropout=causal_transformer": "Light regularisation; raise it where the validation loss turns while the train loss falls.",
     "model.hidden": "Wide enough for interactions and small enough for a laptop.",

@@ -59,18 +59,8 @@ def launch(folder: Path, log: Path, ranks: int, kill: Kill | None = None) -> Lau
 
     After a kill of the agent alone its ranks may live on: the next launch has to cope with them.
     """
-    extra = {"OMP_NUM_THREADS": "1", LAUNCHER: str(os.getpid())} | ({VARIABLE: kill.point} if kill and kill.point else {})
     begun = time.monotonic()
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command(ranks, folder / "resolved.json", folder / "run"),
-            env=environment(**extra),
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    process = start(folder, log, ranks, **({VARIABLE: kill.point} if kill and kill.point else {}))
     try:
         landed = bool(kill and not kill.point) and _kill(process, folder / "run", kill, log)
         started = time.monotonic() if landed else _wait_for(process, lambda: TRAINING in log.read_bytes())
@@ -80,6 +70,20 @@ def launch(folder: Path, log: Path, ranks: int, kill: Kill | None = None) -> Lau
         raise
     landed = landed or bool(kill and kill.point and reached(log))
     return Launch(code, landed, started - begun, time.monotonic() - started)
+
+
+def start(folder: Path, log: Path, ranks: int, **extra: str) -> subprocess.Popen[bytes]:
+    """Start the program on `folder/resolved.json` in `folder/run` as the launcher does, in a session of its own."""
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            command(ranks, folder / "resolved.json", folder / "run"),
+            env=environment(**{"OMP_NUM_THREADS": "1", LAUNCHER: str(os.getpid()), **extra}),
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
 
 def reached(log: Path) -> list[str]:

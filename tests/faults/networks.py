@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+
 from torch import Tensor, nn
 
 from training.models.shape import ModelShape
 
 
 class Delicate(nn.Module):
-    """Two blocks with dropout; the first one keeps running statistics, which a mere forward pass changes."""
+    """Two blocks with dropout; the first one keeps running statistics, which a mere forward pass changes.
+
+    BULKHEAD_TEST_HOLD=how:rank:mode:calls, outside of the declaration, holds a rank up in that forward pass of its process:
+    `sleep:1:train:7` for good, as if its data never came; `STOP:0:eval:2` until SIGCONT.
+    """
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
@@ -19,10 +27,23 @@ class Delicate(nn.Module):
             ]
         )
         self.head = nn.Linear(16, shape.outputs)
+        self.calls = {True: 0, False: 0}
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Scores [B, outputs]."""
+        self._hold()
         values = batch["numeric"]
         for block in self.blocks:
             values = block(values)
         return self.head(values)
+
+    def _hold(self) -> None:
+        self.calls[self.training] += 1
+        how, rank, mode, calls = os.environ.get("BULKHEAD_TEST_HOLD", ":::0").split(":")
+        if rank != os.environ.get("RANK", "0") or (mode == "train") != self.training or int(calls) != self.calls[self.training]:
+            return
+        os.write(2, f"holding {how}\n".encode())
+        if how == "sleep":
+            time.sleep(600)
+        else:
+            os.kill(os.getpid(), signal.Signals[f"SIG{how}"])

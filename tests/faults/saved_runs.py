@@ -14,9 +14,9 @@ STEPS = (10, 20, 30)
 IDENTITY = {"train": {"batch_size": 16, "seed": 0}, "model": {"kind": "mlp"}, "world_size": 2}
 
 
-def opened(root: Path, told: list[str] | None = None) -> Checkpoints:
+def opened(root: Path, told: list[str] | None = None, keep: int = len(STEPS)) -> Checkpoints:
     """The checkpoints under a folder; what they tell is added to the list."""
-    return Checkpoints(root, IDENTITY, {"torch": "2"}, len(STEPS), [].append if told is None else told.append)
+    return Checkpoints(root, IDENTITY, {"torch": "2"}, keep, [].append if told is None else told.append)
 
 
 def parts(step: int) -> dict[str, Any]:
@@ -25,15 +25,17 @@ def parts(step: int) -> dict[str, Any]:
     return {"model.pt": {"w": torch.full((40,), float(step))}, "optimizer.pt": optimizer, "trainer.pt": {"state": {"step": step, "best": None}}}
 
 
-def save(root: Path, layout: str) -> None:
-    """Commit all steps.
+def save(root: Path, layout: str, steps: tuple[int, ...] = STEPS, keep: int = len(STEPS)) -> None:
+    """Commit steps, each with its best weights.
 
     Args:
         root: the folder of checkpoints.
         layout: whole or sharded.
+        steps: to commit.
+        keep: how many of all that are there are kept.
     """
-    checkpoints = opened(root)
-    for step in STEPS:
+    checkpoints = opened(root, keep=keep)
+    for step in steps:
         state = parts(step)
         checkpoints.save_best(step, state["model.pt"])
         if layout == "whole":

@@ -33,8 +33,7 @@ def test_pruning_tells_of_damage_and_keeps_an_older_one_for_it(tmp_path: Path) -
     model = tmp_path / f"best-{STEPS[-1]:08d}" / "model.pt"
     model.write_bytes(model.read_bytes()[:-1])
     told: list[str] = []
-    checkpoints = opened(tmp_path, told)
-    checkpoints.keep = 2
+    checkpoints = opened(tmp_path, told, keep=2)
     checkpoints.prune(STEPS[-1])
     assert sorted(checkpoints.folders("step")) == [20, 30] and sorted(checkpoints.folders("best")) == [20, 30]
     assert len(told) == 1 and "step-00000030 is damaged; an older one is kept for it" in told[0] and "best-00000030" in told[0]

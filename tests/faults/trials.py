@@ -120,7 +120,7 @@ def plan(number: int, setup: str, aim: str, dice: random.Random, reference: Refe
 def _at_point(setup: str, point: str, share: float, dice: random.Random) -> Kill:
     family = point.split(".", maxsplit=1)[0]
     most = MOST_HITS.get(point, MOST_HITS.get(family, 1)) if point not in ("checkpoint.old_moved", "finish.result_written") else 1
-    rank = dice.choice(("", ":0", ":1")) if family in EVERY_RANK and 1 not in WORLDS[setup] else ""
+    rank = dice.choice(("", ":0", ":1")) if family in EVERY_RANK and point != "evaluation.measuring" and 1 not in WORLDS[setup] else ""
     return Kill("point", f"{point}:{dice.randint(1, max(1, int(most * share)))}{rank}")
 
 

@@ -186,7 +186,7 @@ def test_changed_code_is_refused_before_any_of_it_runs(served: Served, tmp_path:
     with zipfile.ZipFile(hostile, "w") as archive:
         archive.writestr(f"{module}/__init__.py", f"open({str(marker)!r}, 'w').close()\ndef derive(*args): ...")
     spec = served.spec | {"expressions": served.spec["expressions"] | {"module": module}}
-    with pytest.raises(ValueError, match=r"expressions.zip: SHA-256 is .* the code of the derived features was changed after its export"):
+    with pytest.raises(ValueError, match=r"expressions.zip: SHA-256 is .* the code that was shipped with the model was changed after its export"):
         serving.load_expressions(hostile, spec)
     assert not marker.exists()
     from schemas.digest import sha256_file

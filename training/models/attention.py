@@ -12,6 +12,27 @@ from torch.nn import functional as F
 from schemas.errors import ConfigError
 from training.models.inputs import init_linear_
 
+Rotation = tuple[Tensor, Tensor]  # cosines and sines, [B, 1, T, D / 2] each
+BASE = 10_000.0  # of the wavelengths: the slowest pair turns once in 2 pi times this many positions
+
+
+def rotation(positions: Tensor, size: int, dtype: torch.dtype) -> Rotation:
+    """How far each pair of a head's `size` numbers is turned at positions [B, T]; angles are computed in float64.
+
+    Source: Su et al. 2021, arXiv:2104.09864, sec. 3.2.
+    """
+    speeds = BASE ** (-torch.arange(size // 2, device=positions.device, dtype=torch.float64) / (size // 2))
+    # [B, 1, T, 1] * [D / 2]
+    angles = positions.to(torch.float64).unsqueeze(1).unsqueeze(3) * speeds
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def turned(x: Tensor, by: Rotation) -> Tensor:
+    """Queries or keys [B, H, T, D], each pair (i, i + D / 2) turned by its angle."""
+    cos, sin = (part.to(x.dtype) for part in by)
+    first, second = x.chunk(2, dim=3)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=3)
+
 
 class SelfAttention(nn.Module):
     """Each token becomes a mixture of the tokens it may look at; in eval mode nothing is dropped.
@@ -41,16 +62,19 @@ class SelfAttention(nn.Module):
         init_linear_(self.project, gain=1.0)
         init_linear_(self.merge, gain=1.0)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None, causal: bool = False, rotation: Rotation | None = None) -> Tensor:
         """Tokens [B, T, W] → [B, T, W].
 
         Args:
             x: Tokens.
             mask: Bool, [T, T], or [B, 1, T, T] for one mask a row; True where token i may look at token j. Every token must see one.
             causal: Let token i see none after i; together with `mask` both must allow it.
+            rotation: From `rotation`: turns queries and keys by their positions, so that scores depend on distances.
         """
         # [B, T, 3W] -> three of [B, H, T, D]
         query, key, value = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in self.project(x).chunk(3, dim=2))
+        if rotation is not None:
+            query, key = turned(query, rotation), turned(key, rotation)
         if mask is not None and causal:
             length = x.shape[1]
             mask = mask & torch.ones(length, length, dtype=torch.bool, device=x.device).tril()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from schemas.config import CausalTransformerModel
-from training.models.attention import SelfAttention
+from training.models.attention import Rotation, SelfAttention, rotation
 from training.models.inputs import init_linear_
 from training.models.shape import ModelShape
 
@@ -60,16 +60,17 @@ class Block(nn.Module):
             for layer in (self.attention.merge, self.narrow):
                 layer.weight.div_(math.sqrt(2 * config.depth))
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None, turns: Rotation | None) -> Tensor:
         """[B, T, W] → [B, T, W]; without a mask every position sees all before it."""
-        x = x + self.dropout(self.attention(self.norm1(x), mask, causal=mask is None))
+        x = x + self.dropout(self.attention(self.norm1(x), mask, causal=mask is None, rotation=turns))
         return x + self.dropout(self.narrow(F.gelu(self.widen(self.norm2(x)))))
 
 
 class CausalTransformer(nn.Module):
     """Batch of `tokens` and `segments` [B, T] → logits [B, T, V]: at each position those of the token that comes next.
 
-    Positions are learned and begin anew in each segment. `tied`: the embedding's matrix scores the tokens, too; it is
+    Positions begin anew in each segment. They are told by `rotary` turns of queries and keys, or by `learned` vectors
+    that are added to the tokens'. `tied`: the embedding's matrix scores the tokens, too; it is
     then one parameter under one name.
 
     Args:
@@ -83,22 +84,24 @@ class CausalTransformer(nn.Module):
         super().__init__()
         self.packed = packed
         self.embedding = nn.Embedding(shape.outputs, config.width)
-        self.position = nn.Embedding(shape.context, config.width)
+        self.position = nn.Embedding(shape.context, config.width) if config.positions == "learned" else None
+        self.head_size = config.width // config.heads
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
         self.norm = nn.LayerNorm(config.width)
         self.head = None if config.tied else nn.Linear(config.width, shape.outputs, bias=False)
-        for table in (self.embedding, self.position):
-            nn.init.normal_(table.weight, std=EMBEDDING_STD)
-        if self.head is not None:
-            nn.init.normal_(self.head.weight, std=EMBEDDING_STD)
+        for table in (self.embedding, self.position, self.head):
+            if table is not None:
+                nn.init.normal_(table.weight, std=EMBEDDING_STD)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Logits [B, T, V]; those of padding mean nothing."""
         tokens, segments = batch["tokens"], batch["segments"]
-        x = self.dropout(self.embedding(tokens) + self.position(positions_of(segments)))
+        positions, x = positions_of(segments), self.embedding(tokens)
+        x = self.dropout(x if self.position is None else x + self.position(positions))
+        turns = rotation(positions, self.head_size, x.dtype) if self.position is None else None
         mask = may_see(segments) if self.packed else None
         for block in self.blocks:
-            x = block(x, mask)
+            x = block(x, mask, turns)
         x = self.norm(x)
         return F.linear(x, self.embedding.weight) if self.head is None else self.head(x)

@@ -1,0 +1,53 @@
+"""Take part in a run that another machine has started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from schemas.load import declare
+from schemas.records import TrainReport
+from tasks.say import say
+from training.main import read_spec
+from training.nodes import claim, wait_for_launch
+from training.torchrun import leave_cause, start, stop
+
+
+def join_run(run_dir: Path, wait_seconds: float) -> int:
+    """Run this machine's ranks of a run to its end; exit code 0 where the run came to its end, else 1.
+
+    Args:
+        run_dir: of the run, on a file system shared with the first machine.
+        wait_seconds: for the first machine to start it.
+
+    Raises:
+        LaunchError: it was not started in time, or has all its machines.
+        ConfigError: this machine's software is not that of the first one.
+    """
+    run_dir = run_dir.absolute()
+    launch = wait_for_launch(run_dir, wait_seconds)
+    node = claim(run_dir, launch)
+    spec = read_spec(run_dir / "resolved.json")
+    train = declare(spec.declaration, str(run_dir / "resolved.json")).train
+    first = node.number * launch.ranks_per_node
+    log = run_dir / f"train-node-{node.number}.log"
+    say("join", f"{launch.run_id}: machine {node.number} of {launch.nodes}, ranks {first} to {first + launch.ranks_per_node - 1}; log {log}", "info")
+    process = start(run_dir, train, node)
+    try:
+        code = process.wait()
+    except BaseException:
+        stop(process)
+        raise
+    leave_cause(run_dir, node, code)
+    finished = code == 0 and _finished(run_dir)
+    say(
+        "join",
+        f"{launch.run_id}: {'done' if finished else f'ended before its end (torchrun: exit code {code}); see the first machine and {log}'}",
+        "done" if finished else "fail",
+    )
+    return 0 if finished else 1
+
+
+def _finished(run_dir: Path) -> bool:
+    """Whether the training came to its end: an interrupted one leaves a result, too."""
+    result = run_dir / "result.json"
+    return result.is_file() and TrainReport.model_validate_json(result.read_bytes()).status != "interrupted"

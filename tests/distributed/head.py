@@ -1,0 +1,34 @@
+"""What the first machine does of `bulkhead run`, without the flow around it: announce, start, wait, name the cause.
+
+python -m tests.distributed.head RUN_DIR
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from schemas.load import declare
+from training.main import read_spec
+from training.nodes import announce, withdraw
+from training.torchrun import failure, forget_causes, start
+
+
+def main() -> int:
+    run_dir = Path(sys.argv[1])
+    spec = read_spec(run_dir / "resolved.json")
+    train = declare(spec.declaration).train
+    forget_causes(run_dir)
+    node = announce(run_dir, train, spec.run_id)
+    try:
+        code = start(run_dir, train, node).wait()
+    finally:
+        withdraw(run_dir)
+    if code:
+        error = failure(run_dir, code, train.nodes)
+        print(f"{type(error).__name__}: {error}", flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

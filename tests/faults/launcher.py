@@ -1,0 +1,11 @@
+"""A launcher to be killed: python -m tests.faults.launcher FOLDER LOG."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.faults.launches import start
+
+if __name__ == "__main__":
+    start(Path(sys.argv[1]), Path(sys.argv[2]), 2).wait()

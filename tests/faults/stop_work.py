@@ -1,0 +1,93 @@
+"""Runs that are asked to stop in each phase, in forked children of one process: python -m tests.faults.stop_work FOLDER (prints JSON).
+
+A child halts itself in the phase (BULKHEAD_CRASH=…:STOP, or in a forward pass of its network). Only then it is sent the
+signal and let go on, so that the signal arrives in that very phase.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.faults.final_state import final_state
+from tests.faults.storage import LOADED_LATE
+from tests.training.runs import make_run
+from training.faults import POINTS, VARIABLE
+from training.guard import StopSignal
+from training.loop import train
+from training.parallel import Parallel
+
+SECTIONS: dict[str, Any] = {
+    "model": {"kind": "custom", "path": "tests.faults.networks:Delicate"},
+    "train": {"epochs": 2, "batch_size": 16, "micro_batch_size": 6, "checkpoint_every": 2, "log_every": 1, "keep": 2, "threads": 1},
+}
+NOT_HERE = ("checkpoint.shards_agreed", "checkpoint.old_moved")  # need sharded ranks, or an earlier kill
+SECOND = ("step", "checkpoint.begun", "checkpoint.file_written", "checkpoint.renamed")  # halted there when they come the second time
+PHASES = {point: (VARIABLE, f"{point}:{2 if point.startswith(SECOND) else 1}::STOP") for point in POINTS if point not in NOT_HERE} | {
+    "accumulation": ("BULKHEAD_TEST_HOLD", "STOP:0:train:5"),  # the second of three micro-batches
+    "scoring": ("BULKHEAD_TEST_HOLD", "STOP:0:eval:2"),
+}
+
+
+def go(folder: Path, run: str, variable: str = "", value: str = "") -> int:
+    """Train in a forked child that halts where the variable says; its process id."""
+    process = os.fork()
+    if process == 0:
+        if variable:
+            os.environ[variable] = value
+        spec = make_run(folder / f"data-{run}", rows=(80, 24), **SECTIONS)
+        try:
+            status = train(spec, folder / run, Parallel(), StopSignal().install()).status
+        except Exception as error:  # told to the parent, which judges
+            status = f"{type(error).__name__}: {error}"
+        (folder / f"status-{run}").write_text(status)
+        os._exit(0)
+    return process
+
+
+def stop_in(folder: Path, phase: str, number: int, expected: dict[str, str]) -> dict[str, Any]:
+    """Send the signal in the phase, look at what is saved, and go on to the end."""
+    run = f"{phase}-{number}"
+    process = go(folder, run, *PHASES[phase])
+    halted = os.WIFSTOPPED(os.waitpid(process, os.WUNTRACED)[1])
+    os.kill(process, number)
+    begun = time.monotonic()
+    os.kill(process, signal.SIGCONT)
+    os.waitpid(process, 0)
+    lines = [json.loads(line) for line in (folder / run / "metrics.jsonl").read_text().splitlines()]
+    found: dict[str, Any] = {
+        "halted": halted,
+        "seconds": time.monotonic() - begun,
+        "status": (folder / f"status-{run}").read_text(),
+        "applied": max((line["step"] for line in lines if line["kind"] == "step"), default=0),
+        "evaluated": max((line["step"] for line in lines if line["kind"] == "evaluation"), default=0),
+        "saved": max((int(path.name[5:]) for path in (folder / run / "checkpoints").glob("step-*")), default=0),
+        "events": [line["message"] for line in lines if line["kind"] == "event"],
+    }
+    os.waitpid(go(folder, run), 0)
+    return {**found, "ended": (folder / f"status-{run}").read_text(), "same": final_state(folder / run) == expected}
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    torch.set_num_threads(1)  # a process that is to be forked must have no threads
+    logging.disable(logging.WARNING)
+    for module in LOADED_LATE:
+        importlib.import_module(module)
+    os.waitpid(go(folder, "whole"), 0)
+    expected = final_state(folder / "whole")
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    print(json.dumps({phase: stop_in(folder, phase, numbers[i % 2], expected) for i, phase in enumerate(PHASES)}))
+
+
+if __name__ == "__main__":
+    main()
