@@ -29,7 +29,12 @@ def value_text(value: Value) -> str:
 
 
 def _texts(value: Any) -> Any:
-    return {value_text(k) if isinstance(k, Value) else k: v for k, v in value.items()} if isinstance(value, dict) else value
+    if not isinstance(value, dict):
+        return value
+    found = {value_text(k) if isinstance(k, Value) else k: v for k, v in value.items()}
+    if len(found) < len(value):
+        raise ValueError(f"two keys that read alike among {list(value)}; name each class once")
+    return found
 
 
 ClassWeights = Annotated[dict[str, PositiveFloat], BeforeValidator(_texts), Field(min_length=1)]

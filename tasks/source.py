@@ -55,6 +55,7 @@ def validate_table(source: SourceRef, declaration: Declaration) -> Any:
         spec = made.spec
         kinds = f"{len(spec.numeric)} numeric, {len(spec.categorical)} categorical" + (f", {len(spec.tensor)} tensor" if spec.tensor else "")
         left_out = f"; left out: {made.filtered_rows:,} by filter, {made.unlabelled_rows:,} without label" if made.filtered_rows or made.unlabelled_rows else ""
+        left_out += f"; {sum(made.ignored_labels.values()):,} labels mean unknown (task.ignore)" if made.ignored_labels else ""
         say("validate", f"{made.table.rows:,} rows, {kinds}{left_out}")
         return made
 

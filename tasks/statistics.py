@@ -30,7 +30,9 @@ def fit_statistics(train: TrainTable, validated: ValidatedTable, declaration: De
         write_atomic(folder / "statistics.json", made.model_dump_json(indent=1))
         dropped = f"; dropped {', '.join(made.dropped)}" if made.dropped else ""
         found = f"{len(made.tokens.values)} tokens" if made.tokens else f"{len(made.numeric)} scaled, {len(made.categorical)} vocabularies"
-        say("statistics", f"fitted on {made.rows:,} train rows: {found}{dropped}")
+        unknown = sum(made.rows - label.known for label in made.labels)
+        labels = f"; {len(made.labels)} labels, {unknown:,} of {made.rows * len(made.labels):,} values unknown" if made.labels else ""
+        say("statistics", f"fitted on {made.rows:,} train rows: {found}{labels}{dropped}")
         return made
 
     return stored("statistics", inputs, Statistics, make)

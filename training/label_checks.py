@@ -5,11 +5,14 @@ N rows, L labels.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
 from schemas.errors import first_few
 from schemas.records import ArraysRef, CheckResult, Statistics
 from training.data.shards import load_arrays
+from training.targets import Targets
 
 
 def wrong_values(statistics: Statistics, label: np.ndarray) -> tuple[str, str] | None:
@@ -25,28 +28,36 @@ def wrong_values(statistics: Statistics, label: np.ndarray) -> tuple[str, str] |
     return None
 
 
-def judge_values(statistics: Statistics, arrays: ArraysRef) -> CheckResult:
-    """Fail where a label has one value only in train; warn of those with one only in validation, which no mean over labels counts."""
-    single = {side: _single(statistics, load_arrays(ref)["label"]) for side, ref in (("train", arrays.train), ("val", arrays.val))}
-    known = sum(label.known for label in statistics.labels)
-    figures = {"labels": len(statistics.labels), "known_train_labels": known, "unknown_train_labels": statistics.rows * len(statistics.labels) - known}
+def judge_values(labels: Targets, arrays: ArraysRef) -> CheckResult:
+    """Fail where a label has one value only in train; warn of those with one only in validation, which no mean over labels counts.
+
+    Fail, too, where two labels would be given out under one name.
+    """
+    label = {side: load_arrays(ref)["label"] for side, ref in (("train", arrays.train), ("val", arrays.val))}
+    single = {side: _single(labels, values) for side, values in label.items()}
+    known = int((~np.isnan(label["train"])).sum())
+    figures = {"labels": len(labels), "known_train_labels": known, "unknown_train_labels": label["train"].size - known}
+    names = Counter(name for t in labels for name in (t.prediction_column, *t.probability_columns))
+    if twice := [name for name, times in names.items() if times > 1]:
+        summary = f"two labels would be given out as {first_few(map(repr, twice), len(twice))}."
+        return CheckResult(name="labels", verdict="fail", summary=summary, remedy="rename one of the labels with data.derive", figures=figures)
     if single["train"]:
-        summary = f"train: {first_few(map(repr, single['train']))} has fewer than two different values; there is nothing to learn."
+        summary = f"train: {first_few(map(repr, single['train']), len(single['train']))} has fewer than two different values; there is nothing to learn."
         return CheckResult(name="labels", verdict="fail", summary=summary, remedy="leave such labels out, or check data.filter and the split", figures=figures)
-    if len(single["val"]) == len(statistics.labels):
+    if len(single["val"]) == len(labels):
         summary = "val: no label has two different values, so no best weights can be chosen."
         return CheckResult(name="labels", verdict="fail", summary=summary, remedy="give validation more rows with split.fractions", figures=figures)
     if single["val"]:
-        rest = len(statistics.labels) - len(single["val"])
+        rest = len(labels) - len(single["val"])
         summary = (
             f"val: {first_few(map(repr, single['val']), len(single['val']))} has fewer than two different values: means over labels count the other {rest}."
         )
         return CheckResult(name="labels", verdict="warn", summary=summary, remedy="give validation more rows, or leave such labels out", figures=figures)
-    summary = f"{len(statistics.labels)} labels of {arrays.train.rows:,} train and {arrays.val.rows:,} val rows are valid where known; in train {known:,} are, and {figures['unknown_train_labels']:,} are masked."
+    summary = f"{len(labels)} labels of {arrays.train.rows:,} train and {arrays.val.rows:,} val rows are valid where known; in train {known:,} are, and {figures['unknown_train_labels']:,} are masked."
     return CheckResult(name="labels", verdict="pass", summary=summary, figures=figures)
 
 
-def _single(statistics: Statistics, label: np.ndarray) -> list[str]:
+def _single(labels: Targets, label: np.ndarray) -> list[str]:
     """Names of the labels with fewer than two different known values."""
     columns = [label[~np.isnan(label[:, i]), i] for i in range(label.shape[1])]
-    return [fitted.name for fitted, values in zip(statistics.labels, columns, strict=True) if not len(values) or (values == values[0]).all()]
+    return [t.name for t, values in zip(labels, columns, strict=True) if not len(values) or (values == values[0]).all()]

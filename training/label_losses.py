@@ -37,7 +37,7 @@ class LabelsLoss(Loss):
         super().__init__()
         self.targets = targets
         self.each = nn.ModuleList(make_loss(target.declaration, target.statistics) for target in targets)
-        self.register_buffer("weights", torch.tensor([target.weight for target in targets]), persistent=False)
+        self.register_buffer("weights", torch.tensor([target.weight for target in targets], dtype=torch.float64), persistent=False)
 
     def masses(self, label: Tensor) -> Tensor:
         """m [B, L] of labels [B, L]: class weight where known, 0 where unknown (NaN)."""
@@ -76,7 +76,7 @@ class MultitaskLoss(LabelsLoss):
 
     def __init__(self, targets: Targets) -> None:
         super().__init__(targets)
-        self.register_buffer("shares", torch.tensor([target.share for target in targets]), persistent=False)
+        self.register_buffer("shares", torch.tensor([target.share for target in targets], dtype=torch.float64), persistent=False)
 
     def per_row(self, scores: Tensor, label: Tensor) -> Tensor:
         """Loss of each row [B]: every known label by its weight over its share of known train rows."""

@@ -141,7 +141,7 @@ def check_labels(declaration: Declaration, statistics: Statistics, arrays: Array
         if wrong:
             return _failed("labels", f"{side}: {wrong[0]}", wrong[1])
     if statistics.labels:
-        return judge_values(statistics, arrays)
+        return judge_values(targets_of(declaration, statistics), arrays)
     label = load_arrays(arrays.train)["label"]
     if (label == label[0]).all():
         return _failed(

@@ -64,15 +64,14 @@ def known_rows(prepared: Prepared) -> dict[str, np.ndarray]:
 
 def side_blocks(prepared: Prepared) -> list[Block]:
     """For each label and side: rows that know it, and the share of positives, the number of classes or the mean among them."""
-    sides = known_rows(prepared)
-    rows = []
+    sides, ignored, rows = known_rows(prepared), prepared.validated.ignored_labels, []
     for i, label in enumerate(prepared.statistics.labels):
         cells = [plain(label.name, 40)]
         for values in sides.values():
             known = values[~np.isnan(values[:, i]), i].astype(np.float64)
             cells += [count(len(known)), _figure(label.kind, known * label.target_scale + label.target_center)]
-        rows.append([*cells, count(prepared.validated.ignored_labels[label.name]) if label.name in prepared.validated.ignored_labels else MISSING])
-    headers = ["Label", *[h for side in sides for h in (f"{SIDE_NAMES[side]}: known", "share or mean")], "Ignored values"]
+        rows.append([*cells, *([count(ignored.get(label.name, 0))] if ignored else [])])
+    headers = ["Label", *[h for side in sides for h in (f"{SIDE_NAMES[side]}: known", "share or mean")], *(["Ignored values"] if ignored else [])]
     return [
         Heading("Known labels"),
         table(headers, rows, limit=MAX_LABELS, what="labels"),

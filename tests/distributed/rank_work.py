@@ -16,6 +16,7 @@ from schemas.config import TrainConfig
 from schemas.errors import BulkheadError
 from schemas.load import declare
 from schemas.records import RunSpec
+from tests.distributed.label_work import label_gradients
 from tests.training.networks import FirstColumn, InPlace, Plain
 from tests.training.runs import WIDTH, declaration_tree, statistics, synthetic, write_side
 from training import metrics
@@ -42,6 +43,7 @@ CASES = [  # train rows, rows of a window, rows of a micro-batch, weighted
 def everything(parallel: Parallel, folder: str) -> dict[str, Any]:
     """All of one world size in one start of processes."""
     results: dict[str, Any] = {"gradients": gradients(parallel), "scoring": scoring(parallel, Path(folder) / "scoring")}
+    results["label_gradients"] = label_gradients(parallel)
     results["trained"] = trained(parallel, Path(folder))
     results["on_main"] = on_main(parallel)
     parallel.barrier()

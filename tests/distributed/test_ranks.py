@@ -66,6 +66,15 @@ def test_window_gradient_is_that_of_one_big_weighted_batch(worlds: dict[int, Any
         assert max(rank["gradients"]) < 1e-12
 
 
+@pytest.mark.req("M3")
+@pytest.mark.req("T3")
+@each_world
+def test_window_gradient_is_that_of_one_batch_however_unevenly_labels_are_missing(worlds: dict[int, Any], size: int) -> None:
+    for rank in worlds[size]:
+        assert len(rank["label_gradients"]) == 8
+        assert max(rank["label_gradients"]) < 1e-12
+
+
 @pytest.mark.req("T9")
 @each_world
 def test_every_row_is_scored_once_and_metrics_are_those_of_the_whole(worlds: dict[int, Any], size: int) -> None:

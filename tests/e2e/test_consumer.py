@@ -6,14 +6,17 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from tests.training.cases import DERIVE, Case, arrow, evidence_of, expected, make_case
+from tests.training.cases import DERIVE, Case, arrow, evidence_of, expected, make_case, write_weights
+from tests.training.label_cases import LabelCase, make_label_case
 from tests.training.mlflow_home import blank_database
 from training.data.unseen import trained_keys
 from training.export import export_model
@@ -67,7 +70,15 @@ def refused(model, frame):
         return str(error)
 
 
-out = {task: consume(task) for task in ("binary", "regression")}
+def consume_labels():
+    model = mlflow.pyfunc.load_model("models:/clinic-multitask@champion")
+    rows = pd.read_csv("multitask.csv")
+    found = {"csv": model.predict(rows), "reordered": model.predict(rows[list(reversed(rows.columns))]), "one by one": pd.concat([model.predict(rows.iloc[[i]]) for i in range(3)])}
+    columns = [(c.name, c.type.name) for c in model.metadata.signature.outputs.inputs]
+    return {"found": {k: v.to_dict("list") for k, v in found.items()}, "columns": columns, "refused": refused(model, rows.drop(columns="x1"))}
+
+
+out = {task: consume(task) for task in ("binary", "regression")} | {"multitask": consume_labels()}
 ours = [m for m in sys.modules if m.split(".")[0] in {"training", "schemas"}]
 json.dump(out | {"ours": ours}, open("out.json", "w"))
 """
@@ -79,22 +90,36 @@ def champions(tmp_path_factory: pytest.TempPathFactory, blank_database: Path) ->
     folder = tmp_path_factory.mktemp("registry")
     (folder / "mlflow.db").write_bytes(blank_database.read_bytes())
     uri = f"{SQLITE}{folder / 'mlflow.db'}"
-    return uri, {task: registered(folder / task, uri, task) for task in ("binary", "regression")}
+    cases = {task: make_case(folder / task, task, name=f"clinic-{task}", derive=DERIVE if task == "binary" else None) for task in ("binary", "regression")}
+    for task, case in cases.items():
+        make_champion(folder / f"{task}-model", uri, case, case.weights)
+    return uri, cases
 
 
-def registered(folder: Path, uri: str, task: str) -> Case:
-    """A case whose model is the champion of its name."""
-    case = make_case(folder / "case", task, name=f"clinic-{task}", derive=DERIVE if task == "binary" else None)
-    exported = export_model(case.run, case.weights, folder / "model", case.split.val)
+def make_champion(folder: Path, uri: str, case: Case | LabelCase, weights: Path) -> None:
+    """Register the case's model, the first and so the champion of its name."""
+    exported = export_model(case.run, weights, folder, case.split.val)
     keys = trained_keys([case.split.train, case.split.val])
     register(exported, case.run, evidence_of(case, exported), start_run(case.declaration, uri), trained_on=keys, split_manifest={})
-    return case
+
+
+@pytest.fixture(scope="module")
+def several(champions: tuple[str, dict[str, Case]], tmp_path_factory: pytest.TempPathFactory) -> tuple[LabelCase, Path]:
+    """A champion of three labels of different kinds in the same registry: its case and its weights."""
+    folder = tmp_path_factory.mktemp("several")
+    case = make_label_case(folder / "case", "multitask")
+    weights = write_weights(folder / "weights.pt", case.run, steps=0, seed=0)
+    make_champion(folder / "model", champions[0], case, weights)
+    return case, weights
 
 
 @pytest.mark.req("R1")
 @pytest.mark.req("R4")
-def test_a_registered_model_gives_the_evaluated_numbers_where_nothing_of_ours_is(tmp_path: Path, champions: tuple[str, dict[str, Case]]) -> None:
+def test_a_registered_model_gives_the_evaluated_numbers_where_nothing_of_ours_is(
+    tmp_path: Path, champions: tuple[str, dict[str, Case]], several: tuple[LabelCase, Path]
+) -> None:
     uri, cases = champions
+    several_agree = several_labels(tmp_path, *several)
     for task, case in cases.items():
         pq.write_table(arrow(case.raw["test"]), tmp_path / f"{task}.parquet")
         case.raw["test"].drop(columns="scan").to_csv(tmp_path / f"{task}.csv", index=False)
@@ -110,12 +135,42 @@ def test_a_registered_model_gives_the_evaluated_numbers_where_nothing_of_ours_is
         assert "column 'visits': nulls (NaN)" in refused["nan"]
         assert "(index 4)" in refused["nan"]
         assert "column 'income': infinite numbers in 50 rows" in refused["infinite"]
+    several_agree(out["multitask"])
     assert not set(DERIVE) & set(cases["binary"].raw["test"].columns)
     refused = out["binary"]["refused"]
     assert "['hour']" in refused["no source"]
     assert "derived column 'seen_at'" in refused["no date"]
     assert "got 'soon' in 50 rows (index 0, 1, 2, 3, 4, …)" in refused["no date"]
     assert "column 'hour'" in refused["no whole number"]
+
+
+def several_labels(folder: Path, case: LabelCase, weights: Path) -> Callable[[dict[str, Any]], None]:
+    """Write the test rows of several labels for the consumer; a function that compares what it found with the evaluated numbers."""
+    ids = pq.read_table(case.run.arrays.test.ids.path, columns=["__id"]).column(0).to_pylist()
+    case.raw.set_index("row").loc[ids].drop(columns=["toxic", "stage", "dose"]).to_csv(folder / "multitask.csv", index=False)
+    toxic, *stages, dose = expected(case, reference_network(case.run, weights)).T
+    wanted = {
+        "prediction_toxic": ["yes" if p > 0.5 else "no" for p in toxic],
+        "probability_toxic": toxic,
+        "prediction_stage": (np.argmax(stages, axis=0) + 1).tolist(),
+        **{f"probability_stage_{k}": p for k, p in enumerate(stages, start=1)},
+        "prediction_dose": dose,
+    }
+    types = ["string", "double", "long", "double", "double", "double", "double"]
+
+    def agree(out: dict[str, Any]) -> None:
+        assert out["columns"] == [list(pair) for pair in zip(wanted, types, strict=True)]
+        assert "['x1']" in out["refused"]
+        for how, columns in out["found"].items():
+            assert list(columns) == list(wanted)
+            for name, values in wanted.items():
+                found = columns[name]
+                if isinstance(values, list):
+                    assert found == values[: len(found)], (how, name)
+                else:
+                    np.testing.assert_allclose(found, values[: len(found)], rtol=0, atol=1e-6, err_msg=f"{how}, {name}")
+
+    return agree
 
 
 def agrees(task: str, case: Case, found: dict[str, dict[str, list[float]]]) -> None:
