@@ -38,7 +38,7 @@ from training.modes import apply_mode, promise
 from training.optim import describe_rates, make_optimizer
 from training.parallel import Parallel
 from training.profiling import StepProfiler
-from training.result import RESULT, Status, best_weights, finished_report
+from training.result import RESULT, Status, best_weights, finished_report, in_words
 from training.resumable import Resumable
 from training.sampling import Sampler, require_enough_rows
 from training.schedule import Schedule
@@ -356,9 +356,7 @@ class Trainer:
         newest = {} if self.state.best_step else self.layout.full_weights()
         report = TrainReport.model_validate(self.parallel.on_main(lambda: self._outcome(status, newest).model_dump(mode="json")))
         reach("finish.result_written")
-        best = f"best {report.metric} {report.best_metric:.6g} at step {report.best_step}" if report.best_metric is not None else "not evaluated yet"
-        reason = f" by {self.stop.reason or 'a signal to another rank'}" if status == "interrupted" else ""
-        message = f"{status.replace('_', ' ')}{reason} at step {report.steps}: {best}, {report.rows_per_second:.0f} rows/s"
+        message = in_words(report, self.stop.reason or "a signal to another rank")
         if status == "finished":
             log.info("%s", message)
         else:

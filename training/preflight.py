@@ -24,10 +24,11 @@ from training.data.shards import load_arrays
 from training.label_checks import judge_values, wrong_values
 from training.layout import require_layout
 from training.losses import Loss, make_loss
-from training.models.build import build_model, count_parameters
+from training.models.build import build_model
 from training.models.shape import NULL, UNKNOWN, ModelShape, model_shape
 from training.overfit import ROWS, overfit, without_dropout
 from training.preflight_optimizer import check_optimizer
+from training.preflight_verdict import SAME, failed, largest_difference, line, passed, summed_up
 from training.probe import Probe, first_rows, spread_rows
 from training.targets import targets_of
 
@@ -35,7 +36,6 @@ SAMPLE_ROWS = 512  # for the initial loss
 COMPANY_ROWS = 16  # for what rows do to each other
 GRADIENT_STEPS = 3  # a layer behind one that starts at zero gets its gradient from the second step on
 EXTREME = 10.0  # standard deviations, where the declaration sets no clip
-SAME = 1e-4  # largest difference that counts as rounding, relative to the scores
 LOSS_WARN, LOSS_FAIL = 1.25, 2.0  # initial loss as a multiple of theory
 
 
@@ -59,21 +59,25 @@ def preflight(run: RunSpec) -> PreflightReport:
         ConfigError: the model cannot be built.
         PreflightError: labels are not valid, or the forward pass cannot be run at all: nothing else could be checked.
     """
-    declaration = declare(run.declaration)
-    if declaration.task.kind == "causal_lm":
-        from training.preflight_tokens import preflight_tokens  # builds on the checks below
+    from training.preflight_tokens import check_vocabulary, inspect_tokens  # they build on the checks below
 
-        return preflight_tokens(run, declaration)
-    labels = check_labels(declaration, run.statistics, run.arrays)
-    if labels.verdict == "fail":
-        raise PreflightError(_line(labels))
+    declaration = declare(run.declaration)
+    texts = declaration.task.kind == "causal_lm"
+    targets = check_vocabulary(run) if texts else check_labels(declaration, run.statistics, run.arrays)
+    if targets.verdict == "fail":
+        raise PreflightError(line(targets))
     train = load_arrays(run.arrays.train)
     network = build_model(declaration, run.statistics)
     require_layout(network, declaration.train)
     Augment(declaration.train.augment, 0, as_tensors(train))
     optimizer = check_optimizer(declaration, network, run.arrays.train.rows)
-    report = inspect(declaration, run.statistics, network, first_rows(train, SAMPLE_ROWS), spread_rows(train, ROWS, targets_of(declaration, run.statistics)))
-    return report.model_copy(update={"checks": CheckReport(results=(labels, *report.checks.results, optimizer))})
+    if texts:
+        report = inspect_tokens(declaration, run.statistics, network, train)
+    else:
+        report = inspect(
+            declaration, run.statistics, network, first_rows(train, SAMPLE_ROWS), spread_rows(train, ROWS, targets_of(declaration, run.statistics))
+        )
+    return report.model_copy(update={"checks": CheckReport(results=(targets, *report.checks.results, optimizer))})
 
 
 def require_passed(report: PreflightReport) -> None:
@@ -83,7 +87,7 @@ def require_passed(report: PreflightReport) -> None:
         PreflightError: one line per failed check: what was found, what to do.
     """
     if report.checks.failed:
-        raise PreflightError("preflight failed, nothing was trained:\n  " + "\n  ".join(_line(r) for r in report.checks.failed))
+        raise PreflightError("preflight failed, nothing was trained:\n  " + "\n  ".join(line(r) for r in report.checks.failed))
 
 
 def inspect(declaration: Declaration, statistics: Statistics, network: nn.Module, sample: Probe, spread: Probe) -> PreflightReport:
@@ -98,7 +102,7 @@ def inspect(declaration: Declaration, statistics: Statistics, network: nn.Module
         subject = Subject(declaration, statistics, model_shape(declaration, statistics), network, make_loss(declaration, statistics), sample, spread)
         results = [check_forward(subject)]
         if results[0].verdict == "fail":
-            raise PreflightError(_line(results[0]))
+            raise PreflightError(line(results[0]))
         initial, initial_loss, expected = check_initial_loss(subject)
         gradients = check_gradients(subject)
         results += [check_extremes(subject), gradients, initial, check_independence(subject), check_batch_statistics(subject), check_repeatable(subject)]
@@ -106,29 +110,7 @@ def inspect(declaration: Declaration, statistics: Statistics, network: nn.Module
         if gradients.verdict == "pass":  # without gradients it would only fail for the same reason
             learned, losses = overfit(network, declaration, statistics, subject.shape, spread)
             results.append(learned)
-    total, trainable = count_parameters(network)
-    return PreflightReport(
-        checks=CheckReport(results=tuple(results)),
-        num_parameters=total,
-        num_trainable=trainable,
-        initial_loss=initial_loss,
-        expected_loss=expected,
-        overfit_losses=losses,
-        overfit_steps=len(losses),
-        seconds=time.monotonic() - started,
-    )
-
-
-def _line(result: CheckResult) -> str:
-    return f"{result.name}: {result.summary}" + (f" Remedy: {result.remedy}." if result.remedy else "")
-
-
-def _passed(name: str, summary: str, **figures: float | int | str | None) -> CheckResult:
-    return CheckResult(name=name, verdict="pass", summary=summary, figures=figures)
-
-
-def _failed(name: str, summary: str, remedy: str, **figures: float | int | str | None) -> CheckResult:
-    return CheckResult(name=name, verdict="fail", summary=summary, remedy=remedy, figures=figures)
+    return summed_up(started, network, results, (initial_loss, expected), losses)
 
 
 # ------------------------------------------------------------------------------------------- labels
@@ -139,15 +121,15 @@ def check_labels(declaration: Declaration, statistics: Statistics, arrays: Array
     for side, ref in (("train", arrays.train), ("val", arrays.val)):
         wrong = _wrong_labels(declaration, statistics, ref)
         if wrong:
-            return _failed("labels", f"{side}: {wrong[0]}", wrong[1])
+            return failed("labels", f"{side}: {wrong[0]}", wrong[1])
     if statistics.labels:
         return judge_values(targets_of(declaration, statistics), arrays)
     label = load_arrays(arrays.train)["label"]
     if (label == label[0]).all():
-        return _failed(
+        return failed(
             "labels", f"train: all {len(label)} labels are {label[0]}; there is nothing to learn.", "check data.filter, the split and the label's column"
         )
-    return _passed("labels", f"Labels of {arrays.train.rows:,} train and {arrays.val.rows:,} val rows are valid.")
+    return passed("labels", f"Labels of {arrays.train.rows:,} train and {arrays.val.rows:,} val rows are valid.")
 
 
 def _wrong_labels(declaration: Declaration, statistics: Statistics, side: SplitArrays) -> tuple[str, str] | None:
@@ -198,27 +180,27 @@ def check_forward(subject: Subject) -> CheckResult:
         try:
             scores = scored(subject.network, subject.spread.first(rows).inputs)
         except ConfigError as error:
-            return _failed("forward", f"batch of {rows}: {error}", "see README, the model contract")
+            return failed("forward", f"batch of {rows}: {error}", "see README, the model contract")
         except Exception as error:  # a user's module may raise anything
-            return _failed(
+            return failed(
                 "forward",
                 f"batch of {rows}: forward raised {type(error).__name__}: {error}",
                 "run the module on such a batch by hand; a batch of one row must work too",
             )
         if tuple(scores.shape) != (rows, shape.outputs):
-            return _failed(
+            return failed(
                 "forward",
                 f"batch of {rows}: expected scores {[rows, shape.outputs]}, got {list(scores.shape)}.",
                 f"set the width of the last layer to {shape.outputs} and squeeze nothing",
             )
         if not torch.isfinite(scores).all():
             bad = int((~torch.isfinite(scores)).any(1).sum())
-            return _failed(
+            return failed(
                 "forward",
                 f"scores of {bad} of {rows} rows are not finite with the initial weights{_first_bad_module(subject, rows)}.",
                 "look for log, division, sqrt or exp of unbounded values in forward, and for weights that were never initialised",
             )
-    return _passed("forward", f"Scores are finite, [{len(subject.spread)}, {shape.outputs}] and [1, {shape.outputs}].")
+    return passed("forward", f"Scores are finite, [{len(subject.spread)}, {shape.outputs}] and [1, {shape.outputs}].")
 
 
 def _first_bad_module(subject: Subject, rows: int) -> str:
@@ -252,12 +234,12 @@ def check_extremes(subject: Subject) -> CheckResult:
             else:
                 inputs[name] = torch.full_like(values, sign * bound)
         if not torch.isfinite(scored(subject.network, inputs)).all():
-            return _failed(
+            return failed(
                 "extremes",
                 f"scores are not finite for inputs of {sign * bound:+g} standard deviations and category code {code}.",
                 "bound the inputs with normalize.clip, or look for exp and division in forward",
             )
-    return _passed("extremes", f"Scores stay finite for inputs of ±{bound:g} and for unknown and null categories.")
+    return passed("extremes", f"Scores stay finite for inputs of ±{bound:g} and for unknown and null categories.")
 
 
 # ---------------------------------------------------------------------------------------- gradients
@@ -268,21 +250,21 @@ def check_gradients(subject: Subject) -> CheckResult:
     student = without_dropout(copy.deepcopy(subject.network))
     parameters = {name: p for name, p in student.named_parameters() if p.requires_grad}
     if not parameters:
-        return _failed("gradients", "no parameter is trainable.", "set requires_grad to True for the layers to be trained")
+        return failed("gradients", "no parameter is trainable.", "set requires_grad to True for the layers to be trained")
     optimizer = torch.optim.AdamW(parameters.values(), lr=1e-3, weight_decay=0.0)
     waiting = dict.fromkeys(parameters, "unused in forward, or cut off from the loss")
     for _ in range(GRADIENT_STEPS):
         optimizer.zero_grad(set_to_none=True)
         loss = subject.loss.per_row(student(subject.spread.inputs), subject.spread.label).mean()
         if not loss.requires_grad:
-            return _failed("gradients", "the loss has no gradient at all.", "look for torch.no_grad(), .detach(), .item(), argmax or NumPy in forward")
+            return failed("gradients", "the loss has no gradient at all.", "look for torch.no_grad(), .detach(), .item(), argmax or NumPy in forward")
         loss.backward()
         for name in list(waiting):
             gradient = parameters[name].grad
             if gradient is None:
                 continue
             if not torch.isfinite(gradient).all():
-                return _failed(
+                return failed(
                     "gradients",
                     f"the gradient of {name} is not finite.",
                     "look for sqrt or log at 0 and for division by 0 in forward: their value can be finite where their gradient is not",
@@ -294,12 +276,12 @@ def check_gradients(subject: Subject) -> CheckResult:
         optimizer.step()
     if waiting:
         shown = first_few([f"{name} ({why})" for name, why in waiting.items()])
-        return _failed(
+        return failed(
             "gradients",
             f"{len(waiting)} of {len(parameters)} trainable parameters are not reached by the gradient: {shown}.",
             "use them in forward, remove .detach() and torch.no_grad() on their path, look for dead activations, or set requires_grad to False",
         )
-    return _passed("gradients", f"The gradient reaches all {len(parameters)} trainable parameters.", parameters=len(parameters))
+    return passed("gradients", f"The gradient reaches all {len(parameters)} trainable parameters.", parameters=len(parameters))
 
 
 # ------------------------------------------------------------------------------------- initial loss
@@ -330,11 +312,6 @@ def check_initial_loss(subject: Subject) -> tuple[CheckResult, float, float]:
 # ---------------------------------------------------------------------------------------- in company
 
 
-def _difference(a: Tensor, b: Tensor) -> float:
-    """Largest difference of scores, relative to their size."""
-    return float((a - b).abs().max() / (1 + b.abs().max()))
-
-
 def check_independence(subject: Subject) -> CheckResult:
     """In eval mode a row's scores depend on that row alone: not on its neighbours, not on how many they are."""
     company = subject.spread.first(COMPANY_ROWS)
@@ -343,24 +320,24 @@ def check_independence(subject: Subject) -> CheckResult:
     changed = {name: t.clone() for name, t in company.inputs.items()}
     for name, t in changed.items():
         t[0] = company.inputs[name][-1] if name == "categorical" else _shifted(company.inputs[name][0])
-    mixed = _difference(scored(subject.network, changed)[others], before[others])
+    mixed = largest_difference(scored(subject.network, changed)[others], before[others])
     if mixed > SAME:
-        return _failed(
+        return failed(
             "independence",
             f"changing one row's inputs moved the scores of others by up to {mixed:.2g}: rows of a batch mix.",
             "look for softmax, mean, norm or attention over dim 0, for a view that merges rows, and for batch norm without running statistics",
             difference=mixed,
         )
     alone = torch.cat([scored(subject.network, {name: t[i : i + 1] for name, t in company.inputs.items()}) for i in range(len(company))])
-    lonely = _difference(alone, before)
+    lonely = largest_difference(alone, before)
     if lonely > SAME:
-        return _failed(
+        return failed(
             "independence",
             f"a row scored alone differs by up to {lonely:.2g} from the same row in a batch of {len(company)}.",
             "look for squeeze() without a dimension and for statistics over the batch in eval mode",
             difference=lonely,
         )
-    return _passed("independence", f"A row's scores do not depend on its neighbours (largest difference {max(mixed, lonely):.1g}).")
+    return passed("independence", f"A row's scores do not depend on its neighbours (largest difference {max(mixed, lonely):.1g}).")
 
 
 def _shifted(values: Tensor) -> Tensor:
@@ -375,9 +352,9 @@ def check_batch_statistics(subject: Subject) -> CheckResult:
     evaluated = scored(student, company.inputs)
     with torch.no_grad():
         trained = student({name: t.clone() for name, t in company.inputs.items()}).detach()
-    difference = _difference(trained, evaluated)
+    difference = largest_difference(trained, evaluated)
     if difference <= SAME:
-        return _passed("train_eval", "Without dropout, train and eval mode give the same scores.")
+        return passed("train_eval", "Without dropout, train and eval mode give the same scores.")
     named = first_few(name for name, m in student.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
     where = f" ({named})" if named else ""
     summary = f"train and eval mode differ by up to {difference:.2g} with dropout off{where}: each rank normalises with the statistics of its own rows, so results depend on the number of ranks."
@@ -388,9 +365,9 @@ def check_repeatable(subject: Subject) -> CheckResult:
     """Eval mode gives the same scores twice, to the bit."""
     first, second = (scored(subject.network, subject.spread.inputs) for _ in range(2))
     if torch.equal(first, second):
-        return _passed("repeatable", "Two passes in eval mode give the same scores, to the bit.")
-    return _failed(
+        return passed("repeatable", "Two passes in eval mode give the same scores, to the bit.")
+    return failed(
         "repeatable",
-        f"two passes in eval mode differ by up to {_difference(first, second):.2g}.",
+        f"two passes in eval mode differ by up to {largest_difference(first, second):.2g}.",
         "pass self.training to functional dropout and noise, and draw nothing at random in eval mode",
     )

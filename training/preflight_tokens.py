@@ -19,65 +19,46 @@ from torch import Tensor, nn
 
 from schemas.config import Declaration
 from schemas.errors import ConfigError, PreflightError
-from schemas.records import ArraysRef, CheckReport, CheckResult, PreflightReport, RunSpec, SplitArrays, Statistics, TokenStats
+from schemas.records import ArraysRef, CheckResult, PreflightReport, RunSpec, SplitArrays, Statistics, TokenStats
 from training.data.sequences import NO_TARGET
 from training.data.serving_text.tokenizers import SPECIAL
 from training.data.shards import load_arrays
 from training.losses import make_loss
-from training.models.build import build_model, count_parameters
 from training.models.shape import model_shape
 from training.overfit_tokens import overfit_tokens
-from training.preflight import (
-    LOSS_FAIL,
-    LOSS_WARN,
-    SAME,
-    Subject,
-    _difference,
-    _failed,
-    _line,
-    _passed,
-    check_batch_statistics,
-    check_gradients,
-    check_repeatable,
-    scored,
-)
-from training.probe import Probe, first_rows
+from training.preflight import LOSS_FAIL, LOSS_WARN, Subject, check_batch_statistics, check_gradients, check_repeatable, scored
+from training.preflight_verdict import SAME, failed, largest_difference, line, passed, summed_up
+from training.probe import first_rows
 
 SAMPLE_ROWS = 16
 COMPANY_ROWS = 4
 UNKNOWN_WARN = 0.01  # share of validation tokens that train does not know
 
 
-def preflight_tokens(run: RunSpec, declaration: Declaration) -> PreflightReport:
-    """All checks of a language model; failed ones are in the report, none stops the others.
+def check_vocabulary(run: RunSpec) -> CheckResult:
+    """Whether the vocabulary of train and the targets can be trained on.
 
     Raises:
-        ConfigError: the model cannot be built.
-        PreflightError: the vocabulary or the targets cannot be trained on, or the forward pass cannot be run at all.
+        PreflightError: the statistics hold no vocabulary.
     """
     if run.statistics.tokens is None:
         raise PreflightError("expected statistics of a text column; prepare the data again with this declaration")
-    tokens = check_tokens(run.statistics.tokens, run.arrays)
-    if tokens.verdict == "fail":
-        raise PreflightError(_line(tokens))
-    network = build_model(declaration, run.statistics)
-    report = inspect_tokens(declaration, run.statistics, network, first_rows(load_arrays(run.arrays.train), SAMPLE_ROWS))
-    return report.model_copy(update={"checks": CheckReport(results=(tokens, *report.checks.results))})
+    return check_tokens(run.statistics.tokens, run.arrays)
 
 
-def inspect_tokens(declaration: Declaration, statistics: Statistics, network: nn.Module, probe: Probe) -> PreflightReport:
-    """All checks of a network on the given sequences.
+def inspect_tokens(declaration: Declaration, statistics: Statistics, network: nn.Module, train: dict[str, np.ndarray]) -> PreflightReport:
+    """All checks of a network on the first sequences of the train arrays.
 
     Raises:
         PreflightError: the forward pass cannot be run, or its logits do not have the contract's shape.
     """
-    started = time.monotonic()
+    started, probe = time.monotonic(), first_rows(train, SAMPLE_ROWS)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(declaration.train.seed)
         subject = Subject(declaration, statistics, model_shape(declaration, statistics), network, make_loss(declaration, statistics), probe, probe)
         results = [check_forward(subject)]
         if results[0].verdict == "fail":
-            raise PreflightError(_line(results[0]))
+            raise PreflightError(line(results[0]))
         initial, initial_loss = check_initial_loss(subject)
         gradients = check_gradients(subject)
         results += [gradients, initial, check_independence(subject), check_causality(subject)]
@@ -87,32 +68,22 @@ def inspect_tokens(declaration: Declaration, statistics: Statistics, network: nn
         if gradients.verdict == "pass":
             learned, losses = overfit_tokens(network, subject.loss, probe)
             results.append(learned)
-    total, trainable = count_parameters(network)
-    return PreflightReport(
-        checks=CheckReport(results=tuple(results)),
-        num_parameters=total,
-        num_trainable=trainable,
-        initial_loss=initial_loss,
-        expected_loss=math.log(subject.shape.outputs),
-        overfit_losses=losses,
-        overfit_steps=len(losses),
-        seconds=time.monotonic() - started,
-    )
+    return summed_up(started, network, results, (initial_loss, math.log(subject.shape.outputs)), losses)
 
 
 def check_tokens(tokens: TokenStats, arrays: ArraysRef) -> CheckResult:
     """Train has two different tokens at least, and validation hardly any that train does not know; weights have a positive sum."""
     if sum(count > 0 for count in tokens.counts) < 2:
-        return _failed("tokens", "train holds one token only; there is nothing to learn.", "check the text column and tokens.tokenizer")
+        return failed("tokens", "train holds one token only; there is nothing to learn.", "check the text column and tokens.tokenizer")
     for side, ref in (("train", arrays.train), ("val", arrays.val)):
         weight = load_arrays(ref).get("weight")
         if weight is not None and not (np.isfinite(weight).all() and weight.min() >= 0 and weight.sum() > 0):
-            return _failed("tokens", f"{side}: weights must be finite, at least 0, and not all 0.", "look at the column with role weight")
+            return failed("tokens", f"{side}: weights must be finite, at least 0, and not all 0.", "look at the column with role weight")
     unknown, total = unknown_tokens(arrays.val)
     share = unknown / max(total, 1)
     known = f"{tokens.size - SPECIAL:,} tokens; {unknown:,} of {total:,} validation tokens ({share:.2%}) are unknown to train"
     if share <= UNKNOWN_WARN:
-        return _passed("tokens", f"{known}.", vocabulary=tokens.size, unknown=unknown)
+        return passed("tokens", f"{known}.", vocabulary=tokens.size, unknown=unknown)
     remedy = "lower tokens.min_count, give more rows, or use tokens.tokenizer: bytes, to which nothing is unknown"
     return CheckResult(name="tokens", verdict="warn", summary=f"{known}.", remedy=remedy, figures={"vocabulary": tokens.size, "unknown": unknown})
 
@@ -134,20 +105,18 @@ def check_forward(subject: Subject) -> CheckResult:
         try:
             scores = scored(subject.network, inputs)
         except ConfigError as error:
-            return _failed("forward", f"{rows} sequences of {length}: {error}", "see README, the model contract")
+            return failed("forward", f"{rows} sequences of {length}: {error}", "see README, the model contract")
         except Exception as error:  # a user's module may raise anything
-            return _failed("forward", f"{rows} sequences of {length}: forward raised {type(error).__name__}: {error}", "run the module on such a batch by hand")
+            return failed("forward", f"{rows} sequences of {length}: forward raised {type(error).__name__}: {error}", "run the module on such a batch by hand")
         if list(scores.shape) != [rows, length, outputs]:
-            return _failed(
-                "forward", f"expected logits {[rows, length, outputs]}, got {list(scores.shape)}.", "score every position, over the whole vocabulary"
-            )
+            return failed("forward", f"expected logits {[rows, length, outputs]}, got {list(scores.shape)}.", "score every position, over the whole vocabulary")
         if not torch.isfinite(scores).all():
-            return _failed(
+            return failed(
                 "forward",
                 "logits are not finite with the initial weights.",
                 "look for a row of the mask that allows nothing, and for log or division in forward",
             )
-    return _passed("forward", f"Logits are finite, [{whole[0]}, {whole[1]}, {outputs}], for one sequence and for shorter ones too.")
+    return passed("forward", f"Logits are finite, [{whole[0]}, {whole[1]}, {outputs}], for one sequence and for shorter ones too.")
 
 
 def check_initial_loss(subject: Subject) -> tuple[CheckResult, float]:
@@ -186,7 +155,7 @@ def _moved(subject: Subject, inputs: dict[str, Tensor], changed: Tensor, watched
     before = scored(subject.network, inputs)
     tokens = torch.where(changed, other_tokens(inputs["tokens"], subject.shape.outputs), inputs["tokens"])
     after = scored(subject.network, {**inputs, "tokens": tokens})
-    return _difference(after[watched], before[watched]) if bool(watched.any()) else 0.0
+    return largest_difference(after[watched], before[watched]) if bool(watched.any()) else 0.0
 
 
 def check_independence(subject: Subject) -> CheckResult:
@@ -197,13 +166,13 @@ def check_independence(subject: Subject) -> CheckResult:
     mixed = _moved(subject, inputs, first, ~first)
     if mixed > SAME:
         summary = f"changing one sequence moved the logits of others by up to {mixed:.2g}: sequences of a batch mix."
-        return _failed("independence", summary, "look for attention, softmax or statistics over dim 0, and for a view that merges sequences", difference=mixed)
+        return failed("independence", summary, "look for attention, softmax or statistics over dim 0, and for a view that merges sequences", difference=mixed)
     alone = torch.cat([scored(subject.network, {name: value[i : i + 1] for name, value in inputs.items()}) for i in range(len(first))])
-    lonely = _difference(alone, scored(subject.network, inputs))
+    lonely = largest_difference(alone, scored(subject.network, inputs))
     if lonely > SAME:
         summary = f"a sequence scored alone differs by up to {lonely:.2g} from the same one in a batch of {len(first)}."
-        return _failed("independence", summary, "look for squeeze() without a dimension and for statistics over the batch", difference=lonely)
-    return _passed("independence", f"A sequence's logits do not depend on its neighbours (largest difference {max(mixed, lonely):.1g}).")
+        return failed("independence", summary, "look for squeeze() without a dimension and for statistics over the batch", difference=lonely)
+    return passed("independence", f"A sequence's logits do not depend on its neighbours (largest difference {max(mixed, lonely):.1g}).")
 
 
 def check_causality(subject: Subject) -> CheckResult:
@@ -216,8 +185,8 @@ def check_causality(subject: Subject) -> CheckResult:
         moved = _moved(subject, inputs, later, ~later)
         worst, where = max((worst, where), (moved, position))
     if worst <= SAME:
-        return _passed("causality", f"No logits change when later tokens do (largest difference {worst:.1g}).")
-    return _failed(
+        return passed("causality", f"No logits change when later tokens do (largest difference {worst:.1g}).")
+    return failed(
         "causality",
         f"other tokens from position {where} on moved the logits before it by up to {worst:.2g}: the network sees what it is asked for.",
         "mask what comes later in attention (causal=True), and look for convolutions, reversals and means over positions that reach ahead",
@@ -232,8 +201,8 @@ def check_segments(subject: Subject) -> CheckResult:
     inputs = {"tokens": tokens, "segments": torch.where(half, 1, 2).to(subject.spread.inputs["segments"].dtype)}
     worst = max(_moved(subject, inputs, half, ~half), _moved(subject, inputs, ~half, half))
     if worst <= SAME:
-        return _passed("segments", f"No document of a sequence sees another (largest difference {worst:.1g}).")
-    return _failed(
+        return passed("segments", f"No document of a sequence sees another (largest difference {worst:.1g}).")
+    return failed(
         "segments",
         f"changing one document moved the logits of another in the same sequence by up to {worst:.2g}: the mask leaks.",
         "let a position see its own segment alone (batch['segments']), or set tokens.packing: windows",

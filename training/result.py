@@ -40,3 +40,10 @@ def best_weights(checkpoints: Checkpoints, state: TrainerState, newest: dict[str
         weights, folder = newest, checkpoints.root / folder_name("step", state.step)
     files = [folder / "model.pt", folder / "manifest.json"]  # a sharded checkpoint has no model.pt
     return {"best_checkpoint": digest.file_ref(next(f for f in files if f.exists())), "model_sha256": model_digest(weights)}
+
+
+def in_words(report: TrainReport, signal: str) -> str:
+    """How a run ended, in one line; `signal` is what interrupted it."""
+    best = f"best {report.metric} {report.best_metric:.6g} at step {report.best_step}" if report.best_metric is not None else "not evaluated yet"
+    reason = f" by {signal}" if report.status == "interrupted" else ""
+    return f"{report.status.replace('_', ' ')}{reason} at step {report.steps}: {best}, {report.rows_per_second:.0f} rows/s"

@@ -1,0 +1,123 @@
+"""What is fitted on train rows, as records; their meaning stands in training/data/normalize.py."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from schemas.label_config import LabelKind
+from schemas.references import Record
+
+
+class NumericStats(Record):
+    """One numeric column: `(x - center) / scale`, or the knots of a quantile map; nulls become `fill` first.
+
+    `knots` are train quantiles at equally spaced levels; the map is piecewise linear onto normal scores.
+    `indicator`: a 0/1 column for nulls is added. `nullable`: a null at serving is filled, not refused.
+    """
+
+    name: str
+    method: Literal["standard", "robust", "quantile", "none"]
+    center: float = 0.0
+    scale: float = 1.0
+    knots: tuple[float, ...] = ()
+    fill: float | None = None
+    indicator: bool = False
+    nulls: int = 0
+    mean: float | None = None
+    std: float | None = None
+    min: float | None = None
+    max: float | None = None
+
+
+class CategoryStats(Record):
+    """One categorical column. Code 0 is unknown (and rare), 1 is null, then `values` in this order."""
+
+    name: str
+    values: tuple[str, ...]
+    counts: tuple[int, ...]
+    nulls: int = 0
+    rare_rows: int = 0
+
+
+class TensorStats(Record):
+    """One tensor column: per-channel mean and standard deviation over train (leading axis if 3-d)."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Literal["uint8", "float32"]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+class LabelStats(Record):
+    """One of several labels; fields as in `Statistics`, over the rows whose label is known.
+
+    `known`: those rows. `share`: their weight (sample weight times class weight) as a share of all rows' sample weight.
+    """
+
+    name: str
+    kind: LabelKind
+    known: int
+    share: float
+    classes: tuple[bool | int | float | str, ...] = ()
+    class_counts: tuple[int, ...] = ()
+    class_weights: tuple[float, ...] = ()
+    label_mean: float = 0.0
+    label_std: float = 1.0
+    target_center: float = 0.0
+    target_scale: float = 1.0
+
+
+class TokenStats(Record):
+    """The vocabulary of a text column, and how its documents become sequences.
+
+    Tokens 0 to 3 are padding, begin, end and unknown; then `values` in this order. Bytes stand as the characters 0 to 255.
+    `counts`: of `values` in train; `unknown`: train tokens that are too rare to be among them. `documents`, `characters`
+    and `longest` (in tokens) of train. `stride`: of evaluation and serving.
+    """
+
+    name: str
+    tokenizer: Literal["character", "smiles", "bytes"]
+    values: tuple[str, ...]
+    counts: tuple[int, ...]
+    unknown: int = 0
+    documents: int = 0
+    characters: int = 0
+    longest: int = 0
+    context: int
+    stride: int
+    packing: Literal["documents", "windows"]
+
+    @property
+    def size(self) -> int:
+        """Tokens of the vocabulary, special ones included."""
+        return 4 + len(self.values)
+
+
+class Statistics(Record):
+    """Everything fitted on train, and nothing else is. `digest_of(statistics)` identifies it.
+
+    `labels`: where there are several, each one's statistics; the fields of a single label are then empty.
+    """
+
+    train_sha256: str
+    rows: int
+    numeric: tuple[NumericStats, ...]
+    categorical: tuple[CategoryStats, ...]
+    tensor: tuple[TensorStats, ...]
+    dropped: dict[str, str] = {}
+    clip: float | None = None
+    classes: tuple[bool | int | float | str, ...] = ()
+    class_counts: tuple[int, ...] = ()
+    class_weights: tuple[float, ...] = ()
+    label_mean: float = 0.0
+    label_std: float = 1.0
+    target_center: float = 0.0
+    target_scale: float = 1.0
+    labels: tuple[LabelStats, ...] = ()
+    tokens: TokenStats | None = None
+
+    @property
+    def num_numeric(self) -> int:
+        """Width of the numeric block: scaled columns, then indicators."""
+        return len(self.numeric) + sum(s.indicator for s in self.numeric)
