@@ -126,7 +126,8 @@ class QuantileMap(nn.Module):
         low, high = left.clamp(0, self.knots.shape[1] - 2), (left + 1).clamp(1, self.knots.shape[1] - 1)
         x0, x1 = self.knots.gather(1, low), self.knots.gather(1, high)
         y0, y1 = self.scores.gather(1, low), self.scores.gather(1, high)
-        between = (y1 - y0) / (x1 - x0) * (values - x0) + y0
+        # on a knot its own score: a slope between denormal knots is infinite, and infinity times 0 is NaN
+        between = torch.where(values == x0, y0, (y1 - y0) / (x1 - x0) * (values - x0) + y0)
         return torch.where(values < self.knots[:, :1], self.scores[:, :1], between).t()
 
 
