@@ -98,7 +98,7 @@ def _fit_for(statistics: Statistics, declaration: Declaration) -> bool:
     task = declaration.task
     if task.has_several or statistics.labels:
         return task.has_several and all(label.kind == task.label(label.name).kind for label in statistics.labels) and bool(statistics.labels)
-    return bool(statistics.classes) != (task.kind == "regression")
+    return bool(statistics.classes) != (task.kind in ("regression", "causal_lm"))
 
 
 # ---------------------------------------------------------------------------------------- one side
