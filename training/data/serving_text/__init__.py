@@ -6,15 +6,17 @@ Shipped with the model as it is (see training/serving.py), so it imports nothing
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from .completion import Sampling, complete, sampling
 from .scoring import Logits, score
 from .tokenizers import decode, encode, units
 from .windows import cut
+
+if TYPE_CHECKING:
+    import pandas as pd  # loaded where a frame is handled: ranks of a training run have none, and it takes a third of a second
 
 __all__ = ["Sampling", "complete", "cut", "decode", "encode", "predict", "sampling", "score", "units"]
 
@@ -31,6 +33,8 @@ def predict(text: Mapping[str, Any], logits: Logits, frame: pd.DataFrame, params
     Raises:
         ValueError: the column is missing or given twice, a row holds no text, or a parameter makes no sense.
     """
+    import pandas as pd
+
     how, texts = sampling(params), _texts(frame, text["name"])
     tokens, losses, right = score(texts, text, logits).T if texts else np.empty((3, 0))
     found = pd.DataFrame(
@@ -43,6 +47,8 @@ def predict(text: Mapping[str, Any], logits: Logits, frame: pd.DataFrame, params
 
 def _texts(frame: pd.DataFrame, name: str) -> list[str]:
     """The column's texts; anything else is refused with its rows."""
+    import pandas as pd
+
     if name not in frame.columns:
         raise ValueError(f"missing column: {name!r}")
     column = frame[name]
