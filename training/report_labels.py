@@ -20,7 +20,7 @@ MAX_LABELS = 100
 MAX_DRAWN = 40
 
 
-def test_blocks(test: EvaluationReport) -> list[Block]:
+def label_blocks(test: EvaluationReport) -> list[Block]:
     """One table for each kind of label: known test rows, base rate, the main metric with interval and baselines, further metrics."""
     kinds = list(dict.fromkeys(row["kind"] for row in test.by_label))
     note = [Words(plain(test.label_note, 1000))] if test.label_note else []

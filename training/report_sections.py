@@ -84,7 +84,7 @@ def metric_blocks(declaration: Declaration, test: EvaluationReport, val: Evaluat
         shown = [(m, directions[m]) for m in names if m in directions and test.metrics[m].value is not None][:4]
         blocks += [Heading("Beside baselines"), *([Gallery((plots.forest(test, shown),))] if shown else []), _baseline_table(declaration, names, test)]
     if test.by_label:
-        blocks += report_labels.test_blocks(test)
+        blocks += report_labels.label_blocks(test)
     if test.by_group:
         blocks += [Heading("By group"), Words("The largest groups first; groups with few rows may be left out."), _group_table(test.by_group)]
     return blocks
