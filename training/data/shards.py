@@ -94,8 +94,10 @@ def load_arrays(side: SplitArrays, verify: bool = False) -> dict[str, np.ndarray
 
 
 def _fit_for(statistics: Statistics, declaration: Declaration) -> bool:
-    """Whether the statistics hold a label of the declared kind, or several of them."""
+    """Whether the statistics hold a vocabulary, a label of the declared kind, or several of them."""
     task = declaration.task
+    if statistics.tokens is not None or task.kind == "causal_lm":
+        return statistics.tokens is not None and task.kind == "causal_lm"
     if task.has_several or statistics.labels:
         return task.has_several and all(label.kind == task.label(label.name).kind for label in statistics.labels) and bool(statistics.labels)
     return bool(statistics.classes) != (task.kind in ("regression", "causal_lm"))
