@@ -38,4 +38,5 @@ def test_the_loss_per_token_does_not_depend_on_the_ranks(worlds: dict[int, list[
     one = worlds[1][0]
     for rank in worlds[2]:
         assert rank["steps"] == one["steps"] and rank["metric"] == pytest.approx(one["metric"], rel=1e-5)
+        assert rank["sharded"] == pytest.approx(one["metric"], rel=1e-5)
     assert len({rank["weights"] for rank in worlds[2]}) == 1

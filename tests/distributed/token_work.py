@@ -29,11 +29,16 @@ CASES = [(13, None), (13, 2), (8, 1), (5, 3)]  # rows of a window, rows of a mic
 
 
 def everything(parallel: Parallel, folder: str) -> dict[str, Any]:
-    """Gradients against one big batch, and a whole training."""
+    """Gradients against one big batch, and a whole training; on several ranks one more with parameters sharded over them."""
     spec = RunSpec.model_validate_json((Path(folder) / "resolved.json").read_bytes())
     errors = [gradient_error(parallel, spec, *case) for case in CASES]
     report = train(spec, Path(folder) / f"run-{parallel.world_size}", parallel, StopSignal())
-    return {"errors": errors, "metric": report.best_metric, "steps": report.steps, "weights": report.model_sha256}
+    found = {"errors": errors, "metric": report.best_metric, "steps": report.steps, "weights": report.model_sha256}
+    if parallel.world_size == 1:
+        return found
+    tree = spec.declaration | {"train": spec.declaration["train"] | {"parallel": "fsdp"}}
+    sharded = train(spec.model_copy(update={"declaration": tree}), Path(folder) / "run-sharded", parallel, StopSignal())
+    return found | {"sharded": sharded.best_metric}
 
 
 def gradient_error(parallel: Parallel, spec: RunSpec, batch_size: int, micro_batch_size: int | None) -> float:
