@@ -20,7 +20,7 @@ WORLD_SIZES = (1, 2)
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
     folder = tmp_path_factory.mktemp("worlds")
-    corpus = make_corpus(folder, made_up(80), {"context": 24}, train={"epochs": 1, "batch_size": 8, "micro_batch_size": 3})
+    corpus = make_corpus(folder, made_up(80), {"context": 24}, train={"epochs": 1, "batch_size": 8, "micro_batch_size": 4})
     write_atomic(folder / "resolved.json", corpus.run.model_dump_json())
     with keep_torch_settings():
         results = {1: [json.loads(json.dumps(everything(Parallel(), str(folder))))]}
