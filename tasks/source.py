@@ -53,7 +53,8 @@ def validate_table(source: SourceRef, declaration: Declaration) -> Any:
     def make(folder: Path) -> ValidatedTable:
         made = validate(source, declaration, folder)
         spec = made.spec
-        kinds = f"{len(spec.numeric)} numeric, {len(spec.categorical)} categorical" + (f", {len(spec.tensor)} tensor" if spec.tensor else "")
+        kinds = f"text in {spec.text!r}" if spec.text else f"{len(spec.numeric)} numeric, {len(spec.categorical)} categorical"
+        kinds += f", {len(spec.tensor)} tensor" if spec.tensor else ""
         left_out = f"; left out: {made.filtered_rows:,} by filter, {made.unlabelled_rows:,} without label" if made.filtered_rows or made.unlabelled_rows else ""
         left_out += f"; {sum(made.ignored_labels.values()):,} labels mean unknown (task.ignore)" if made.ignored_labels else ""
         say("validate", f"{made.table.rows:,} rows, {kinds}{left_out}")

@@ -266,11 +266,13 @@ def _sentence(declaration: Declaration, found: Interval, values: dict[str, float
 def _advice(declaration: Declaration, values: dict[str, float | None], standing: dict[str, str]) -> str:
     """What to do about the best baseline that the network does not beat."""
     if not _has_skill(standing):
-        return ": no skill; look at the features, the label and the learning curves before anything else"
+        where = "the text, its tokens" if declaration.task.kind == "causal_lm" else "the features, the label"
+        return f": no skill; look at {where} and the learning curves before anything else"
     sign = 1 if declaration.greater_is_better else -1
     ranked = sorted((b for b, v in values.items() if v is not None), key=lambda b: -sign * (values[b] or 0.0))
     behind = [b for b in ranked if standing[b] == "behind"]
     level = [b for b in ranked if standing[b] == "level"]
     if behind:
-        return f": use {NAMES.get(behind[0], behind[0])}, or improve the features or the network"
+        instead = "train a larger network for longer" if declaration.task.kind == "causal_lm" else "improve the features or the network"
+        return f": use {NAMES.get(behind[0], behind[0])}, or {instead}"
     return f": {NAMES.get(level[0], level[0])} does as well and is simpler" if level else ""

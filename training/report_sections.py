@@ -78,7 +78,7 @@ def metric_blocks(declaration: Declaration, test: EvaluationReport, val: Evaluat
     if test.base_rate:
         blocks += [
             Heading(BASE_TITLES.get(declaration.task.kind, "Base rate")),
-            Facts(tuple((plain(k, 60), figure(v)) for k, v in list(test.base_rate.items())[:MAX_CLASSES])),
+            Facts(tuple((plain(k, 60), figure(_whole(v))) for k, v in list(test.base_rate.items())[:MAX_CLASSES])),
         ]
     if test.baselines:
         shown = [(m, directions[m]) for m in names if m in directions and test.metrics[m].value is not None][:4]
@@ -88,6 +88,11 @@ def metric_blocks(declaration: Declaration, test: EvaluationReport, val: Evaluat
     if test.by_group:
         blocks += [Heading("By group"), Words("The largest groups first; groups with few rows may be left out."), _group_table(test.by_group)]
     return blocks
+
+
+def _whole(value: float) -> float:
+    """A count beyond 1 as a whole number; shares and means as they are."""
+    return int(value) if value > 1 and float(value).is_integer() else value
 
 
 def _skill(test: EvaluationReport) -> Callout:
@@ -248,6 +253,8 @@ def undecided(declaration: Declaration, prepared: Prepared) -> tuple[str, ...]:
         "Whether the labels are right. The test labels share any systematic error of the train labels.",
         "Whether the test rows are drawn from the population that the model will serve.",
     ]
+    if spec.text:
+        found[1:4] = ["Whether documents quote or repeat one another: texts that differ in a single character count as different."]
     if spec.time is None:
         found.append("Whether the model holds up later: no time is declared, so the test rows may be as old as the train rows.")
     elif split not in ("time", "group_time"):
@@ -287,7 +294,7 @@ def reading(history: History, train: TrainReport, preflight: PreflightReport) ->
 def curve_blocks(declaration: Declaration, history: History, train: TrainReport, preflight: PreflightReport) -> list[Block]:
     """The reading in words, the curves, the kept step in figures, and what went wrong on the way."""
     found = reading(history, train, preflight)
-    metric = declaration.metric
+    metric = declaration.metric if declaration.metric != "loss" else "accuracy"  # the loss has a picture of its own
     pictures = [
         plots.learning_curve(history, "loss", train.best_step, "loss"),
         plots.learning_curve(history, metric, train.best_step, "metric"),

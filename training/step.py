@@ -228,12 +228,24 @@ class Step:
             position += parameter.numel()
 
     def _shard(self, window: Window, number: int, begin: int, end: int) -> None:
+        if self.layout.sharded:
+            self._keep_pace(window, end - begin)
         keys.seed_window(self.train.seed, window.epoch, window.step, number, self.parallel.device)
         before = len(self.trace.losses)
         for first, last in spans(end - begin, self.train.micro_batch_size or max(1, end - begin)):
             with self.layout.exchanging(last == end - begin):
                 self._backward(window, begin + first, begin + last, last == end - begin)
         self.trace.shard_losses.append(torch.stack([window.weight_sum * 0, *self.trace.losses[before:]]).sum())
+
+    def _keep_pace(self, window: Window, rows: int) -> None:
+        """Passes that add nothing, where another rank's share makes one micro-batch more: of a sharded model every pass is collective."""
+        size = self.train.micro_batch_size or len(window.rows)
+        most = -(-len(window.rows) // self.parallel.world_size)
+        for _ in range(len(spans(most, size)) - len(spans(rows, size))):
+            with self.layout.exchanging(False):
+                with self.layout.autocast():
+                    scores = self.layout.call({name: tensor[:1] for name, tensor in window.batch.items()})
+                (self.loss.per_row(scores.float(), window.label[:1]) * 0).sum().backward()
 
     def _backward(self, window: Window, begin: int, end: int, last: bool) -> None:
         batch = {name: tensor[begin:end] for name, tensor in window.batch.items()}

@@ -35,6 +35,7 @@ def test_the_gradient_of_uneven_token_counts_is_that_of_one_big_batch(worlds: di
 
 @pytest.mark.req("T9")
 def test_the_loss_per_token_does_not_depend_on_the_ranks(worlds: dict[int, list[dict[str, Any]]]) -> None:
+    """Nor on how parameters lie over them, also where one rank's share makes a micro-batch more than the other's."""
     one = worlds[1][0]
     for rank in worlds[2]:
         assert rank["steps"] == one["steps"] and rank["metric"] == pytest.approx(one["metric"], rel=1e-5)

@@ -56,7 +56,7 @@ def gradient_error(parallel: Parallel, spec: RunSpec, batch_size: int, micro_bat
     for number in range(reader.sampler.steps_per_epoch):
         window = reader.read(number)
         step.gradients(window)
-        gate = step.gate(window, step.clip(), stop=False)
+        gate = step.gate(window, step.clip())
         whole = copy.deepcopy(model)
         whole.zero_grad()
         label = tensors["label"][window.rows].long()

@@ -83,7 +83,8 @@ def test_the_report_of_a_language_model_answers_all_its_questions(inputs: Report
     for section, words in {
         "metrics": ("perplexity", "bits per character", "5-gram", "The test documents", "unigram"),
         "split": ("Mean characters", "Groups", "First"),
-        "curves": ("Train", "Validation"),
+        "curves": ("Train", "Validation", "accuracy"),
+        "checks": ("quote or repeat one another",),
         "predictions": ("Hardest and easiest documents", "Texts that the model made up", "seed 0"),
         "preflight": ("causality", "segments", "independence", "ln V"),
         "statistics": ("Vocabulary", "longest document", "space"),

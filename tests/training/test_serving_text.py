@@ -116,7 +116,7 @@ def test_rows_keep_their_index_and_do_not_depend_on_their_company(served: Served
         (pd.DataFrame([["a", "b"]], columns=["text", "text"]), {}, "column given twice: 'text'"),
         (pd.DataFrame({"text": ["a", None, 3.0]}), {}, r"something else in 2 rows \(index 1, 2\)"),
         (pd.DataFrame({"text": ["\ud800"]}, dtype=object), {}, "something else in 1 rows"),
-        (pd.DataFrame({"text": ["a"]}), {"temprature": 1}, "unknown parameter 'temprature'"),
+        (pd.DataFrame({"text": ["a"]}), {"warmth": 1}, "unknown parameter 'warmth'"),
         (pd.DataFrame({"text": ["a"]}), {"temperature": -1.0}, "temperature: expected a number of at least 0, got -1.0"),
         (pd.DataFrame({"text": ["a"]}), {"top_k": 1.5}, "top_k: expected a whole number"),
         (pd.DataFrame({"text": ["a"]}), {"max_new_tokens": True}, "max_new_tokens: expected a whole number"),
