@@ -44,6 +44,7 @@ bench: $(VENV)/.runtime ## measure the training loop against loops written by ha
 	@$(BIN)/python -m benchmarks.throughput
 
 faults: $(VENV)/.dev ## kill, damage and fill up runs by the hundred (about an hour on 2 cores)
+	$(BIN)/python -m pytest -m long
 	$(BIN)/python -m tests.faults.corrupt --flips 1000 --truncations 1000
 	$(BIN)/python -m tests.faults.storage
 	$(BIN)/python -m tests.faults.kill --trials 200

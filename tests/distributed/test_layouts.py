@@ -62,6 +62,7 @@ def test_a_sharded_run_stopped_and_resumed_ends_bit_identical(tmp_path: Path) ->
 
 
 @pytest.mark.req("T1")
+@pytest.mark.long
 def test_a_sharded_state_is_cut_anew_for_another_number_of_ranks_where_that_is_allowed(tmp_path: Path) -> None:
     """In mode fast the run ends where one process ends; exact refuses, as its sums would round differently."""
     run = {"model": BLOCKS, "train": BASE | {"parallel": "fsdp", "mode": "fast"}}

@@ -17,6 +17,8 @@ from tests.training.runs import make_run
 
 STRIDE = 40
 
+pytestmark = pytest.mark.long  # every operation of a save is tried
+
 
 @pytest.fixture(scope="module")
 def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | str]:
