@@ -37,6 +37,7 @@ def saves(parallel: Parallel, folder: str) -> dict[str, Any]:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     parallel.barrier()
     left = sorted(path.name for path in Path(folder).iterdir())
+    parallel.barrier()  # all have looked before the next save begins
     checkpoints.save_sharded(20, 0, {"step": 20}, shard(20, parallel.rank), parallel)
     newest = parallel.on_main(checkpoints.newest)
     return {"refused": refused, "left": left, "newest": newest, "told": told, **loaded(checkpoints, newest, parallel.rank)}
