@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from schemas.combinations import check_labels, check_loss
 from schemas.data_config import Column, ColumnConfig, CsvConfig, DataConfig, Kind, Role, TaskConfig
+from schemas.group_config import GroupByConfig
 from schemas.label_config import LabelConfig
 from schemas.model_config import CausalTransformerModel, CnnModel, CustomModel, FtTransformerModel, LinearModel, LossConfig, MlpModel, Model, ResMlpModel
 from schemas.optimizer_config import AdamConfig, AdamWConfig, ModuleRule, Optimizer, SgdConfig
@@ -77,6 +78,7 @@ __all__ = [
     "ExponentialSchedule",
     "Fractions",
     "FtTransformerModel",
+    "GroupByConfig",
     "GroupSplit",
     "GroupTimeSplit",
     "Kind",
@@ -289,10 +291,15 @@ class Declaration(Section):
             if len(self.data.named(role)) > 1:
                 raise ValueError(f"data.columns declares several columns with role {role}: {list(self.data.named(role))}; keep one")
         kind = self.split.kind
-        needs: list[tuple[Role, bool]] = [("group", kind in GROUPED), ("time", kind in ("time", "group_time")), ("split", kind == "predefined")]
+        needs: list[tuple[Role, bool]] = [
+            ("group", kind in GROUPED and self.data.group_by is None),
+            ("time", kind in ("time", "group_time")),
+            ("split", kind == "predefined"),
+        ]
         for needed, applies in needs:
             if applies and not self.data.named(needed):
-                raise ValueError(f"split.kind {kind!r} needs a column with role {needed} in data.columns")
+                derived = ", or groups derived by data.group_by" if needed == "group" else ""
+                raise ValueError(f"split.kind {kind!r} needs a column with role {needed} in data.columns{derived}")
         return self
 
     @model_validator(mode="after")

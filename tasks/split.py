@@ -32,6 +32,8 @@ def split_rows(validated: ValidatedTable, declaration: Declaration) -> Any:
         "task": declaration.task,
         "checks": declaration.checks,
         "ledger": str(ledger_path(declaration)),
+        "group_by": [declaration.data.group_by.model_dump(mode="json"), declaration.data.derive] if declaration.data.group_by else None,
+        "group_columns": validated.group_columns.sha256 if validated.group_columns else None,
     }
 
     def make(folder: Path) -> SplitTables:

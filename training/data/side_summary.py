@@ -43,7 +43,7 @@ def refuse_unusable(connection: duckdb.DuckDBPyConnection, table: str, sides: st
     empty = [s for s in SPLITS if not counts.get(s)]
     if empty:
         reasons = "".join(f", {n} left out ({r})" for r, n in sorted(counts.items()) if r not in SPLITS)
-        groups = f"; {row(connection, f'select count(distinct __group) from {table}')[0]} groups" if spec.group else ""
+        groups = f"; {row(connection, f'select count(distinct __group) from {table}')[0]} groups" if spec.grouped else ""
         shown = ", ".join(f"{s} {counts.get(s, 0)}" for s in SPLITS)
         raise SplitError(
             f"split {declaration.split.kind}: expected rows on every side, got {shown}{reasons}{groups}: {' and '.join(empty)} would be empty; {remedy}"
@@ -61,7 +61,7 @@ def summarize(connection: duckdb.DuckDBPyConnection, table: str, sides: str, spe
         relation = _of_side(table, sides, side)
         count, groups, first, last = row(connection, f"select count(*), count(distinct __group), min(__time), max(__time) from {relation}")
         found[side] = {"rows": count, "share": round(count / kept, 6)}
-        if spec.group:
+        if spec.grouped:
             found[side]["groups"] = groups
         if spec.time:
             found[side] |= {"time_min": time_text(first, spec), "time_max": time_text(last, spec)}

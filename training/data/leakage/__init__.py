@@ -8,8 +8,10 @@ from schemas.config import Declaration
 from schemas.digest import verify
 from schemas.records import CheckReport, SplitTables, ValidatedTable
 from training.data.engine import connect
+from training.data.leakage.conflicts import label_conflict_results
 from training.data.leakage.duplicates import duplicate_results
 from training.data.leakage.overlap import overlap_results
+from training.data.leakage.sides import sides_of
 from training.data.leakage.sizes import size_results
 from training.data.leakage.verdict import require_passed
 
@@ -28,4 +30,5 @@ def check_leakage(split: SplitTables, validated: ValidatedTable, declaration: De
     """What gives the test score away without any key in common: equal rows; and sides too small to say anything."""
     with closing(connect()) as connection:
         results = [*size_results(split, declaration), *duplicate_results(connection, split, validated, declaration)]
+        results += label_conflict_results(sides_of(connection, split, validated.spec, declaration), split.plan.get("groups"))
     return CheckReport(results=tuple(results))

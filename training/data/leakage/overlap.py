@@ -59,7 +59,7 @@ def judge_ids(found: Straddle, repeated: int, validated: ValidatedTable) -> Chec
 
 def judge_groups(found: Straddle, validated: ValidatedTable, declaration: Declaration) -> CheckResult:
     """Fail when a declared group stands on two sides, whatever the strategy."""
-    name = " + ".join(validated.spec.group)
+    name = " + ".join((*validated.spec.group, *validated.spec.group_by))
     sides = found.examples[0][1] if found.examples else ""
     first = first_few([k for k, _ in found.examples], found.keys)
     remedy = (
@@ -150,7 +150,7 @@ def overlap_results(connection: duckdb.DuckDBPyConnection, split: SplitTables, v
     spec = validated.spec
     results = [judge_rows(*find_missing_rows(connection, split, validated), split)]
     results.append(judge_ids(find_straddling(connection, split, "__id"), repeated_ids(connection, split), validated))
-    if spec.group:
+    if spec.grouped:
         results.append(judge_groups(find_straddling(connection, split, "__group"), validated, declaration))
     if spec.time is not None and _ordered_in_time(declaration, validated):
         embargo = declaration.split.embargo if isinstance(declaration.split, TimeSplit | GroupTimeSplit) else 0.0
