@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from schemas.combinations import check_labels, check_loss
+from schemas.cv_config import CvConfig, FoldKind, fold_kind, fold_problem
 from schemas.data_config import Column, ColumnConfig, CsvConfig, DataConfig, Kind, Role, TaskConfig
 from schemas.group_config import GroupByConfig
 from schemas.label_config import LabelConfig
@@ -72,10 +73,12 @@ __all__ = [
     "CosineSchedule",
     "CsvConfig",
     "CustomModel",
+    "CvConfig",
     "DataConfig",
     "Declaration",
     "EvaluateConfig",
     "ExponentialSchedule",
+    "FoldKind",
     "Fractions",
     "FtTransformerModel",
     "GroupByConfig",
@@ -240,6 +243,7 @@ class Declaration(Section):
     data: DataConfig
     task: TaskConfig
     split: Split
+    cv: CvConfig = CvConfig()
     checks: ChecksConfig = ChecksConfig()
     normalize: NormalizeConfig = NormalizeConfig()
     tokens: TokensConfig | None = Field(None, description="Of a language model alone; null for every other task.")
@@ -271,6 +275,16 @@ class Declaration(Section):
         return METRICS[self.task.kind] | {f"{name}/{metric}": greater for name, label in each for metric, greater in METRICS[label.kind].items()}
 
     @property
+    def fold_kind(self) -> FoldKind:
+        """How folds are made, with `auto` resolved."""
+        return fold_kind(self.cv, self.split.kind, self.grouped)
+
+    @property
+    def grouped(self) -> bool:
+        """Whether rows belong to groups, declared or derived."""
+        return bool(self.data.named("group")) or self.data.group_by is not None
+
+    @property
     def loss_kind(self) -> str:
         """The loss with `auto` resolved."""
         return TASK_LOSSES[self.task.kind][0] if self.loss.kind == "auto" else self.loss.kind
@@ -300,6 +314,10 @@ class Declaration(Section):
             if applies and not self.data.named(needed):
                 derived = ", or groups derived by data.group_by" if needed == "group" else ""
                 raise ValueError(f"split.kind {kind!r} needs a column with role {needed} in data.columns{derived}")
+        one_label = not self.task.has_several and self.task.kind != "causal_lm"
+        problem = fold_problem(self.cv, kind, self.grouped, bool(self.data.named("time")), one_label)
+        if problem is not None:
+            raise ValueError(problem)
         return self
 
     @model_validator(mode="after")

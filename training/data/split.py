@@ -125,8 +125,8 @@ def hash_side_sql(key: str, seed: int, fractions: Fractions) -> str:
     return f"case when {digits} < {literal(train)} then 'train' when {digits} < {literal(val)} then 'val' else 'test' end"
 
 
-def hash_sql(key: str, seed: int) -> str:
-    """SQL for the eight hexadecimal digits of a key; every engine computes them alike."""
+def hash_sql(key: str, seed: int | str) -> str:
+    """SQL for the eight hexadecimal digits of a key under a seed, or a salt; every engine computes them alike."""
     return f"substr(md5(concat({literal(f'{seed}:')}, {key})), 1, 8)"
 
 
@@ -249,7 +249,7 @@ def _stratified(connection: duckdb.DuckDBPyConnection, spec: TableSpec, declarat
     edges = (book.frozen.get("bin_edges") or bin_edges(connection, ROWS, spec.label, way.bins)) if regression else None
     key = _key(way)
     count_units(connection, ROWS, key, stratum_sql(spec.label, edges), book.assigned)
-    allot(connection, way.fractions, hash_sql("unit", way.seed))
+    allot(connection, way.fractions.model_dump(), hash_sql("unit", way.seed))
     plan = {"key": _key_name(_key(way), spec), "seed": way.seed, "fractions": way.fractions.model_dump(), **({"bin_edges": edges} if edges else {})}
     frozen = {"bin_edges": edges} if edges and not book.frozen else {}
     # a row may belong to a group that has no other rows now, and was decided before
