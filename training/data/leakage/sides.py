@@ -56,4 +56,3 @@ def sides_of(connection: duckdb.DuckDBPyConnection, split: SplitTables, spec: Ta
     """The sides as the split wrote them: file names decide, not the plan."""
     relations = {side: parquet(split.side(side)) for side in SPLITS}
     return Sides(connection, relations, {side: split.side(side).rows for side in SPLITS}, spec, declaration)
-
