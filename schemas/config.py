@@ -137,6 +137,12 @@ class ChecksConfig(Section):
 
     max_duplicate_share: float = Field(0.0, ge=0, le=1, description="Share of val or test rows whose features equal a train row's, above which the run stops.")
     min_rows: int = Field(1, ge=1, description="Fewest rows that each side must have.")
+    stratify_tolerance: float = Field(
+        0.02,
+        ge=0,
+        le=1,
+        description="Of a stratified split: how far a class's share (of a regression: the mean, in standard deviations) may lie from that of all rows.",
+    )
     constant_features: Literal["fail", "drop"] = Field("fail", description="A feature that is constant or all-null in train: stop, or drop it and say so.")
     allow: tuple[Allowance, ...] = ()
 

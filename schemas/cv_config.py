@@ -40,7 +40,10 @@ class CvConfig(Section):
     embargo: Duration | None = Field(
         None, description="Gap in time units: before the test block (walk_forward), after it (purged). Default: the split's embargo, else 0."
     )
-    horizon: Duration = Field(0.0, description="How far a label looks ahead, e.g. 24h: rows whose label overlaps the test block are not trained on.")
+    horizon: Duration = Field(
+        0.0,
+        description="How far a label looks ahead, e.g. 24h (a column of role label_time says it row by row): rows whose label overlaps the test block are not trained on.",
+    )
     window: Duration | None = Field(None, description="Walk-forward: train on the last so much time only; null: on all that was before.")
     bins: int = Field(10, ge=2, le=100, description="Quantile bins of a regression label in stratified folds.")
     concurrency: int = Field(1, ge=1, le=64, description="How many folds train at once; each has train.ranks processes.")

@@ -49,8 +49,23 @@ class TensorStats(Record):
     std: tuple[float, ...]
 
 
-class LabelStats(Record):
-    """One of several labels; fields as in `Statistics`, over the rows whose label is known.
+class LabelFit(Record):
+    """What is fitted on one label: of classes their values in order, of a regression `(y - target_center) / target_scale`.
+
+    `class_counts`: train rows of each class; `class_weights`: their weights in the loss; `label_mean`, `label_std`: of train.
+    """
+
+    classes: tuple[bool | int | float | str, ...] = ()
+    class_counts: tuple[int, ...] = ()
+    class_weights: tuple[float, ...] = ()
+    label_mean: float = 0.0
+    label_std: float = 1.0
+    target_center: float = 0.0
+    target_scale: float = 1.0
+
+
+class LabelStats(LabelFit):
+    """One of several labels, over the rows whose label is known.
 
     `known`: those rows. `share`: their weight (sample weight times class weight) as a share of all rows' sample weight.
     """
@@ -59,13 +74,6 @@ class LabelStats(Record):
     kind: LabelKind
     known: int
     share: float
-    classes: tuple[bool | int | float | str, ...] = ()
-    class_counts: tuple[int, ...] = ()
-    class_weights: tuple[float, ...] = ()
-    label_mean: float = 0.0
-    label_std: float = 1.0
-    target_center: float = 0.0
-    target_scale: float = 1.0
 
 
 class TokenStats(Record):
@@ -94,10 +102,11 @@ class TokenStats(Record):
         return 4 + len(self.values)
 
 
-class Statistics(Record):
+class Statistics(LabelFit):
     """Everything fitted on train, and nothing else is. `digest_of(statistics)` identifies it.
 
-    `labels`: where there are several, each one's statistics; the fields of a single label are then empty.
+    The fields of `LabelFit` are those of a single label; `labels`: where there are several, each one's statistics, and
+    those fields are empty.
     """
 
     train_sha256: str
@@ -107,13 +116,6 @@ class Statistics(Record):
     tensor: tuple[TensorStats, ...]
     dropped: dict[str, str] = {}
     clip: float | None = None
-    classes: tuple[bool | int | float | str, ...] = ()
-    class_counts: tuple[int, ...] = ()
-    class_weights: tuple[float, ...] = ()
-    label_mean: float = 0.0
-    label_std: float = 1.0
-    target_center: float = 0.0
-    target_scale: float = 1.0
     labels: tuple[LabelStats, ...] = ()
     tokens: TokenStats | None = None
 

@@ -20,14 +20,13 @@ from torch import Tensor, nn
 
 from schemas.config import Declaration
 from schemas.digest import verify, write_atomic
-from schemas.errors import IntegrityError
 from schemas.load import declare
 from schemas.records import ExportedModel, FileRef, NumericStats, RunSpec, Statistics, TestTable, TrainTable, ValTable
 from training import raw_columns, serving
 from training.data.apply import clip_bounds, quantile_points, rounded_columns
 from training.export_text import export_text
 from training.metrics import predict
-from training.program import PARITY, PARITY_ROWS, describe_run, save_program
+from training.program import PARITY_ROWS, describe_run, require_parity, save_program
 from training.reference import blank_batch, precision, reference_network, reference_scores
 from training.targets import Target, Targets, targets_of
 
@@ -235,18 +234,12 @@ def parity(
     expected = predict(declaration, run.statistics, reference_scores(network, run.arrays.side(table.side), len(stored)))[places]
     # target_scale is 1 for classes
     unit = np.array([t.statistics.target_scale for t in targets_of(declaration, run.statistics) for _ in range(t.width)] or [run.statistics.target_scale])
-    worst = 0.0
-    for rows in sorted({1, min(3, len(frame)), len(frame)}):
+
+    def difference(rows: int) -> np.ndarray:
         found = serving.run(program, serving.inputs(spec, frame.iloc[:rows], derive))
-        difference = (np.abs(found - expected[:rows]) / unit).reshape(rows, -1).max(axis=1)
-        if not (difference < PARITY).all():
-            at = int(np.argmax(np.where(np.isnan(difference), np.inf, difference)))
-            raise IntegrityError(
-                f"the exported program differs from the network by {difference[at]:.3g} in row {frame['__id'].iloc[at]!r} ({table.side}, batch of {rows}), "
-                f"expected less than {PARITY:g}; the model must treat rows alike for every batch size, in eval mode, and keep no state"
-            )
-        worst = max(worst, float(difference.max()))
-    return worst
+        return np.asarray((np.abs(found - expected[:rows]) / unit).reshape(rows, -1).max(axis=1))
+
+    return require_parity(difference, frame["__id"], table.side, " in row", "rows alike for every batch size")
 
 
 def _first_rows(path: Path) -> pd.DataFrame:

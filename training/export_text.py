@@ -23,7 +23,7 @@ from schemas.records import ExportedModel, FileRef, RunSpec, TestTable, TokenSta
 from training import raw_columns, serving
 from training.data import serving_text
 from training.data.batches import arrow_batches
-from training.program import PARITY, PARITY_ROWS, describe_run, save_program
+from training.program import PARITY_ROWS, describe_run, require_parity, save_program
 from training.reference import reference_network
 from training.token_scoring import score_documents
 
@@ -100,15 +100,10 @@ def parity(run: RunSpec, network: nn.Module, program: serving.Program, spec: dic
     scored = score_documents(network, run.arrays.side(table.side), PARITY_ROWS)
     expected = scored.predictions[:, 0] / scored.targets[:, 0]
     frame = next(arrow_batches(table.file.file, PARITY_ROWS, ["__id", spec["text"]["name"]])).to_pandas()
-    worst, logits = 0.0, serving.logits_of(program)
-    for rows in sorted({1, min(3, len(frame)), len(frame)}):
+    logits = serving.logits_of(program)
+
+    def difference(rows: int) -> np.ndarray:
         found = serving_text.predict(spec["text"], logits, frame.iloc[:rows])
-        difference = np.abs(found["loss"].to_numpy() - expected[:rows])
-        if not (difference < PARITY).all():
-            at = int(np.argmax(np.where(np.isnan(difference), np.inf, difference)))
-            raise IntegrityError(
-                f"the exported program differs from the network by {difference[at]:.3g} nats per token in document {frame['__id'].iloc[at]!r} ({table.side}, batch of "
-                f"{rows}), expected less than {PARITY:g}; the model must treat sequences alike for every batch and length, in eval mode, and keep no state"
-            )
-        worst = max(worst, float(difference.max()))
-    return worst
+        return np.asarray(np.abs(found["loss"].to_numpy() - expected[:rows]))
+
+    return require_parity(difference, frame["__id"], table.side, " nats per token in document", "sequences alike for every batch and length")

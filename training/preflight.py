@@ -28,7 +28,7 @@ from training.models.build import build_model
 from training.models.shape import NULL, UNKNOWN, ModelShape, model_shape
 from training.overfit import ROWS, overfit, without_dropout
 from training.preflight_optimizer import check_optimizer
-from training.preflight_verdict import SAME, failed, largest_difference, line, passed, summed_up
+from training.preflight_verdict import SAME, failed, judged_loss, largest_difference, line, passed, summed_up
 from training.probe import Probe, first_rows, spread_rows
 from training.targets import targets_of
 
@@ -36,7 +36,6 @@ SAMPLE_ROWS = 512  # for the initial loss
 COMPANY_ROWS = 16  # for what rows do to each other
 GRADIENT_STEPS = 3  # a layer behind one that starts at zero gets its gradient from the second step on
 EXTREME = 10.0  # standard deviations, where the declaration sets no clip
-LOSS_WARN, LOSS_FAIL = 1.25, 2.0  # initial loss as a multiple of theory
 
 
 @dataclass(frozen=True)
@@ -294,19 +293,10 @@ def check_initial_loss(subject: Subject) -> tuple[CheckResult, float, float]:
         found = float(loss(scored(subject.network, subject.sample.inputs), label))
         prior = float(loss(torch.tensor(subject.shape.prior).expand(len(label), -1), label))
         zero = float(loss(torch.zeros(len(label), subject.shape.outputs), label))
-    low, high = min(prior, zero), max(prior, zero)
-    figures: dict[str, float | int | str | None] = {"initial_loss": found, "base_rate": prior, "zero_scores": zero}
-    known = f"{found:.4g}; theory: {prior:.4g} for the base rate, {zero:.4g} for scores of 0"
-    if low / LOSS_WARN <= found <= high * LOSS_WARN + 1e-6:
-        return CheckResult(name="initial_loss", verdict="pass", summary=f"The initial loss is {known}.", figures=figures), found, prior
-    cause = "scores start too large, or sit on a wrong level" if found > high else "the network knows the labels before training"
-    remedy = (
-        "give the last layer small weights, and the base rate (shape.prior) as bias; return raw scores"
-        if found > high
-        else "look for the label among the features"
-    )
-    verdict = "fail" if found > high * LOSS_FAIL or found < low / LOSS_FAIL else "warn"
-    return CheckResult(name="initial_loss", verdict=verdict, summary=f"The initial loss is {known}: {cause}.", figures=figures, remedy=remedy), found, prior
+    theory = f"{prior:.4g} for the base rate, {zero:.4g} for scores of 0"
+    high = ("scores start too large, or sit on a wrong level", "give the last layer small weights, and the base rate (shape.prior) as bias; return raw scores")
+    low = ("the network knows the labels before training", "look for the label among the features")
+    return judged_loss(found, theory, {"base_rate": prior, "zero_scores": zero}, high, low), found, prior
 
 
 # ---------------------------------------------------------------------------------------- in company

@@ -26,8 +26,8 @@ from training.data.shards import load_arrays
 from training.losses import make_loss
 from training.models.shape import model_shape
 from training.overfit_tokens import overfit_tokens
-from training.preflight import LOSS_FAIL, LOSS_WARN, Subject, check_batch_statistics, check_gradients, check_repeatable, scored
-from training.preflight_verdict import SAME, failed, largest_difference, line, passed, summed_up
+from training.preflight import Subject, check_batch_statistics, check_gradients, check_repeatable, scored
+from training.preflight_verdict import SAME, failed, judged_loss, largest_difference, line, passed, summed_up
 from training.probe import first_rows
 
 SAMPLE_ROWS = 16
@@ -127,19 +127,10 @@ def check_initial_loss(subject: Subject) -> tuple[CheckResult, float]:
     counts = torch.bincount(label[label != NO_TARGET].flatten()).double()
     shares = float(torch.distributions.Categorical(counts).entropy())
     uniform = math.log(subject.shape.outputs)
-    figures: dict[str, float | int | str | None] = {"initial_loss": found, "uniform": uniform, "token_shares": shares}
-    known = f"{found:.4g}; theory: ln V = {uniform:.4g} where all tokens are alike, {shares:.4g} for their shares"
-    low, high = min(shares, uniform), max(shares, uniform)
-    if low / LOSS_WARN <= found <= high * LOSS_WARN:
-        return CheckResult(name="initial_loss", verdict="pass", summary=f"The initial loss is {known}.", figures=figures), found
-    cause = "logits start too large" if found > high else "the network knows the targets before training"
-    remedy = (
-        "give embedding and last layer small weights, and return raw logits"
-        if found > high
-        else "look for the target among the inputs: a shift by one that is missing"
-    )
-    verdict = "fail" if found > high * LOSS_FAIL or found < low / LOSS_FAIL else "warn"
-    return CheckResult(name="initial_loss", verdict=verdict, summary=f"The initial loss is {known}: {cause}.", figures=figures, remedy=remedy), found
+    theory = f"ln V = {uniform:.4g} where all tokens are alike, {shares:.4g} for their shares"
+    high = ("logits start too large", "give embedding and last layer small weights, and return raw logits")
+    low = ("the network knows the targets before training", "look for the target among the inputs: a shift by one that is missing")
+    return judged_loss(found, theory, {"uniform": uniform, "token_shares": shares}, high, low), found
 
 
 # ------------------------------------------------------------------------------------- who sees whom

@@ -6,9 +6,11 @@ import time
 
 from torch import Tensor, nn
 
-from schemas.records import CheckReport, CheckResult, PreflightReport
+from schemas.records import CheckReport, CheckResult, PreflightReport, Verdict
 from training.models.build import count_parameters
 
+LOSS_WARN, LOSS_FAIL = 1.25, 2.0  # initial loss as a multiple of theory
+LOSS_SLACK = 1e-6  # for a theory of 0
 SAME = 1e-4  # largest difference that counts as rounding, relative to the scores
 
 
@@ -30,6 +32,26 @@ def failed(name: str, summary: str, remedy: str, **figures: float | int | str | 
 def largest_difference(a: Tensor, b: Tensor) -> float:
     """Largest difference of scores, relative to their size."""
     return float((a - b).abs().max() / (1 + b.abs().max()))
+
+
+def judged_loss(found: float, theory: str, bounds: dict[str, float], high: tuple[str, str], low: tuple[str, str]) -> CheckResult:
+    """Whether the loss before training lies between its theoretical values, or near them.
+
+    Args:
+        found: the loss.
+        theory: its theoretical values in words.
+        bounds: the same by name.
+        high: cause and remedy where it is above them.
+        low: cause and remedy where it is below.
+    """
+    least, most = min(bounds.values()), max(bounds.values())
+    known = f"The initial loss is {found:.4g}; theory: {theory}"
+    if least / LOSS_WARN <= found <= most * LOSS_WARN + LOSS_SLACK:
+        return passed("initial_loss", f"{known}.", initial_loss=found, **bounds)
+    cause, remedy = high if found > most else low
+    verdict: Verdict = "fail" if found > most * LOSS_FAIL or found < least / LOSS_FAIL else "warn"
+    figures: dict[str, float | int | str | None] = {"initial_loss": found, **bounds}
+    return CheckResult(name="initial_loss", verdict=verdict, summary=f"{known}: {cause}.", figures=figures, remedy=remedy)
 
 
 def summed_up(

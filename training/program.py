@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from schemas.config import Declaration
 from schemas.digest import file_ref
+from schemas.errors import IntegrityError
 from schemas.records import FileRef, RunSpec, digest_of
 from training import serving
 from training.provenance import library_versions
@@ -38,6 +42,32 @@ def save_program(program: nn.Module, batch: dict[str, Tensor], path: Path, free_
     exported._example_inputs = None
     torch.export.save(exported, path)
     return file_ref(path)
+
+
+def require_parity(difference: Callable[[int], np.ndarray], ids: pd.Series, side: str, where: str, alike: str) -> float:
+    """The largest difference between the exported program and the network, over batches of 1, 3 and all rows.
+
+    Args:
+        difference: of the first so many rows, [rows].
+        ids: of the rows.
+        side: their side.
+        where: unit of the difference and what a row is, for the error.
+        alike: what a model must treat alike, for the error.
+
+    Raises:
+        IntegrityError: the difference reaches `PARITY` or is not a number, naming where.
+    """
+    worst = 0.0
+    for rows in sorted({1, min(3, len(ids)), len(ids)}):
+        found = difference(rows)
+        if not (found < PARITY).all():
+            at = int(np.argmax(np.where(np.isnan(found), np.inf, found)))
+            raise IntegrityError(
+                f"the exported program differs from the network by {found[at]:.3g}{where} {ids.iloc[at]!r} ({side}, batch of {rows}), "
+                f"expected less than {PARITY:g}; the model must treat {alike}, in eval mode, and keep no state"
+            )
+        worst = max(worst, float(found.max()))
+    return worst
 
 
 def describe_run(run: RunSpec, declaration: Declaration, program: FileRef) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """All that a resumed run needs, taken from the live objects and put back into them.
 
-model.pt  optimizer.pt      where every rank has the whole model
-shard-00000.pt …            where it is sharded: each rank's slices of both
-trainer.pt                  position, schedule, loss scaler, random streams of every rank
+- `model.pt`, `optimizer.pt`: where every rank has the whole model.
+- `shard-00000-of-00002.pt` and so on: where it is sharded, each rank's slices of both.
+- `trainer.pt`: position, schedule, loss scaler, random streams of every rank.
 """
 
 from __future__ import annotations

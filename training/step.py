@@ -27,11 +27,10 @@ from schemas.errors import TrainingError, first_few
 from training import keys
 from training.augment import Augment
 from training.batches import Window
-from training.layout import Layout, local, running_buffers
+from training.layout import HALF, Layout, local, running_buffers
 from training.losses import Loss
 from training.sampling import spans
 
-HALF = (torch.bfloat16, torch.float16)
 SMALLEST_SCALE = 1.0  # of fp16: below it a gradient that overflows is no matter of scale
 
 
@@ -187,12 +186,12 @@ class Step:
         self.scaler.update()
         self._boundary = []
 
-    # -------------------------------------------------------------------------------- gradients
-
     def undo(self) -> None:
         """Put running statistics back to the last boundary: a forward pass changes them, long before the step is decided on."""
         for buffer, value in zip(self._running, self._boundary, strict=False):
             buffer.copy_(value)
+
+    # -------------------------------------------------------------------------------- gradients
 
     def _accumulate(self, window: Window) -> None:
         self._boundary = [buffer.clone() for buffer in self._running]
@@ -253,7 +252,7 @@ class Step:
             batch = self.augment(batch)
         with self.layout.autocast():
             scores = self.layout.call(batch)
-        scores = scores.float() if scores.dtype in HALF else scores
+        scores = scores.float() if scores.dtype in HALF.values() else scores
         row_losses = self.loss.per_row(scores, window.label[begin:end])
         loss = (row_losses * window.coefficient[begin:end]).sum()  # float64, as the coefficients are
         self.trace.losses.append(loss.detach())

@@ -74,7 +74,7 @@ def make_fold(validated: ValidatedTable, pool: SplitTables, declaration: Declara
     name = f"fold {number + 1} of {declaration.cv.folds} ({kind})"
     with ExitStack() as stack:
         connection = stack.enter_context(closing(connect()))
-        _load(connection, pool, declaration)
+        _load(connection, pool, spec, declaration)
         _require_enough(connection, spec, declaration)
         way = fold_way(declaration, spec)
         frozen = kind in (*STRATIFIED, *BY_TIME)
@@ -111,6 +111,12 @@ def embargo_of(declaration: Declaration) -> float:
     return declaration.split.embargo if isinstance(declaration.split, TimeSplit) else 0.0
 
 
+def label_end_sql(spec: TableSpec, declaration: Declaration) -> str:
+    """SQL for the moment at which a row's label is known: that of the role label_time, or of the row; with the declared horizon added."""
+    known = "coalesce(__label_time, __time)" if spec.label_time else "__time"
+    return f"({known} + {literal(declaration.cv.horizon)})"
+
+
 def fold_way(declaration: Declaration, spec: TableSpec) -> dict[str, Any]:
     """What must stay the same for frozen folds to hold."""
     cv = declaration.cv.model_dump(mode="json", exclude={"concurrency"}) | {"kind": declaration.fold_kind, "embargo": embargo_of(declaration)}
@@ -137,10 +143,10 @@ def fold_sql(key: str, seed: int, folds: int) -> str:
     return f"case {whens} else {folds - 1} end"
 
 
-def _load(connection: duckdb.DuckDBPyConnection, pool: SplitTables, declaration: Declaration) -> None:
+def _load(connection: duckdb.DuckDBPyConnection, pool: SplitTables, spec: TableSpec, declaration: Declaration) -> None:
     """Make `ROWS` of all sides, with the declared side, `POOL` of train and validation, and the rows of several groups."""
     every = " union all ".join(f"select *, {literal(side)} as __declared from {parquet(pool.side(side))}" for side in SPLITS)
-    connection.execute(f"create view {ROWS} as select *, __time + {literal(declaration.cv.horizon)} as {END} from ({every})")
+    connection.execute(f"create view {ROWS} as select *, {label_end_sql(spec, declaration)} as {END} from ({every})")
     connection.execute(f"create view {POOL} as select * from {ROWS} where __declared <> 'test'")
     if pool.bridges is not None:
         known = f"(select __id from {POOL})"

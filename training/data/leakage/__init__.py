@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
+from typing import Any
 
 from schemas.config import Declaration
 from schemas.digest import verify
-from schemas.records import CheckReport, SplitTables, ValidatedTable
+from schemas.records import CheckReport, CheckResult, SplitTables, ValidatedTable
 from training.data.engine import connect
 from training.data.leakage.conflicts import label_conflict_results
 from training.data.leakage.duplicates import duplicate_results
-from training.data.leakage.overlap import overlap_results
-from training.data.leakage.sides import sides_of
+from training.data.leakage.overlap import find_missing_rows, judge_rows, overlap_results
+from training.data.leakage.sides import Sides, sides_of
 from training.data.leakage.sizes import size_results
-from training.data.leakage.verdict import require_passed
+from training.data.leakage.stratification import stratification_results
+from training.data.leakage.time_order import time_results
+from training.data.leakage.verdict import judged, require_passed
 
-__all__ = ["check_leakage", "check_overlap", "require_passed"]
+__all__ = ["check_leakage", "check_overlap", "hard_results", "leak_results", "require_passed"]
 
 
 def check_overlap(split: SplitTables, validated: ValidatedTable, declaration: Declaration) -> CheckReport:
@@ -23,12 +27,30 @@ def check_overlap(split: SplitTables, validated: ValidatedTable, declaration: De
     for table in (split.train, split.val, split.test, validated.table):
         verify(table.file)
     with closing(connect()) as connection:
-        return CheckReport(results=tuple(overlap_results(connection, split, validated, declaration)))
+        sides = sides_of(connection, split, validated.spec, declaration)
+        rows = judge_rows(*find_missing_rows(sides, split, validated), split)
+        return CheckReport(results=(judged(rows, declaration), *hard_results(sides)))
 
 
 def check_leakage(split: SplitTables, validated: ValidatedTable, declaration: Declaration) -> CheckReport:
-    """What gives the test score away without any key in common: equal rows; and sides too small to say anything."""
+    """What gives the test score away without any key in common; and sides too small to say anything."""
     with closing(connect()) as connection:
-        results = [*size_results(split, declaration), *duplicate_results(connection, split, validated, declaration)]
-        results += label_conflict_results(sides_of(connection, split, validated.spec, declaration), split.plan.get("groups"))
-    return CheckReport(results=tuple(results))
+        sides = sides_of(connection, split, validated.spec, declaration)
+        return CheckReport(results=tuple(leak_results(sides, split.plan.get("groups"))))
+
+
+def hard_results(sides: Sides) -> list[CheckResult]:
+    """What holds or does not, without statistics: ids, groups, their spellings, times, shares of a stratified label."""
+    found = [*overlap_results(sides), *time_results(sides), *stratification_results(sides)]
+    return [judged(result, sides.declaration) for result in found]
+
+
+def leak_results(sides: Sides, derived: Mapping[str, Any] | None = None) -> list[CheckResult]:
+    """What needs the rows' content.
+
+    Args:
+        sides: the rows.
+        derived: figures of the groups that `data.group_by` derived (`plan["groups"]` of the split).
+    """
+    found = [*size_results(sides), *duplicate_results(sides), *label_conflict_results(sides, derived)]
+    return [judged(result, sides.declaration) for result in found]

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from schemas.records import CheckResult
 from training.data.engine import ident, row, row_md5_sql, rows
 from training.data.leakage.sides import Sides
-from training.data.leakage.verdict import judged
 
 EVIDENCE_ROWS = 10
 COARSE_SHARE = 0.1  # of rows that repeat another one, from which equal features do not mean the same subject
@@ -97,8 +96,7 @@ def label_conflict_results(sides: Sides, derived: Mapping[str, Any] | None = Non
     """
     if sides.spec.text is not None or not sides.spec.features:
         return []
-    found = judge_label_conflicts(find_label_conflicts(sides), derived or {}, tuple(sides.spec.label_columns))
-    return [judged(found, sides.declaration)]
+    return [judge_label_conflicts(find_label_conflicts(sides), derived or {}, tuple(sides.spec.label_columns))]
 
 
 def _differ(sides: Sides, name: str, column: str, everything: str) -> str:

@@ -11,9 +11,9 @@ import duckdb
 from schemas.config import Declaration
 from schemas.cv_config import BY_TIME
 from schemas.errors import first_few
-from schemas.records import CheckReport, CheckResult, SplitTables
+from schemas.records import CheckReport, CheckResult, SplitTables, TableSpec
 from training.data.engine import connect, literal, parquet, row, rows
-from training.data.folds import embargo_of
+from training.data.folds import embargo_of, label_end_sql
 
 EVIDENCE_ROWS = 10
 ONCE = ("kfold", "stratified", "group", "stratified_group", "purged")
@@ -28,27 +28,27 @@ class Intervals(NamedTuple):
     examples: list[str]
 
 
-def check_intervals(fold: SplitTables, declaration: Declaration) -> CheckReport:
+def check_intervals(fold: SplitTables, spec: TableSpec, declaration: Declaration) -> CheckReport:
     """Of folds in time: no label interval of train overlaps the test block, none stands in the embargo, no timestamp on both sides."""
     if declaration.fold_kind not in BY_TIME:
         return CheckReport(results=())
     with closing(connect()) as connection:
-        return CheckReport(results=(judge_intervals(find_intervals(connection, fold, declaration), declaration),))
+        return CheckReport(results=(judge_intervals(find_intervals(connection, fold, spec, declaration), declaration),))
 
 
-def find_intervals(connection: duckdb.DuckDBPyConnection, fold: SplitTables, declaration: Declaration) -> Intervals:
+def find_intervals(connection: duckdb.DuckDBPyConnection, fold: SplitTables, spec: TableSpec, declaration: Declaration) -> Intervals:
     """Count them from the files alone: the test block reaches from its first time to the last moment one of its labels is known."""
-    gap, horizon = embargo_of(declaration), literal(declaration.cv.horizon)
-    first, last = row(connection, f"select min(__time), max(__time + {horizon}) from {parquet(fold.test)}")
+    gap, known = embargo_of(declaration), label_end_sql(spec, declaration)
+    first, last = row(connection, f"select min(__time), max({known}) from {parquet(fold.test)}")
     begin, end = literal(float(first)), literal(float(last))
     near = {
         "shared_times": f"__time in (select __time from {parquet(fold.test)})",
-        "overlapping": f"__time <= {end} and __time + {horizon} >= {begin}",
+        "overlapping": f"__time <= {end} and {known} >= {begin}",
         "embargoed": f"__time > {end} and __time <= {end} + {literal(gap)}"
         if declaration.fold_kind == "purged"
         else f"__time >= {begin} or __time + {literal(gap)} > {begin}",
     }
-    learnt = f"(select __id, __time from {parquet(fold.train)} union all select __id, __time from {parquet(fold.val)})"
+    learnt = f"(select * from {parquet(fold.train)} union all select * from {parquet(fold.val)})"
     counts = row(connection, f"select {', '.join(f'count(*) filter (where {c})' for c in near.values())} from {learnt}")
     found = rows(connection, f"select __id from {learnt} where {' or '.join(f'({c})' for c in near.values())} order by md5(__id) limit {EVIDENCE_ROWS}")
     shared, overlapping, embargoed = map(int, counts)
