@@ -25,13 +25,14 @@ class TimeFold(NamedTuple):
     val: float
 
 
-def nearest_cuts(times: np.ndarray, counts: np.ndarray, blocks: int) -> list[float]:
+def nearest_cuts(times: np.ndarray, counts: np.ndarray, blocks: int, least_first: int = 1) -> list[float]:
     """The times at which the second block and those after it begin, so that blocks have about as many rows each.
 
     Args:
         times: distinct, ascending [T].
         counts: rows at each time [T].
         blocks: how many; at least one time stands in each.
+        least_first: how many times stand in the first at least.
 
     >>> nearest_cuts(np.array([1.0, 2.0, 3.0, 9.0]), np.array([1, 1, 1, 3]), 3)
     [3.0, 9.0]
@@ -40,7 +41,7 @@ def nearest_cuts(times: np.ndarray, counts: np.ndarray, blocks: int) -> list[flo
     found: list[int] = []
     for number in range(1, blocks):
         target = counts.sum() * number / blocks
-        least, most = (found[-1] if found else 0) + 1, len(times) - (blocks - number)
+        least, most = (found[-1] + 1 if found else least_first), len(times) - (blocks - number)
         found.append(least + int(np.abs(before[least : most + 1] - target).argmin()))
     return [float(times[i]) for i in found]
 
@@ -59,11 +60,11 @@ def time_folds(connection: duckdb.DuckDBPyConnection, table: str, kind: str, fol
     Raises:
         SplitError: fewer times than blocks, or nothing is left to train on before or beside a block.
     """
-    blocks = folds if kind == "purged" else folds + 1
+    blocks, least_first = (folds, 1) if kind == "purged" else (folds + 1, 2)  # one time to train on, one to validate on
     times, counts = _times(connection, table)
-    if len(times) < blocks:
-        raise SplitError(f"cv.folds: {folds} folds of kind {kind!r} need at least {blocks} different times, got {len(times)}; lower cv.folds")
-    cuts = nearest_cuts(times, counts, blocks)
+    if len(times) < blocks - 1 + least_first:
+        raise SplitError(f"cv.folds: {folds} folds of kind {kind!r} need at least {blocks - 1 + least_first} different times, got {len(times)}; lower cv.folds")
+    cuts = nearest_cuts(times, counts, blocks, least_first)
     begins = [float(times[0]), *cuts] if kind == "purged" else cuts
     found = []
     for number, (begin, end) in enumerate(zip(begins, [*begins[1:], None], strict=True)):

@@ -266,9 +266,9 @@ def test_a_row_that_is_tested_twice_or_never_is_found(tmp_path: Path) -> None:
 PINNED = {"pin": {"g0": "train", "g1": "val", "g2": "test", "g3": "train"}}
 REFUSED: list[tuple[str, int, dict[str, Any], dict[str, Any], dict[str, list[Any]], str]] = [
     ("group", 5, PINNED, {}, {"who": [f"g{i % 4}" for i in range(200)]}, r"cv\.folds: expected at least 5 groups in train and validation, one for each fold, got 3; lower cv\.folds"),
-    ("walk_forward", 5, {"embargo": 0}, {}, {"at": [float(i % 7) for i in range(200)]}, r"cv\.folds: 5 folds of kind 'walk_forward' need at least 6 different times, got \d; lower"),
+    ("walk_forward", 5, {"embargo": 0}, {}, {"at": [float(i % 7) for i in range(200)]}, r"cv\.folds: 5 folds of kind 'walk_forward' need at least 7 different times, got \d; lower"),
     ("walk_forward", 3, {}, {"embargo": 80}, {}, r"fold 1 of 3 \(walk_forward\): expected at least two different times to train and validate on, got 0; lower cv\.folds, or shorten"),
-    ("group", 4, {}, {"val": 0.001}, {}, r"fold \d of 4 \(group\): expected rows on every side, .*val would be empty; lower cv\.folds, change cv\.seed"),
+    ("group", 4, {}, {"val": 1e-6}, {}, r"fold \d of 4 \(group\): expected rows on every side, .*val would be empty; lower cv\.folds, change cv\.seed"),
 ]  # fmt: skip
 
 
