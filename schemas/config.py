@@ -324,6 +324,8 @@ class Declaration(Section):
         problem = fold_problem(self.cv, kind, self.grouped, bool(self.data.named("time")), one_label)
         if problem is not None:
             raise ValueError(problem)
+        if self.cv.folds and self.train.nodes > 1:
+            raise ValueError("folds are trained on one machine: set train.nodes to 1, or cv.folds to 0")
         return self
 
     @model_validator(mode="after")
