@@ -15,6 +15,7 @@ from tasks.context import RunContext, fold_runs, run_name, tracked
 from tasks.crossvalidate import collect_fold, report_folds
 from tasks.evaluate import evaluate_model
 from tasks.launch import train_folds
+from tasks.poison import poison_test
 from tasks.preflight import check_model
 from tasks.prepared import bind
 from tasks.source import fingerprint_source, validate_table
@@ -64,7 +65,8 @@ def prepare_fold(source: SourceRef, validated: ValidatedTable, pool: SplitTables
     checks = check_fold(fold, validated, declaration)
     statistics = fit_statistics(fold.train, validated, declaration)
     arrays = materialise_arrays(fold, validated, statistics, declaration)
-    return bind(source, validated, fold, (checks,), statistics, arrays, started)
+    poison = poison_test(fold, validated, declaration)
+    return bind(source, validated, fold, (checks, poison), statistics, arrays, started)
 
 
 def check_before(prepared: Prepared, run: RunContext) -> tuple[RunSpec, PreflightReport]:

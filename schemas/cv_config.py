@@ -46,7 +46,7 @@ class CvConfig(Section):
     )
     window: Duration | None = Field(None, description="Walk-forward: train on the last so much time only; null: on all that was before.")
     bins: int = Field(10, ge=2, le=100, description="Quantile bins of a regression label in stratified folds.")
-    concurrency: int = Field(1, ge=1, le=64, description="How many folds train at once; each has train.ranks processes.")
+    concurrency: int = Field(1, ge=1, le=64, description="How many folds train at once; each has train.ranks processes, and they share cores and devices.")
 
     @model_validator(mode="after")
     def _possible(self) -> CvConfig:

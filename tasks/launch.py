@@ -10,6 +10,7 @@ The failing rank's cause becomes this task's error.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import time
@@ -21,7 +22,7 @@ from typing import Any
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from schemas.config import Declaration
+from schemas.config import Declaration, TrainConfig
 from schemas.errors import LaunchError, TrainingError
 from schemas.records import RunSpec, TrainReport
 from tasks.say import bar, say
@@ -116,6 +117,13 @@ def launch_all(run_dirs: Sequence[Path], declaration: Declaration, trackers: Seq
     return [done[number] for number in range(len(run_dirs))]
 
 
+def shared_cores(declaration: Declaration) -> TrainConfig:
+    """Training with the cores divided among the folds that train at once, unless threads are declared."""
+    train = declaration.train
+    threads = train.threads or max(1, (os.cpu_count() or 1) // (train.ranks * min(declaration.cv.concurrency, declaration.cv.folds)))
+    return train.model_copy(update={"threads": threads})
+
+
 def _shown(progress: Callable[[float, str], None], number: int, finished: int, total: int, share: float, text: str) -> None:
     progress((finished + share) / total, f"fold {number + 1}  {text}")
 
@@ -129,7 +137,7 @@ class _Launch:
         forget_causes(run_dir)
         self.tail = Tail(self.metrics)
         self.board = Board(self.metrics, run_dir / FOLDER) if declaration.tracking.tensorboard else None
-        self.process = start(run_dir, declaration.train)
+        self.process = start(run_dir, shared_cores(declaration))
 
     def look(self, progress: Callable[[float, str], None]) -> None:
         """Show new evaluations, and forward the metrics every few seconds."""

@@ -73,7 +73,7 @@ def test_the_folds_are_trained_tested_and_reported(outcome: dict[str, Any]) -> N
     assert first["rows"]["test"] + second["rows"]["test"] + first["excluded"]["holdout"] == 600
     assert sum(first["rows"].values()) + sum(first["excluded"].values()) == 600
     names = {check["name"] for check in first["checks"]["results"]}
-    assert {"row_coverage", "id_overlap", "group_overlap", "duplicates", "label_conflicts"} <= names
+    assert {"row_coverage", "id_overlap", "group_overlap", "duplicates", "label_conflicts", "poison"} <= names
     assert outcome["coverage"]["results"][0]["verdict"] == "pass"
     page = Path(outcome["report"]).read_text()
     assert "cross-validation report" in page and outcome["verdict"][1:40] in page
@@ -95,10 +95,7 @@ def test_each_fold_is_fitted_on_its_own_train(outcome: dict[str, Any], home: Pat
 @pytest.mark.slow
 @pytest.mark.req("P6")
 def test_mlflow_holds_a_run_with_its_folds_and_no_model(outcome: dict[str, Any], home: Path) -> None:
-    from mlflow import MlflowClient
-
-    uri = f"sqlite:///{home / 'mlflow.db'}"
-    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    client = client_of(home)
     parent = client.get_run(outcome["mlflow_run_id"])
     assert parent.info.status == "FINISHED" and parent.data.metrics["cv/auroc/mean"] == pytest.approx(outcome["metrics"]["auroc"]["mean"])
     for fold in outcome["folds"]:
@@ -106,6 +103,13 @@ def test_mlflow_holds_a_run_with_its_folds_and_no_model(outcome: dict[str, Any],
         assert child.info.status == "FINISHED" and child.data.tags["mlflow.parentRunId"] == parent.info.run_id
         assert child.data.metrics["test/auroc"] == pytest.approx(fold["metrics"]["auroc"]["value"])
     assert not list(client.search_registered_models())
+
+
+def client_of(home: Path) -> Any:
+    from mlflow import MlflowClient
+
+    uri = f"sqlite:///{home / 'mlflow.db'}"
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
 def at_work(word: str) -> list[int]:
@@ -140,3 +144,6 @@ def test_a_cancelled_cross_validation_leaves_no_process(outcome: dict[str, Any],
     while at_work(str(run_dir)) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert not at_work(str(run_dir))
+    runs = client_of(home).search_runs([client_of(home).get_experiment_by_name("folds").experiment_id])
+    assert sorted(r.info.status for r in runs if run_dir.name in r.info.run_name) == ["KILLED"] * 3
+    assert json.loads((run_dir / "run.json").read_text())["status"] == "killed"
