@@ -320,6 +320,9 @@ class Declaration(Section):
             if applies and not self.data.named(needed):
                 derived = ", or groups derived by data.group_by" if needed == "group" else ""
                 raise ValueError(f"split.kind {kind!r} needs a column with role {needed} in data.columns{derived}")
+        if self.data.group_by is not None and kind in ("random", "stratified"):
+            instead = "group" if kind == "random" else "stratified_group"
+            raise ValueError(f"data.group_by derives groups, which split.kind {kind!r} would tear apart; use {instead}")
         one_label = not self.task.has_several and self.task.kind != "causal_lm"
         problem = fold_problem(self.cv, kind, self.grouped, bool(self.data.named("time")), one_label)
         if problem is not None:

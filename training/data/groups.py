@@ -163,7 +163,8 @@ def _cluster(connection: duckdb.DuckDBPyConnection, held: str) -> None:
 
 def _refuse_giant(connection: duckdb.DuckDBPyConnection, by: GroupByConfig) -> None:
     total, largest = row(connection, "select sum(n), max(n) from (select count(*) as n from row_groups group by __group)")
-    if total >= ENOUGH_ROWS and largest > LARGEST_SHARE * total:
+    of_one_key = row(connection, f"select max(n) from (select count(distinct __id) as n from {ROW_KEYS} group by key)")[0]
+    if total >= ENOUGH_ROWS and largest > LARGEST_SHARE * total and largest > of_one_key:  # tied together link by link
         raise SplitError(
             f"data.group_by ({'; '.join(by.titles)}): expected many groups, but one would hold {largest:,} of {total:,} rows, each tied to the next by a key "
             "that they share; compare more columns, lower data.group_by.tolerance, or use duplicates instead of near_duplicates"

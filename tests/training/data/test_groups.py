@@ -10,6 +10,8 @@ from typing import Any
 
 import pyarrow.csv as pc
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from schemas.errors import ConfigError, SchemaError, SplitError
 from schemas.records import SplitTables
@@ -205,6 +207,39 @@ CASES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"near_duplicates": "features", "smiles": "smiles"}, SchemaError, r"data\.group_by\.smiles: 'smiles' is no feature"),
     ({"near_duplicates": "x", "tolerance": 0.9}, SplitError, r"expected many groups, but one would hold [\d,]+ of 400 rows"),
 ]
+
+
+@pytest.mark.req("P1")
+def test_groups_that_the_split_would_tear_apart_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"data\.group_by derives groups, which split\.kind 'stratified' would tear apart; use stratified_group"):
+        declared("t.parquet", COLUMNS, split="stratified", data={"group_by": {"duplicates": "features"}})
+
+
+ROW = st.tuples(st.integers(0, 8), st.integers(0, 8), st.booleans())
+
+
+@pytest.mark.req("D4")
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.lists(ROW, min_size=1, max_size=6), min_size=2, max_size=4), st.randoms(use_true_random=False))
+def test_whatever_arrives_no_key_stands_on_two_sides_and_no_row_moves(tmp_path_factory: pytest.TempPathFactory, steps: list[Any], draw: random.Random) -> None:
+    folder = tmp_path_factory.mktemp("growth")
+    # forty entities of their own, so that every side has rows and classes whatever is drawn
+    rows = [(f"f{i}", f"a{i}", 1000.0 + i, i // 2 % 2) for i in range(80)]
+    columns = {"id": "id", "who": "group", "x": "numeric", "y": "label"}
+    placed: dict[str, str] = {}
+    for number, step in enumerate(steps):
+        rows += [(f"n{number}-{i}", f"b{who}", float(x), int(y)) for i, (who, x, y) in enumerate(step)]
+        shuffled = draw.sample(rows, len(rows))
+        table = {name: [r[i] for r in shuffled] for i, name in enumerate(columns)}
+        source = write_table(folder / f"{number}.parquet", table)
+        declaration = declared(source, columns, split="group", data={"group_by": {"duplicates": "x"}})
+        _, sides = split_of(declaration, folder / str(number), folder / "ledger")
+        found = sides_of(sides)
+        assert len(found) + sides.excluded.get("bridge", 0) == len(rows) and (number or not sides.excluded)
+        for column in (1, 2):
+            assert all(len({found[r[0]] for r in rows if r[0] in found and r[column] == key}) <= 1 for key in {r[column] for r in rows})
+        assert all(found.get(name) == side for name, side in placed.items())
+        placed = found
 
 
 @pytest.mark.req("S2")

@@ -40,6 +40,8 @@ def judge_groups(found: Straddle, spec: TableSpec, declaration: Declaration) -> 
     remedy = (
         "correct the split column"
         if declaration.split.kind == "predefined"
+        else "set split.kind: group, or allow group_overlap with a reason"
+        if spec.group_by
         else f"set split.kind: group with {name}: group, or allow group_overlap with a reason"
     )
     return CheckResult(
