@@ -8,8 +8,10 @@ from schemas.config import Declaration
 from schemas.digest import verify
 from schemas.records import CheckReport, SplitTables, ValidatedTable
 from training.data.engine import connect
+from training.data.leakage.battery import statistical_results
 from training.data.leakage.duplicates import duplicate_results
 from training.data.leakage.overlap import overlap_results
+from training.data.leakage.sides import sides_of
 from training.data.leakage.sizes import size_results
 from training.data.leakage.verdict import require_passed
 
@@ -25,7 +27,8 @@ def check_overlap(split: SplitTables, validated: ValidatedTable, declaration: De
 
 
 def check_leakage(split: SplitTables, validated: ValidatedTable, declaration: Declaration) -> CheckReport:
-    """What gives the test score away without any key in common: equal rows; and sides too small to say anything."""
+    """What gives the test score away without any key in common: equal and similar rows, columns that tell the label; and sides too small to say anything."""
     with closing(connect()) as connection:
         results = [*size_results(split, declaration), *duplicate_results(connection, split, validated, declaration)]
+        results += statistical_results(sides_of(connection, split, validated.spec, declaration))
     return CheckReport(results=tuple(results))
