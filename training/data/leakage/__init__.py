@@ -8,6 +8,7 @@ from schemas.config import Declaration
 from schemas.digest import verify
 from schemas.records import CheckReport, CheckResult, SplitTables, ValidatedTable
 from training.data.engine import connect
+from training.data.leakage.battery import statistical_results
 from training.data.leakage.duplicates import duplicate_results
 from training.data.leakage.overlap import find_missing_rows, judge_rows, overlap_results
 from training.data.leakage.sides import Sides, sides_of
@@ -30,7 +31,7 @@ def check_overlap(split: SplitTables, validated: ValidatedTable, declaration: De
 
 
 def check_leakage(split: SplitTables, validated: ValidatedTable, declaration: Declaration) -> CheckReport:
-    """What gives the test score away without any key in common; and sides too small to say anything."""
+    """What gives the test score away without any key in common: equal and similar rows, columns that tell the label; and sides too small to say anything."""
     with closing(connect()) as connection:
         return CheckReport(results=tuple(leak_results(sides_of(connection, split, validated.spec, declaration))))
 
@@ -43,5 +44,5 @@ def hard_results(sides: Sides) -> list[CheckResult]:
 
 def leak_results(sides: Sides) -> list[CheckResult]:
     """What needs the rows' content."""
-    found = [*size_results(sides), *duplicate_results(sides)]
+    found = [*size_results(sides), *duplicate_results(sides), *statistical_results(sides)]
     return [judged(result, sides.declaration) for result in found]

@@ -1,0 +1,41 @@
+"""The checks that need statistics, all on one sample of the sides."""
+
+from __future__ import annotations
+
+from schemas.records import CheckResult
+from training.data.leakage.label_proxies import find_combinations, find_proxies, judge_combinations, judge_proxies
+from training.data.leakage.label_traces import (
+    find_equal_values,
+    find_missingness,
+    find_pure_values,
+    judge_equal_values,
+    judge_missingness,
+    judge_pure_values,
+)
+from training.data.leakage.near_duplicates import near_duplicate_results
+from training.data.leakage.sampled import Sampled, sampled
+from training.data.leakage.scores import Halves, halves
+from training.data.leakage.sides import Sides
+from training.data.leakage.verdict import judged
+
+TIMED = ("time", "group_time")
+
+
+def label_results(rows: Sampled, parts: Halves, sides: Sides) -> list[CheckResult]:
+    """What single columns, their nulls, their values and sums of them tell of the label."""
+    checks = sides.declaration.checks
+    return [
+        *judge_proxies(find_proxies(rows, parts), rows, parts, checks),
+        *judge_combinations(find_combinations(rows, parts, checks.combination_error), rows, checks),
+        *judge_missingness(find_missingness(rows, parts), rows, checks),
+        *judge_pure_values(find_pure_values(rows, parts), rows, checks),
+        *judge_equal_values(find_equal_values(rows), rows, checks),
+    ]
+
+
+def statistical_results(sides: Sides) -> list[CheckResult]:
+    """All of them; the same data give the same figures, whatever the order of rows or the number of threads."""
+    rows = sampled(sides)
+    parts = halves(rows, sides.declaration.split.kind, sides.declaration.split.kind in TIMED)
+    results = [*(label_results(rows, parts, sides) if rows.labels else []), *near_duplicate_results(rows, sides.declaration.checks)]
+    return [judged(result, sides.declaration) for result in results]

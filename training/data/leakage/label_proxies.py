@@ -1,0 +1,240 @@
+"""Columns that give the label away: one that tells it (almost) alone, one without which little is known, several that add up to it.
+
+Each is learned on one half of train and scored on the other, where the halves are what the declared split would have made.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from schemas.config import ChecksConfig
+from schemas.records import CheckResult
+from training.data.leakage.sampled import Codes, Flags, Floats, Label, Sampled
+from training.data.leakage.scores import Halves, Score, column_codes, first_seen, learned, score_codes, score_predictions
+
+EVIDENCE_ROWS = 5
+FEWEST_ROWS = 50  # of each half; below, a strength says little
+FINE = 32  # distinct values of a column from which it counts as a measurement, not as a setting
+LEAST_DOMINANT, LEAST_DOMINANT_COARSE = 0.4, 0.75  # strength alone, below which a column dominates nothing
+FEWEST_OTHERS = 3  # columns that a dominant one is held against
+RIDGE = 1e-3
+REMEDY = "declare role ignore for it if it is not known when the prediction is made, or allow the finding with a reason"
+
+
+class Proxy(NamedTuple):
+    """One column and one label: its own strength, and the strength of all columns and of all others together (NaN: not looked at)."""
+
+    column: str
+    label: str
+    alone: Score
+    together: float = np.nan
+    others: float = np.nan
+    distinct: int = 0
+
+    @property
+    def ratio(self) -> float:
+        """How many times more of the label is unexplained without the column."""
+        return float((1 - self.others) / max(1 - self.together, 1e-6))
+
+
+def find_proxies(rows: Sampled, halves: Halves) -> list[Proxy]:
+    """The strength of every column for the label that it tells best, strongest first."""
+    codes = {name: column_codes(rows, name, halves.a) for name in rows.columns}
+    best: dict[str, Proxy] = {}
+    for label in rows.labels:
+        alone = {name: score_codes(code, label, halves, rows.group) for name, code in codes.items()}
+        together = combined_strength(codes, label, halves, rows.group)
+        for name, score in alone.items():
+            found = Proxy(name, label.name, score)
+            if score.strength >= LEAST_DOMINANT and len(codes) > FEWEST_OTHERS:
+                others = combined_strength({n: c for n, c in codes.items() if n != name}, label, halves, rows.group)
+                found = found._replace(together=together, others=others, distinct=_distinct(rows, name))
+            if name not in best or score.strength > best[name].alone.strength:
+                best[name] = found
+    return sorted(best.values(), key=lambda p: (-p.alone.strength, p.column))
+
+
+def _distinct(rows: Sampled, name: str) -> int:
+    return len(np.unique(rows.numeric[name][rows.train])) if name in rows.numeric else len(np.unique(rows.category[name][rows.train]))
+
+
+def combined_strength(codes: dict[str, Codes], label: Label, halves: Halves, group: Codes) -> float:
+    """Strength of all columns together: target means learned on one half of A, weighed by ridge regression on its other half."""
+    known = ~np.isnan(label.targets[:, 0])
+    a, b = np.flatnonzero(halves.a & known), halves.b & known
+    if len(a) < FEWEST_ROWS or b.sum() < FEWEST_ROWS:
+        return 0.0
+    _, place = first_seen(group[a])
+    first, second = _mask(a[place % 2 == 0], len(known)), _mask(a[place % 2 == 1], len(known))
+    predicted = np.zeros(label.targets.shape)
+    for k in range(label.targets.shape[1]):
+        target = label.targets[:, k : k + 1]
+        inputs = np.stack([learned(code, target, first)[code, 0] for code in codes.values()], axis=1)
+        predicted[:, k] = _ridge(inputs, target[:, 0], second)
+    return score_predictions(predicted[b], label.targets[b], label.kind, group[b]).strength
+
+
+def _ridge(inputs: Floats, target: Floats, part: Flags) -> Floats:
+    """Predictions [N] of a ridge regression that is fitted on a part."""
+    centred = inputs - inputs[part].mean(axis=0)
+    fitted = centred[part]
+    penalty = RIDGE * len(fitted) * (fitted.var(axis=0) + 1e-9)
+    weights = np.linalg.solve(fitted.T @ fitted + np.diag(penalty), fitted.T @ (target[part] - target[part].mean()))
+    return np.asarray(np.clip(centred @ weights + target[part].mean(), -1, 2))
+
+
+def _mask(positions: Codes, size: int) -> Flags:
+    mask = np.zeros(size, dtype=bool)
+    mask[positions] = True
+    return mask
+
+
+def judge_proxies(found: list[Proxy], rows: Sampled, halves: Halves, checks: ChecksConfig) -> list[CheckResult]:
+    """Fail for a column that tells the label as if it were the label; warn for one that comes close or that dominates all others."""
+    results = [_proxy_result(p, verdict, why, rows, checks) for p in found for verdict, why in [_verdict(p, checks)] if verdict != "pass"]
+    if results:
+        return results
+    top = found[0] if found else None
+    small = min(int(halves.a.sum()), int(halves.b.sum()))
+    text = f"no column tells the label by itself; the strongest is {top.column!r} with {top.alone.strength:.2f} of 1" if top else "no column to look at"
+    if small < FEWEST_ROWS:
+        text = f"not decided: a half of train has {small} rows, {FEWEST_ROWS} are needed"
+    return [CheckResult(name="label_proxy", verdict="pass", summary=text, figures=_figures(top, checks) if top else {"threshold": checks.proxy_strength})]
+
+
+def _verdict(proxy: Proxy, checks: ChecksConfig) -> tuple[str, str]:
+    alone = proxy.alone
+    if alone.rows < FEWEST_ROWS:
+        return "pass", ""
+    if alone.strength - 2 * alone.error >= checks.proxy_strength:
+        return "fail", f"tells {proxy.label!r} by itself as if it were the label"
+    if alone.strength - 2 * alone.error >= checks.proxy_warning:
+        return "warn", f"almost tells {proxy.label!r} by itself"
+    least = LEAST_DOMINANT if proxy.distinct >= FINE else LEAST_DOMINANT_COARSE
+    if alone.strength - 2 * alone.error >= least and proxy.ratio >= checks.dominance_ratio:
+        return "warn", f"knows more of {proxy.label!r} than all other columns together: without it {proxy.ratio:.1f} times as much stays unexplained"
+    return "pass", ""
+
+
+def _figures(proxy: Proxy, checks: ChecksConfig) -> dict[str, float | int | str | None]:
+    shown: dict[str, float | int | str | None] = {"strength": round(proxy.alone.strength, 4), "error": round(proxy.alone.error, 4), "rows": proxy.alone.rows}
+    if np.isfinite(proxy.together):
+        shown |= {"all_columns": round(proxy.together, 4), "other_columns": round(proxy.others, 4), "ratio": round(proxy.ratio, 2)}
+    return {**shown, "threshold": checks.proxy_strength}
+
+
+def _proxy_result(proxy: Proxy, verdict: Any, why: str, rows: Sampled, checks: ChecksConfig) -> CheckResult:
+    strength = f"(strength {proxy.alone.strength:.3f} of 1 on train rows it was not learned on)"
+    return CheckResult(
+        name="label_proxy",
+        verdict=verdict,
+        summary=f"column {proxy.column!r} {why} {strength}",
+        figures=_figures(proxy, checks),
+        evidence=label_evidence(rows, (proxy.column,), proxy.label, rows.train),
+        columns=(proxy.column,),
+        remedy=REMEDY,
+    )
+
+
+def label_evidence(rows: Sampled, columns: tuple[str, ...], label: str, where: Flags, most: int = EVIDENCE_ROWS) -> tuple[dict[str, Any], ...]:
+    """The first rows of a mask: id, the columns' values and the label beside each other."""
+    values = next(item.values for item in rows.labels if item.name == label)
+    shown = np.flatnonzero(where & ~np.isnan(values))[:most]
+    return tuple({"id": str(rows.ids[i]), **{c: rows.value(c, int(i)) for c in columns}, f"label {label}": float(values[i])} for i in shown)
+
+
+# ------------------------------------------------------------------------------------- combinations
+
+
+class Combination(NamedTuple):
+    """Numeric columns that give a numeric label as a weighted sum, or as a product of powers, on rows they were not fitted on."""
+
+    columns: tuple[str, ...]
+    label: str
+    form: str
+    weights: tuple[float, ...]
+    unexplained: float
+
+
+def find_combinations(rows: Sampled, halves: Halves, most_unexplained: float) -> list[Combination]:
+    """For each numeric label the smallest set of columns that gives it exactly, as a sum or as a product."""
+    found = []
+    for label in rows.labels:
+        if label.kind != "regression":
+            continue
+        for form in ("sum", "product"):
+            combination = _combination(rows, label, halves, form, most_unexplained)
+            if combination is not None:
+                found.append(combination)
+                break
+    return found
+
+
+def _combination(rows: Sampled, label: Label, halves: Halves, form: str, most_unexplained: float) -> Combination | None:
+    known = rows.train & ~np.isnan(label.values)
+    complete = {n: v for n, v in rows.numeric.items() if not np.isnan(v[known]).any() and _varies(v[halves.a & known])}
+    target = label.values
+    if form == "product":
+        positive = known & (target > 0)
+        complete = {n: np.log(np.where(v > 0, v, 1.0)) for n, v in complete.items() if (v[positive] > 0).all() and _varies(v[halves.a & positive])}
+        known, target = positive, np.log(np.where(target > 0, target, 1.0))
+    a, b = halves.a & known, halves.b & known
+    if len(complete) < 2 or min(a.sum(), b.sum()) < max(FEWEST_ROWS, 5 * len(complete)):
+        return None
+    names = _needed(complete, target, a, b, most_unexplained)
+    if len(names) < 2:
+        return None
+    weights, unexplained = _fit(np.stack([complete[n] for n in names], axis=1), target, a, b)
+    return Combination(tuple(names), label.name, form, tuple(weights), unexplained)
+
+
+def _varies(values: Floats) -> bool:
+    return bool(len(values) and values.min() < values.max() and np.isfinite(values).all())
+
+
+def _needed(columns: dict[str, Floats], target: Floats, a: Flags, b: Flags, most: float) -> list[str]:
+    """Columns that an exact fit cannot do without; none where the fit is not exact. Weakest are tried first, so that copies go."""
+    names = list(columns)
+    weights, unexplained = _fit(np.stack([columns[n] for n in names], axis=1), target, a, b)
+    if unexplained > most:
+        return []
+    for name in sorted(names, key=lambda n: abs(weights[names.index(n)]) * columns[n][a].std()):
+        left = [n for n in names if n != name]
+        if left and _fit(np.stack([columns[n] for n in left], axis=1), target, a, b)[1] <= most:
+            names = left
+    return names
+
+
+def _fit(inputs: Floats, target: Floats, a: Flags, b: Flags) -> tuple[Floats, float]:
+    """Weights of a least-squares fit on A in the columns' own units, and the share of variance on B that it leaves."""
+    mean, spread = inputs[a].mean(axis=0), inputs[a].std(axis=0) + 1e-300
+    fitted = np.concatenate([(inputs[a] - mean) / spread, np.ones((int(a.sum()), 1))], axis=1)
+    weights, *_ = np.linalg.lstsq(fitted, target[a], rcond=1e-10)
+    predicted = (inputs[b] - mean) / spread @ weights[:-1] + weights[-1]
+    total = ((target[b] - target[b].mean()) ** 2).sum()
+    return weights[:-1] / spread, float(((target[b] - predicted) ** 2).sum() / total) if total else 1.0
+
+
+def judge_combinations(found: list[Combination], rows: Sampled, checks: ChecksConfig) -> list[CheckResult]:
+    """Fail for every exact combination, with its columns."""
+    figures = {"threshold": checks.combination_error}
+    if not found:
+        return [CheckResult(name="label_combination", verdict="pass", summary="no columns add up or multiply to the label", figures=figures)]
+    results = []
+    for c in found:
+        sign = " + " if c.form == "sum" else " × "
+        terms = sign.join(f"{w:.4g} × {n}" if c.form == "sum" else f"{n}^{w:.3g}" for n, w in zip(c.columns, c.weights, strict=True))
+        results.append(
+            CheckResult(
+                name="label_combination",
+                verdict="fail",
+                summary=f"columns {', '.join(map(repr, c.columns))} give {c.label!r} exactly: {terms}",
+                figures={**figures, "unexplained": float(f"{c.unexplained:.3g}")},
+                evidence=label_evidence(rows, c.columns, c.label, rows.train),
+                columns=c.columns,
+                remedy="declare role ignore for at least one of them: the label is computed from them, so they are not known before it",
+            )
+        )
+    return results
