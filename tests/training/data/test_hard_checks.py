@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from schemas.config import Declaration
 from schemas.errors import SchemaError
@@ -15,7 +18,8 @@ from schemas.load import declare
 from schemas.records import CheckResult, SplitTables, ValidatedTable
 from tests.training.data.sides import numbers, spec_of, split_of
 from training.data.engine import connect
-from training.data.leakage import hard_results
+from training.data.leakage import hard_results, straddle
+from training.data.leakage.keys import _characters
 from training.data.leakage.sides import sides_of
 from training.data.source import fingerprint
 from training.data.split import split
@@ -200,3 +204,22 @@ def test_a_time_split_leaves_out_rows_whose_label_came_after_the_cut(tmp_path: P
 def test_roles_of_time_that_make_no_sense_are_refused(tmp_path: Path, roles: dict[str, Any], message: str) -> None:
     with pytest.raises(SchemaError, match=message):
         prepared(tmp_path, TABLE, roles, {"kind": "random"})
+
+
+@pytest.mark.req("D5")
+@pytest.mark.parametrize("rows_at_once", [10, 2**25])
+def test_keys_on_two_sides_are_found_in_however_many_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_at_once: int) -> None:
+    monkeypatch.setattr(straddle, "ROWS_AT_ONCE", rows_at_once)
+    found = results(tmp_path, with_keys(KEYS, [KEYS[3], KEYS[90], "clinic"], val=[KEYS[3], "WARD 9-B"]), declared(), group=("patient",))
+    assert (found["group_overlap"].figures["groups_on_two_sides"], found["group_overlap"].figures["rows"]) == (2, 5)
+    assert {(e["group"], e["sides"]) for e in found["group_overlap"].evidence} == {(KEYS[3], "val and train and test"), (KEYS[90], "train and test")}
+    assert found["group_alias"].figures["keys"] == 1
+
+
+@given(st.lists(st.text(alphabet="0123aB-é", max_size=6), min_size=1, max_size=30))
+def test_the_characters_of_keys_are_those_of_a_plain_reading(texts: list[str]) -> None:
+    used, lengths, zeros = _characters(pa.array(["skipped", *texts], pa.string()).slice(1))
+    data = [t.encode() for t in texts]
+    assert used.tolist() == [sum(d.count(bytes([value])) for d in data) for value in range(256)]
+    assert lengths == (min(map(len, data)), max(map(len, data)))
+    assert zeros == any(re.search(r"(^|[^0-9])0[0-9]", t) for t in texts)

@@ -18,7 +18,6 @@ from training.data.leakage.sides import Sides
 
 EVIDENCE_ROWS = 10
 MOST_COLLISIONS = 0.02  # share of train's keys that may fall together: train holds aliases, too, where the sides do
-PLAIN = "[a-z1-9][0-9a-z]*"  # a key that no spelling changes, where no digit follows a letter and a zero
 ZEROS = "regexp_replace({0}, '(^|[^0-9])0+([0-9])', '\\1\\2', 'g')"
 SPELLINGS = {  # strongest first
     "case, spaces, punctuation and leading zeros": "regexp_replace(" + ZEROS.format("lower({0})") + ", '[^\\p{{L}}\\p{{N}}]+', '', 'g')",
@@ -44,10 +43,8 @@ class Aliases(NamedTuple):
 
 
 def find_aliases(sides: Sides, column: str) -> Aliases | None:
-    """Aliases of a key column across sides; None where no spelling could change a key, or none tells train's keys apart."""
+    """Aliases of a key column across sides; None where no spelling tells train's keys apart. Groups all keys: ask only where they are not spelt alike."""
     connection, key = sides.connection, ident(column)
-    if not _spelt_variously(sides, column):
-        return None
     connection.execute(
         f"create or replace temp table spelt as select {key} as given, min(side) as low, max(side) as high, count(*) as n, "
         f"bool_or(side = 'train') as in_train from {sides.together((column,))} where {key} is not null group by {key}"
@@ -61,13 +58,6 @@ def find_aliases(sides: Sides, column: str) -> Aliases | None:
         if train_keys - distinct <= MOST_COLLISIONS * train_keys:
             return _crossing(sides, spelling, train_keys - distinct, train_keys)
     return None
-
-
-def _spelt_variously(sides: Sides, column: str) -> bool:
-    """Whether some key is not plain already: one scan settles it for numbers and hashes."""
-    key = ident(column)
-    odd = f"not regexp_full_match({key}, '{PLAIN}') or regexp_matches({key}, '[a-z]0[0-9]')"
-    return any(rows(sides.connection, f"select 1 from {relation} where {key} is not null and ({odd}) limit 1") for relation in sides.relations.values())
 
 
 def _unify_unicode(sides: Sides) -> None:
@@ -111,10 +101,3 @@ def judge_aliases(found: Aliases | None, what: str, columns: tuple[str, ...]) ->
         columns=columns,
         remedy=f"bring the key to one spelling in data.derive (e.g. lower(trim({columns[0]}))) and declare that as the {what}, or allow {what}_alias with a reason",
     )
-
-
-def alias_results(sides: Sides) -> list[CheckResult]:
-    """Aliases of declared ids and groups."""
-    spec = sides.spec
-    roles: list[tuple[str, str, tuple[str, ...]]] = [("id", "__id", spec.id), ("group", "__group", spec.group)]
-    return [judge_aliases(find_aliases(sides, column), what, names) for what, column, names in roles if names]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from schemas.config import Declaration
 from schemas.errors import first_few
 from schemas.records import CheckResult, SplitTables, TableSpec, ValidatedTable
 from training.data.engine import parquet, row, rows
-from training.data.leakage.aliases import alias_results
+from training.data.leakage.aliases import Aliases, find_aliases, judge_aliases
+from training.data.leakage.keys import Keys, read_keys
 from training.data.leakage.sides import Sides
-from training.data.leakage.straddle import EVIDENCE_ROWS, Straddle, find_straddling, repeated_keys
+from training.data.leakage.straddle import EVIDENCE_ROWS, Straddle, find_straddling, parts_of, repeated_keys
 
 
 def judge_ids(found: Straddle, repeated: int, spec: TableSpec) -> CheckResult:
@@ -85,8 +87,25 @@ def judge_rows(missing: int, strangers: int, examples: list[str], split: SplitTa
 def overlap_results(sides: Sides) -> list[CheckResult]:
     """No id and no declared group on two sides, in whatever spelling."""
     spec = sides.spec
-    ids = find_straddling(sides, "__id")
+    ids, alias = _crossing(sides, "__id")
     results = [judge_ids(ids, repeated_keys(sides, "__id") if ids.repeated else 0, spec)]
+    results += [judge_aliases(alias, "id", spec.id)] if spec.id else []
     if spec.group:
-        results.append(judge_groups(find_straddling(sides, "__group"), spec, sides.declaration))
-    return [*results, *alias_results(sides)]
+        groups, alias = _crossing(sides, "__group")
+        results += [judge_groups(groups, spec, sides.declaration), judge_aliases(alias, "group", spec.group)]
+    return results
+
+
+def _crossing(sides: Sides, column: str) -> tuple[Straddle, Aliases | None]:
+    """Keys on two sides, as they are and in other spellings; one scan where all are spelt alike."""
+    count = parts_of(sides)
+    alike: list[bool] = []
+
+    def read() -> Iterator[Keys]:
+        for part in range(count):
+            keys = read_keys(sides, column, part, count)
+            alike.append(keys.spelt_alike)
+            yield keys
+
+    straddle = find_straddling(sides, column, read())
+    return straddle, None if count == 1 and all(alike) else find_aliases(sides, column)

@@ -6,13 +6,14 @@ few keys whose hashes meet are then read and compared, so that a collision of ha
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 
-from schemas.config import SplitName
 from training.data.engine import ident, row, rows
+from training.data.leakage.keys import Keys
 from training.data.leakage.sides import Sides
 
 EVIDENCE_ROWS = 10
@@ -29,25 +30,26 @@ class Straddle(NamedTuple):
     repeated: int
 
 
-def find_straddling(sides: Sides, column: str) -> Straddle:
-    """Values of a column, nulls left out, that stand on more than one side. O(rows log rows), 8 bytes a row."""
-    parts = -(-sum(sides.num_rows.values()) // ROWS_AT_ONCE)
+def parts_of(sides: Sides) -> int:
+    """Into how many parts the keys of these sides are cut so that the hashes of one fit into memory."""
+    return -(-sum(sides.num_rows.values()) // ROWS_AT_ONCE)
+
+
+def find_straddling(sides: Sides, column: str, parts: Iterable[Keys]) -> Straddle:
+    """Values of a column, nulls left out, that stand on more than one side. O(rows log rows), 8 bytes a row.
+
+    Args:
+        sides: to look at.
+        column: of text.
+        parts: the column's keys, all of them or part by part.
+    """
     met: list[np.ndarray] = []
     repeated = 0
-    for part in range(parts):
-        hashes = {side: np.sort(_hashes(sides, side, column, part, parts)) for side in sides.relations}
-        repeated += sum(int((found[1:] == found[:-1]).sum()) for found in hashes.values())
-        met += [_common(hashes[a], hashes[b]) for a, b in combinations(hashes, 2)]
+    for keys in parts:
+        repeated += sum(int((found[1:] == found[:-1]).sum()) for found in keys.hashes.values())
+        met += [_common(a, b) for a, b in combinations(keys.hashes.values(), 2)]
     suspects = np.unique(np.concatenate(met)) if met else np.empty(0, np.uint64)
     return _settled(sides, column, suspects)._replace(repeated=repeated)
-
-
-def _hashes(sides: Sides, side: SplitName, column: str, part: int, parts: int) -> np.ndarray:
-    """Hashes uint64 of a side's values, those of one part of the hash space."""
-    value = f"hash({ident(column)})"
-    where = f"{ident(column)} is not null" + (f" and {value} % {parts} = {part}" if parts > 1 else "")
-    table = sides.connection.sql(f"select {value} as h from {sides.relations[side]} where {where}").to_arrow_table()
-    return np.asarray(table["h"].to_numpy())
 
 
 def _common(a: np.ndarray, b: np.ndarray) -> np.ndarray:
