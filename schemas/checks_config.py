@@ -22,6 +22,12 @@ class ChecksConfig(Section):
 
     max_duplicate_share: float = Field(0.0, ge=0, le=1, description="Share of val or test rows whose features equal a train row's, above which the run stops.")
     min_rows: int = Field(1, ge=1, description="Fewest rows that each side must have.")
+    stratify_tolerance: float = Field(
+        0.02,
+        ge=0,
+        le=1,
+        description="Of a stratified split: how far a class's share (of a regression: the mean, in standard deviations) may lie from that of all rows.",
+    )
     constant_features: Literal["fail", "drop"] = Field("fail", description="A feature that is constant or all-null in train: stop, or drop it and say so.")
     proxy_strength: float = Field(
         0.98,
@@ -55,7 +61,9 @@ class ChecksConfig(Section):
         description="Chance, given the rate between groups within train, below which near-copies of train rows in a held-out side stop the run.",
     )
     collision_warning: float = Field(1e-3, gt=0, lt=1, description="The same chance from which a warning is given.")
-    text_similarity: float = Field(0.8, gt=0, lt=1, description="Share of the word triples of two texts from which they count as copies.")
+    text_similarity: float = Field(
+        0.4, gt=0, lt=1, description="Share of the word triples of two texts, of all that either has, from which they count as copies."
+    )
     shared_time_correlation: float = Field(
         0.5,
         gt=0,

@@ -11,14 +11,18 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from schemas.label_config import METRIC_SAFE, Label, LabelConfig, Value
 from schemas.section import Section
 
-Role = Literal["id", "group", "time", "label", "weight", "split", "feature", "ignore"]
+Role = Literal["id", "group", "time", "label", "label_time", "available", "weight", "split", "feature", "ignore"]
 Kind = Literal["auto", "numeric", "categorical", "tensor", "text"]
 
 
 class ColumnConfig(Section):
     """One column: its role, and for a feature its kind and limits."""
 
-    role: Role = Field("feature", description="What the column is; several columns may be `id` (composite) or `group`.")
+    role: Role = Field(
+        "feature",
+        description="What the column is; several columns may be `id` (composite) or `group`. time: when the prediction is made; "
+        "label_time: when the label became known; available: when features became known (see `of`).",
+    )
     kind: Kind = Field("auto", description="How a feature is read; `auto` goes by the column's type. text: the documents of a language model.")
     nullable: bool | None = Field(None, description="Nulls allowed. Default: yes for features, no for roles.")
     min: float | None = Field(None, description="Smallest value allowed.")
@@ -26,6 +30,7 @@ class ColumnConfig(Section):
     allowed: tuple[str | int | float | bool, ...] | None = Field(None, description="The only values allowed.")
     unique: bool = Field(False, description="Refuse repeated values.")
     shape: tuple[int, ...] | None = Field(None, description="Shape of a tensor feature, e.g. [28, 28] or [3, 32, 32].")
+    of: tuple[str, ...] | None = Field(None, description="Role available: names or patterns of the features whose time of availability this is. Default: all.")
 
     @model_validator(mode="after")
     def _possible(self) -> ColumnConfig:
@@ -33,6 +38,8 @@ class ColumnConfig(Section):
             raise ValueError(f"min {self.min} is above max {self.max}")
         if self.role != "feature" and self.kind != "auto" and self.role != "label":
             raise ValueError(f"kind is for features; role {self.role!r} needs none")
+        if self.of is not None and self.role != "available":
+            raise ValueError("of is for a column of role available: it names the features that it speaks of")
         if (self.kind == "tensor") != (self.shape is not None):
             raise ValueError("a tensor feature needs kind: tensor together with shape: [..]")
         return self

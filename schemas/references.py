@@ -65,7 +65,9 @@ class TableSpec(Record):
     The validated table has these columns under their own names (numeric as float64, categorical as text,
     tensors as fixed-size lists) and three of ours: `__id` (text, unique), `__key` (text: what the split
     hashes when no group is declared) and `__group` (text or null; several group columns joined).
-    `__time` is float64: UTC epoch seconds of a date or timestamp column, or the number itself.
+    `__time` is float64: UTC epoch seconds of a date or timestamp column, or the number itself. So is `__label_time`,
+    when the row's label became known (null: as `__time`), and each column of `available`, by when the features that it
+    names became known (null: they were not).
 
     `labels`: each label column, where there are several, or one with values that mean unknown; empty: `label` alone.
     Of several labels any may be null in a row, and `label` is their names in one text, for people.
@@ -78,6 +80,8 @@ class TableSpec(Record):
     group: tuple[str, ...]
     time: str | None
     time_is_timestamp: bool = False
+    label_time: str | None = None
+    available: dict[str, tuple[str, ...]] = {}
     label: str
     label_type: Literal["bool", "int", "float", "text"]
     weight: str | None

@@ -26,10 +26,11 @@ RULES = {"SERIES_CONTAINS_NULLS": "nulls", "WRONG_DATATYPE": "type", "COLUMN_NOT
 def arrow_schema(spec: TableSpec) -> pa.Schema:
     """Names and types of the validated table, which its three sides share.
 
-    `__id` and `__key` text without nulls; `__group` text or null; `__time` float64 or null; labels by their types;
-    weight float64; split text; numeric float64; categorical text; tensors fixed-size lists of uint8 or float32.
+    `__id` and `__key` text without nulls; `__group` text or null; `__time` float64 or null; `__label_time` and times of
+    availability float64 or null; labels by their types; weight float64; split text; numeric float64; categorical text; tensors fixed-size lists of uint8 or float32.
     """
     fields = [pa.field("__id", pa.string()), pa.field("__key", pa.string()), pa.field("__group", pa.string()), pa.field("__time", pa.float64())]
+    fields += [pa.field(name, pa.float64()) for name in (*(("__label_time",) if spec.label_time else ()), *spec.available)]
     fields += [pa.field(name, LABEL_TYPES[label.type]) for name, label in spec.label_columns.items()]
     fields += [pa.field(spec.weight, pa.float64())] if spec.weight else []
     fields += [pa.field(spec.split, pa.string())] if spec.split else []

@@ -12,7 +12,8 @@ from schemas.errors import SchemaError, first_few
 from schemas.records import LabelColumn, TableSpec
 
 Family = Literal["int", "float", "bool", "text", "date", "instant", "list", "other"]
-RESERVED = ("__id", "__key", "__group", "__time")
+RESERVED = ("__id", "__key", "__group", "__time", "__label_time")
+TIMES = ("time", "label_time", "available")
 INTEGERS = {"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"}
 WORDS = {
     "int": "whole numbers",
@@ -79,12 +80,13 @@ def resolve(types: Mapping[str, str], declaration: Declaration) -> Resolved:
     for name in used:
         if name.lower() in RESERVED:
             raise SchemaError(f"column {name!r}: the names {', '.join(RESERVED)} are reserved; rename it, or set data.columns.{name}: ignore")
-    roles = {role: tuple(n for n, c in used.items() if c.role == role) for role in ("id", "group", "time", "label", "weight", "split", "feature")}
+    roles = {role: tuple(n for n, c in used.items() if c.role == role) for role in ("id", "group", *TIMES, "label", "weight", "split", "feature")}
     _one_of_each(roles, declaration.task)
     for name, config in used.items():
         _role_fits(name, config, family(types[name]), declaration.task)
         if config.kind == "tensor":
             _tensor_fits(name, config.shape or (), types[name])
+    _one_clock(roles, types)
     spec = _with_labels(_spec(roles, used, {n: family(types[n]) for n in used}, types), roles["label"], used, types, declaration.task)
     ignored = tuple(n for n, c in configs.items() if c.role == "ignore")
     return Resolved(spec.model_copy(update={"ignored": ignored}), used, {n: types[n] for n in used})
@@ -111,7 +113,7 @@ def _matched(types: Mapping[str, str], data: DataConfig) -> dict[str, ColumnConf
 
 
 def _one_of_each(roles: Mapping[str, tuple[str, ...]], task: TaskConfig) -> None:
-    for role in ("time", "weight", "split", *(() if task.has_several else ("label",))):
+    for role in ("time", "label_time", "weight", "split", *(() if task.has_several else ("label",))):
         if len(roles[role]) > 1:
             raise SchemaError(f"expected one column with role {role}, got {len(roles[role])}: {first_few(roles[role])}; name the one, and ignore the others")
     if not roles["label"] and task.kind != "causal_lm":
@@ -120,8 +122,36 @@ def _one_of_each(roles: Mapping[str, tuple[str, ...]], task: TaskConfig) -> None
         raise SchemaError(
             f"expected several columns with role label (task {task.kind}), got only {roles['label'][0]!r}; declare the others, or use task.kind: binary"
         )
+    for role in ("label_time", "available"):
+        if roles[role] and not roles["time"]:
+            raise SchemaError(
+                f"column {roles[role][0]!r} (role {role}) is compared with the time of the prediction, and no column has role time; declare one as `name: time`"
+            )
     if not roles["feature"]:
         raise SchemaError("expected at least one feature, got none; declare the rest of the columns with `'*': feature`")
+
+
+def _one_clock(roles: Mapping[str, tuple[str, ...]], types: Mapping[str, str]) -> None:
+    """Times that are compared are all of timestamps, or all numbers."""
+    for name in (*roles["label_time"], *roles["available"]):
+        time = roles["time"][0]
+        if (family(types[name]) in ("date", "instant")) != (family(types[time]) in ("date", "instant")):
+            kinds = f"{name!r} holds {WORDS[family(types[name])]}, {time!r} {WORDS[family(types[time])]}"
+            raise SchemaError(f"times that are compared must be alike: {kinds}; derive one from the other's kind")
+
+
+def _available(names: tuple[str, ...], configs: Mapping[str, ColumnConfig], features: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """The features that each time of availability speaks of."""
+    found = {}
+    for name in names:
+        patterns = configs[name].of
+        found[name] = tuple(f for f in features if patterns is None or any(f == p or fnmatch.fnmatchcase(f, p) for p in patterns))
+        unknown = [p for p in patterns or () if not any(f == p or fnmatch.fnmatchcase(f, p) for f in features)]
+        if unknown:
+            close = difflib.get_close_matches(unknown[0], features, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"features are {first_few(features, limit=10)}"
+            raise SchemaError(f"column {name!r} (role available): of names {unknown[0]!r}, which is no feature; {hint}")
+    return found
 
 
 def _role_fits(name: str, config: ColumnConfig, found: Family, task: TaskConfig) -> None:
@@ -129,7 +159,7 @@ def _role_fits(name: str, config: ColumnConfig, found: Family, task: TaskConfig)
     where, words = f"column {name!r} (role {config.role})", WORDS[found]
     if config.role in ("id", "group") and found not in ("int", "text", "bool", "date", "instant"):
         raise SchemaError(f"{where}: expected text or whole numbers, got {words}, which do not compare reliably; derive a key, e.g. cast({name} as bigint)")
-    if config.role == "time" and found not in ("int", "float", "date", "instant"):
+    if config.role in TIMES and found not in ("int", "float", "date", "instant"):
         raise SchemaError(
             f"{where}: expected dates, timestamps or numbers, got {words}; derive one, e.g. data.derive: {{at: \"strptime({name}, '%Y-%m-%d')\"}}"
         )
@@ -217,6 +247,8 @@ def _spec(roles: Mapping[str, tuple[str, ...]], configs: Mapping[str, ColumnConf
         group=roles["group"],
         time=time,
         time_is_timestamp=time is not None and families[time] in ("date", "instant"),
+        label_time=next(iter(roles["label_time"]), None),
+        available=_available(roles["available"], configs, features),
         label=label,
         label_type=_label_type(configs[label], families[label], types[label]),
         weight=next(iter(roles["weight"]), None),

@@ -163,13 +163,13 @@ def _by_time(connection: duckdb.DuckDBPyConnection, spec: TableSpec, way: TimeSp
     source = "declaration" if way.cuts is not None else "shares of rows at first sight, frozen in the ledger"
     plan: dict[str, Any] = {"cuts": cuts, "cuts_text": shown, "cuts_from": source, "embargo": way.embargo}
     frozen = cuts if book is not None and not known else {}
-    by_time = time_side_sql(cuts, way.embargo)
+    by_time = time_side_sql(cuts, way.embargo, spec.label_time is not None)
     if not isinstance(way, GroupTimeSplit):
         return Decision(by_time, plan, frozen)
     pins = _pins(connection, way.pin)
     by_group = pinned_sql(pins, hash_side_sql("__group", way.seed, way.group_fractions))
     plan |= {"key": "group", "seed": way.seed, "group_fractions": way.group_fractions.model_dump(), "pin": pins}
-    return Decision(f"case when {by_time} in ('embargo', {by_group}) then {by_time} else 'group_time' end", plan, frozen)
+    return Decision(f"case when {by_time} in ('embargo', 'label_interval', {by_group}) then {by_time} else 'group_time' end", plan, frozen)
 
 
 # ----------------------------------------------------------------------------------------- predefined

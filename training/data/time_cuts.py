@@ -12,11 +12,16 @@ from schemas.records import TableSpec
 from training.data.engine import literal, row, rows
 
 
-def time_side_sql(cuts: dict[str, float], embargo: float) -> str:
-    """SQL for a row's side: train < val cut; val in [val cut + embargo, test cut); test >= test cut + embargo; else 'embargo'."""
+def time_side_sql(cuts: dict[str, float], embargo: float, has_label_time: bool = False) -> str:
+    """SQL for a row's side: train < val cut; val in [val cut + embargo, test cut); test >= test cut + embargo; else 'embargo'.
+
+    Where it is known when labels became known, rows before a cut whose label came at or after it are 'label_interval':
+    who trains at the cut does not have them yet, and their label says something of the time after it.
+    """
     val, test = cuts["val"], cuts["test"]
-    return (
-        f"case when __time < {literal(val)} then 'train' when __time < {literal(val + embargo)} then 'embargo' "
+    late = f"when __time < {literal(val)} and __label_time >= {literal(val)} or __time < {literal(test)} and __label_time >= {literal(test)} then 'label_interval' "
+    return f"case {late if has_label_time else ''}" + (
+        f"when __time < {literal(val)} then 'train' when __time < {literal(val + embargo)} then 'embargo' "
         f"when __time < {literal(test)} then 'val' when __time < {literal(test + embargo)} then 'embargo' else 'test' end"
     )
 

@@ -29,7 +29,9 @@ def typed_sql(resolved: Resolved, relation: str) -> str:
     spec = resolved.spec
     parts = {n: _feature(n, resolved) for n in spec.features} | {n: _role_value(n, resolved) for n in value_columns(resolved)}
     parts["__group"] = key_sql(spec.group) if spec.group else "cast(null as varchar)"
-    parts["__time"] = _time(spec, resolved.types) if spec.time else "cast(null as double)"
+    parts["__time"] = _time(spec.time, spec, resolved.types) if spec.time else "cast(null as double)"
+    parts |= {"__label_time": _time(spec.label_time, spec, resolved.types)} if spec.label_time else {}
+    parts |= {name: _time(name, spec, resolved.types) for name in spec.available}
     parts |= {stored: ident(name) for name, stored in raw_names(spec).items()}
     if spec.id:
         parts |= {"__id": key_sql(spec.id), "__key": key_sql(spec.id)}
@@ -43,7 +45,8 @@ def typed_sql(resolved: Resolved, relation: str) -> str:
 
 def validated_columns(spec: TableSpec) -> tuple[str, ...]:
     """Columns of the validated table in their order."""
-    return tuple(dict.fromkeys((*KEPT, *_given(spec), *spec.features)))
+    times = (*(("__label_time",) if spec.label_time else ()), *spec.available)
+    return tuple(dict.fromkeys((*KEPT, *times, *_given(spec), *spec.features)))
 
 
 def raw_names(spec: TableSpec) -> dict[str, str]:
@@ -159,8 +162,7 @@ def key_sql(names: tuple[str, ...]) -> str:
     return " || '|' || ".join(f"replace(replace({t}, '%', '%25'), '|', '%7C')" for t in texts)
 
 
-def _time(spec: TableSpec, types: dict[str, str]) -> str:
-    name = str(spec.time)
+def _time(name: str, spec: TableSpec, types: dict[str, str]) -> str:
     if not spec.time_is_timestamp:
         return _number(name, types[name])
     return f"cast(epoch(cast({ident(name)} as timestamp)) as double)"

@@ -69,7 +69,14 @@ def result(report: CheckReport, name: str) -> CheckResult:
 def test_clean_sides_pass_every_check(tmp_path: Path) -> None:
     split, validated = tables(tmp_path)
     report = check_overlap(split, validated, declared())
-    assert {r.name: r.verdict for r in report.results} == {"row_coverage": "pass", "id_overlap": "pass", "group_overlap": "pass", "time_overlap": "pass"}
+    assert {r.name: r.verdict for r in report.results} == {
+        "row_coverage": "pass",
+        "id_overlap": "pass",
+        "id_alias": "pass",
+        "group_overlap": "pass",
+        "group_alias": "pass",
+        "time_overlap": "pass",
+    }
     leakage = check_leakage(split, validated, declared())
     assert {"min_rows", "duplicates"} <= {r.name for r in leakage.results} and {r.verdict for r in leakage.results} == {"pass"}
     require_passed(report)

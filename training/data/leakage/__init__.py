@@ -6,16 +6,18 @@ from contextlib import closing
 
 from schemas.config import Declaration
 from schemas.digest import verify
-from schemas.records import CheckReport, SplitTables, ValidatedTable
+from schemas.records import CheckReport, CheckResult, SplitTables, ValidatedTable
 from training.data.engine import connect
 from training.data.leakage.battery import statistical_results
 from training.data.leakage.duplicates import duplicate_results
-from training.data.leakage.overlap import overlap_results
-from training.data.leakage.sides import sides_of
+from training.data.leakage.overlap import find_missing_rows, judge_rows, overlap_results
+from training.data.leakage.sides import Sides, sides_of
 from training.data.leakage.sizes import size_results
-from training.data.leakage.verdict import require_passed
+from training.data.leakage.stratification import stratification_results
+from training.data.leakage.time_order import time_results
+from training.data.leakage.verdict import judged, require_passed
 
-__all__ = ["check_leakage", "check_overlap", "require_passed"]
+__all__ = ["check_leakage", "check_overlap", "hard_results", "leak_results", "require_passed"]
 
 
 def check_overlap(split: SplitTables, validated: ValidatedTable, declaration: Declaration) -> CheckReport:
@@ -23,12 +25,24 @@ def check_overlap(split: SplitTables, validated: ValidatedTable, declaration: De
     for table in (split.train, split.val, split.test, validated.table):
         verify(table.file)
     with closing(connect()) as connection:
-        return CheckReport(results=tuple(overlap_results(connection, split, validated, declaration)))
+        sides = sides_of(connection, split, validated.spec, declaration)
+        rows = judge_rows(*find_missing_rows(sides, split, validated), split)
+        return CheckReport(results=(judged(rows, declaration), *hard_results(sides)))
 
 
 def check_leakage(split: SplitTables, validated: ValidatedTable, declaration: Declaration) -> CheckReport:
     """What gives the test score away without any key in common: equal and similar rows, columns that tell the label; and sides too small to say anything."""
     with closing(connect()) as connection:
-        results = [*size_results(split, declaration), *duplicate_results(connection, split, validated, declaration)]
-        results += statistical_results(sides_of(connection, split, validated.spec, declaration))
-    return CheckReport(results=tuple(results))
+        return CheckReport(results=tuple(leak_results(sides_of(connection, split, validated.spec, declaration))))
+
+
+def hard_results(sides: Sides) -> list[CheckResult]:
+    """What holds or does not, without statistics: ids, groups, their spellings, times, shares of a stratified label."""
+    found = [*overlap_results(sides), *time_results(sides), *stratification_results(sides)]
+    return [judged(result, sides.declaration) for result in found]
+
+
+def leak_results(sides: Sides) -> list[CheckResult]:
+    """What needs the rows' content."""
+    found = [*size_results(sides), *duplicate_results(sides), *statistical_results(sides)]
+    return [judged(result, sides.declaration) for result in found]

@@ -23,7 +23,7 @@ from training.data.leakage.shared_times import shared_time_results
 from training.data.leakage.shift import find_shift, judge_shift
 from training.data.leakage.sides import Sides
 from training.data.leakage.target_codes import find_target_codes, judge_target_codes
-from training.data.leakage.verdict import judged
+from training.data.leakage.text_copies import find_text_copies, judge_text_copies
 
 TIMED = ("time", "group_time")
 
@@ -47,5 +47,6 @@ def statistical_results(sides: Sides) -> list[CheckResult]:
     rows = sampled(sides)
     parts = halves(rows, sides.declaration.split.kind, sides.declaration.split.kind in TIMED)
     results = [*(label_results(rows, parts, sides) if rows.labels else []), *near_duplicate_results(rows, sides.declaration.checks)]
+    results += judge_text_copies(find_text_copies(sides, rows), sides.declaration.checks)
     results += [*shared_time_results(sides), *look_ahead_results(sides), *pooled_results(sides, rows), judge_shift(find_shift(rows, parts))]
-    return [judged(result, sides.declaration) for result in results]
+    return results

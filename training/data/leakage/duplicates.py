@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import duckdb
 
-from schemas.config import SPLITS, Declaration
-from schemas.records import CheckResult, SplitTables, ValidatedTable
-from training.data.engine import ident, parquet, row, row_md5_sql, rows
-from training.data.leakage.verdict import judged
+from schemas.config import Declaration
+from schemas.records import CheckResult
+from training.data.engine import ident, row, row_md5_sql, rows
+from training.data.leakage.sides import Sides
 
 EVIDENCE_PAIRS = 5
 
@@ -24,13 +24,14 @@ class Duplicates(NamedTuple):
     pairs: list[dict[str, Any]]
 
 
-def hash_features(connection: duckdb.DuckDBPyConnection, split: SplitTables, validated: ValidatedTable) -> None:
+def hash_features(sides: Sides) -> None:
     """Make the temporary table `content`: side, id, labels as texts (a list, null where unknown) and 128-bit hash of the feature columns of every row."""
-    label = f"[{', '.join(f'cast({ident(name)} as varchar)' for name in validated.spec.label_columns)}]"
+    label = f"[{', '.join(f'cast({ident(name)} as varchar)' for name in sides.spec.label_columns)}]"
     parts = " union all ".join(
-        f"select '{s}' as side, __id, {label} as labels, {row_md5_sql(validated.spec.features)} as content from {parquet(split.side(s))}" for s in SPLITS
+        f"select '{side}' as side, __id, {label} as labels, {row_md5_sql(sides.spec.features)} as content from {relation}"
+        for side, relation in sides.relations.items()
     )
-    connection.execute(f"create or replace temp table content as {parts}")
+    sides.connection.execute(f"create or replace temp table content as {parts}")
 
 
 def find_duplicates(connection: duckdb.DuckDBPyConnection, side: str) -> Duplicates:
@@ -71,9 +72,10 @@ def judge_duplicates(found: list[Duplicates], within_train: int, declaration: De
     )
 
 
-def duplicate_results(connection: duckdb.DuckDBPyConnection, split: SplitTables, validated: ValidatedTable, declaration: Declaration) -> list[CheckResult]:
+def duplicate_results(sides: Sides) -> list[CheckResult]:
     """The duplicate check on the written files."""
-    hash_features(connection, split, validated)
+    hash_features(sides)
+    connection = sides.connection
     within = row(connection, "select coalesce(sum(n - 1), 0) from (select count(*) as n from content where side = 'train' group by content)")[0]
-    found = [find_duplicates(connection, side) for side in ("val", "test")]
-    return [judged(judge_duplicates(found, int(within), declaration), declaration)]
+    found = [find_duplicates(connection, side) for side in sides.held_out]
+    return [judge_duplicates(found, int(within), sides.declaration)]

@@ -1,48 +1,23 @@
-"""Hard assertions on the written files: every row on one side, no id, group or time window on two. O(rows), no statistics."""
+"""Hard assertions on rows and keys: every row on one side, no id or group on two. O(rows), no statistics."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
-import duckdb
-
-from schemas.config import SPLITS, Declaration, GroupTimeSplit, PredefinedSplit, TimeSplit
+from schemas.config import Declaration
 from schemas.errors import first_few
-from schemas.records import CheckResult, SplitTables, ValidatedTable
-from training.data.engine import ident, parquet, row, rows
-from training.data.leakage.verdict import judged
-
-EVIDENCE_ROWS = 10
-
-
-class Straddle(NamedTuple):
-    """Keys that stand on more than one side."""
-
-    keys: int
-    rows: int
-    examples: list[tuple[str, str]]  # key, sides
+from schemas.records import CheckResult, SplitTables, TableSpec, ValidatedTable
+from training.data.engine import parquet, row, rows
+from training.data.leakage.aliases import Aliases, find_aliases, judge_aliases
+from training.data.leakage.keys import Keys, read_keys
+from training.data.leakage.sides import Sides
+from training.data.leakage.straddle import EVIDENCE_ROWS, Straddle, find_straddling, parts_of, repeated_keys
 
 
-def sides_sql(split: SplitTables, columns: tuple[str, ...]) -> str:
-    """The three written files as one relation with the column `side` in front; file names decide, not the plan."""
-    listed = ", ".join(ident(c) for c in columns)
-    return "(" + " union all ".join(f"select '{s}' as side, {listed} from {parquet(split.side(s))}" for s in SPLITS) + ")"
-
-
-def find_straddling(connection: duckdb.DuckDBPyConnection, split: SplitTables, column: str) -> Straddle:
-    """Values of a column, nulls left out, that stand on more than one side."""
-    per_key = f"""
-        select {ident(column)} as key, min(side) as low, max(side) as high, string_agg(distinct side, ' and ' order by side desc) as sides, count(*) as n
-        from {sides_sql(split, (column,))} where {ident(column)} is not null group by {ident(column)} having min(side) <> max(side)"""
-    count, num_rows = row(connection, f"select count(*), coalesce(sum(n), 0) from ({per_key})")
-    examples = rows(connection, f"select key, sides from ({per_key}) order by md5(key), key limit {EVIDENCE_ROWS}") if count else []
-    return Straddle(int(count), int(num_rows), [(str(k), str(s)) for k, s in examples])
-
-
-def judge_ids(found: Straddle, repeated: int, validated: ValidatedTable) -> CheckResult:
+def judge_ids(found: Straddle, repeated: int, spec: TableSpec) -> CheckResult:
     """Fail when an id stands on two sides, or twice on one."""
-    name = " + ".join(validated.spec.id) or "row content"
+    name = " + ".join(spec.id) or "row content"
     wrong = found.keys + repeated
     first = first_few([k for k, _ in found.examples], found.keys)
     text = f"{found.keys} ids ({name}) are on more than one side (first: {first})" if found.keys else f"{repeated} ids ({name}) stand twice on one side"
@@ -52,14 +27,14 @@ def judge_ids(found: Straddle, repeated: int, validated: ValidatedTable) -> Chec
         summary=text if wrong else f"no id ({name}) is on two sides",
         figures={"ids_on_two_sides": found.keys, "rows": found.rows, "repeated_ids": repeated},
         evidence=tuple({"id": k, "sides": s} for k, s in found.examples),
-        columns=validated.spec.id,
+        columns=spec.id,
         remedy="make the id column unique, or correct the split column" if wrong else "",
     )
 
 
-def judge_groups(found: Straddle, validated: ValidatedTable, declaration: Declaration) -> CheckResult:
+def judge_groups(found: Straddle, spec: TableSpec, declaration: Declaration) -> CheckResult:
     """Fail when a declared group stands on two sides, whatever the strategy."""
-    name = " + ".join(validated.spec.group)
+    name = " + ".join(spec.group)
     sides = found.examples[0][1] if found.examples else ""
     first = first_few([k for k, _ in found.examples], found.keys)
     remedy = (
@@ -73,57 +48,26 @@ def judge_groups(found: Straddle, validated: ValidatedTable, declaration: Declar
         summary=f"{found.keys} {name} values are in both {sides} (first: {first}), {found.rows} rows" if found.keys else f"no {name} is on two sides",
         figures={"groups_on_two_sides": found.keys, "rows": found.rows},
         evidence=tuple({"group": k, "sides": s} for k, s in found.examples),
-        columns=validated.spec.group,
+        columns=spec.group,
         remedy=remedy if found.keys else "",
     )
 
 
-def find_time_ranges(connection: duckdb.DuckDBPyConnection, split: SplitTables) -> dict[str, tuple[float, float]]:
-    """First and last `__time` of each side that has one."""
-    found = rows(connection, f"select side, min(__time), max(__time) from {sides_sql(split, ('__time',))} where __time is not null group by side")
-    return {str(side): (float(low), float(high)) for side, low, high in found}
-
-
-def judge_times(ranges: dict[str, tuple[float, float]], pairs: tuple[tuple[str, str], ...], embargo: float, validated: ValidatedTable) -> CheckResult:
-    """Fail unless the first side of each pair ends, with the embargo added, no later than the second begins; a timestamp is on one side."""
-    shown = {side: (moment(low, validated), moment(high, validated)) for side, (low, high) in ranges.items()}
-    wrong = []
-    for earlier, later in pairs:
-        end, begin = ranges[earlier][1], ranges[later][0]
-        if end + embargo > begin or end >= begin:
-            gap = f" less than the embargo of {embargo:g} s before" if end < begin else " not before"
-            wrong.append(f"{earlier} ends at {shown[earlier][1]},{gap} {later} begins at {shown[later][0]}")
-    return CheckResult(
-        name="time_overlap",
-        verdict="fail" if wrong else "pass",
-        summary=f"{validated.spec.time}: " + "; ".join(wrong)
-        if wrong
-        else ", ".join(f"{a} ends before {b} begins" for a, b in pairs) + (f", with {embargo:g} between them" if embargo else ""),
-        figures={"embargo": embargo, "violations": len(wrong)},
-        evidence=tuple({"side": s, "first": low, "last": high} for s, (low, high) in shown.items()),
-        columns=(validated.spec.time,) if validated.spec.time else (),
-        remedy="correct the split column, or use split.kind: time" if wrong else "",
-    )
-
-
-def ordered_pairs(declaration: Declaration) -> tuple[tuple[str, str], ...]:
-    """Which side must end before which begins; validation carved out of a predefined train shares its time."""
-    carved = isinstance(declaration.split, PredefinedSplit) and declaration.split.carve_val > 0
-    return (("train", "test"), ("val", "test")) if carved else (("train", "val"), ("val", "test"), ("train", "test"))
-
-
-def moment(value: float, validated: ValidatedTable) -> str:
-    """A time as a person reads it: ISO for timestamps, else the number."""
-    return datetime.fromtimestamp(value, UTC).isoformat() if validated.spec.time_is_timestamp else f"{value:g}"
-
-
-def find_missing_rows(connection: duckdb.DuckDBPyConnection, split: SplitTables, validated: ValidatedTable) -> tuple[int, int, list[str]]:
+def find_missing_rows(sides: Sides, split: SplitTables, validated: ValidatedTable) -> tuple[int, int, list[str]]:
     """How many validated rows are on no side and not excluded, how many side rows are not in the table, and some of their ids."""
-    everything, written = f"(select __id from {parquet(validated.table)})", f"(select __id from {sides_sql(split, ('__id',))})"
-    strangers = rows(connection, f"select __id from {written} as w anti join {everything} as e using (__id) limit {EVIDENCE_ROWS}")
-    num_strangers = row(connection, f"select count(*) from {written} as w anti join {everything} as e using (__id)")[0] if strangers else 0
-    kept = sum(split.side(s).rows for s in SPLITS)
-    return validated.table.rows - kept - sum(split.excluded.values()), int(num_strangers), [str(r[0]) for r in strangers]
+    everything, written = f"(select __id from {parquet(validated.table)})", f"(select __id from {sides.together(('__id',))})"
+    missing = validated.table.rows - sum(sides.num_rows.values()) - sum(split.excluded.values())
+    if not any(split.excluded.values()) and _fingerprint(sides, everything) == _fingerprint(sides, written):
+        return missing, 0, []
+    strangers = f"from {written} as w anti join {everything} as e using (__id)"
+    count = int(row(sides.connection, f"select count(*) {strangers}")[0])
+    examples = rows(sides.connection, f"select __id {strangers} limit {EVIDENCE_ROWS}") if count else []
+    return missing, count, [str(r[0]) for r in examples]
+
+
+def _fingerprint(sides: Sides, relation: str) -> tuple[Any, ...]:
+    """Equal for equal multisets of ids, and for others as likely as 128 bits fall together: one scan, where a join would hold all ids."""
+    return row(sides.connection, f"select count(*), bit_xor(hash(__id)), sum(cast(hash(__id) as hugeint)) from {relation}")
 
 
 def judge_rows(missing: int, strangers: int, examples: list[str], split: SplitTables) -> CheckResult:
@@ -140,27 +84,28 @@ def judge_rows(missing: int, strangers: int, examples: list[str], split: SplitTa
     )
 
 
-def repeated_ids(connection: duckdb.DuckDBPyConnection, split: SplitTables) -> int:
-    """Ids that stand more than once within a side."""
-    return int(row(connection, f"select count(*) from (select 1 from {sides_sql(split, ('__id',))} group by side, __id having count(*) > 1)")[0])
-
-
-def overlap_results(connection: duckdb.DuckDBPyConnection, split: SplitTables, validated: ValidatedTable, declaration: Declaration) -> list[CheckResult]:
-    """All hard assertions that the declared roles call for."""
-    spec = validated.spec
-    results = [judge_rows(*find_missing_rows(connection, split, validated), split)]
-    results.append(judge_ids(find_straddling(connection, split, "__id"), repeated_ids(connection, split), validated))
+def overlap_results(sides: Sides) -> list[CheckResult]:
+    """No id and no declared group on two sides, in whatever spelling."""
+    spec = sides.spec
+    ids, alias = _crossing(sides, "__id")
+    results = [judge_ids(ids, repeated_keys(sides, "__id") if ids.repeated else 0, spec)]
+    results += [judge_aliases(alias, "id", spec.id)] if spec.id else []
     if spec.group:
-        results.append(judge_groups(find_straddling(connection, split, "__group"), validated, declaration))
-    if spec.time is not None and _ordered_in_time(declaration, validated):
-        embargo = declaration.split.embargo if isinstance(declaration.split, TimeSplit | GroupTimeSplit) else 0.0
-        results.append(judge_times(find_time_ranges(connection, split), ordered_pairs(declaration), embargo, validated))
-    return [judged(r, declaration) for r in results]
+        groups, alias = _crossing(sides, "__group")
+        results += [judge_groups(groups, spec, sides.declaration), judge_aliases(alias, "group", spec.group)]
+    return results
 
 
-def _ordered_in_time(declaration: Declaration, validated: ValidatedTable) -> bool:
-    """Whether the sides promise an order in time: time strategies do; so does a predefined split of timestamps.
+def _crossing(sides: Sides, column: str) -> tuple[Straddle, Aliases | None]:
+    """Keys on two sides, as they are and in other spellings; one scan where all are spelt alike."""
+    count = parts_of(sides)
+    alike: list[bool] = []
 
-    A numeric time (a cycle or a day since admission) counts per entity, and says nothing across entities.
-    """
-    return declaration.split.kind in ("time", "group_time") or (declaration.split.kind == "predefined" and validated.spec.time_is_timestamp)
+    def read() -> Iterator[Keys]:
+        for part in range(count):
+            keys = read_keys(sides, column, part, count)
+            alike.append(keys.spelt_alike)
+            yield keys
+
+    straddle = find_straddling(sides, column, read())
+    return straddle, None if count == 1 and all(alike) else find_aliases(sides, column)

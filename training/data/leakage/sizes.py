@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from schemas.config import SPLITS, Declaration
-from schemas.records import CheckResult, SplitTables
-from training.data.leakage.verdict import judged
+from schemas.records import CheckResult
+from training.data.leakage.sides import Sides
 
 
-def size_results(split: SplitTables, declaration: Declaration) -> list[CheckResult]:
+def size_results(sides: Sides) -> list[CheckResult]:
     """Fail when a side has fewer rows than `checks.min_rows`."""
-    limit = declaration.checks.min_rows
-    small = {s: split.side(s).rows for s in SPLITS if split.side(s).rows < limit}
+    limit = sides.declaration.checks.min_rows
+    small = {s: n for s, n in sides.num_rows.items() if n < limit}
     result = CheckResult(
         name="min_rows",
         verdict="fail" if small else "pass",
         summary=f"fewer than {limit} rows: " + ", ".join(f"{s} {n}" for s, n in small.items()) if small else f"every side has at least {limit} rows",
-        figures={**{s: split.side(s).rows for s in SPLITS}, "threshold": limit},
+        figures={**sides.num_rows, "threshold": limit},
         remedy="change split.fractions or lower checks.min_rows" if small else "",
     )
-    return [judged(result, declaration)]
+    return [result]
