@@ -61,7 +61,9 @@ class ChecksConfig(Section):
         description="Chance, given the rate between groups within train, below which near-copies of train rows in a held-out side stop the run.",
     )
     collision_warning: float = Field(1e-3, gt=0, lt=1, description="The same chance from which a warning is given.")
-    text_similarity: float = Field(0.8, gt=0, lt=1, description="Share of the word triples of two texts from which they count as copies.")
+    text_similarity: float = Field(
+        0.4, gt=0, lt=1, description="Share of the word triples of two texts, of all that either has, from which they count as copies."
+    )
     shared_time_correlation: float = Field(
         0.5,
         gt=0,

@@ -15,6 +15,8 @@ from training.data.leakage.scores import Halves, Score, score_codes
 
 LEAST_VALUE_ROWS = 10  # of A with a value, and a third of it of B, before its label counts
 LEAST_EQUAL = 3
+MOST_OF_OTHERS = 0.15  # strength of a column's other values
+EXTREME = 0.3  # share of a number's values that count as high, and as low
 
 
 class Missingness(NamedTuple):
@@ -73,14 +75,34 @@ class PureValue(NamedTuple):
 
 
 def find_pure_values(rows: Sampled, halves: Halves) -> list[PureValue]:
-    """Values (null among them) that on A have one label alone, the rarer one, and on B too; least likely first.
+    """Values (null among them) that on A have one label alone, the rarer one (of numbers: high or low ones alone), and on B too.
 
-    Of a category and of numbers that repeat; a value of a number must be shared by many rows.
+    Least likely first. Of a category and of numbers that repeat; a value of a number must be shared by many rows.
     """
     codes = {name: _value_codes(rows, name) for name in rows.columns}
     tests = max(1, sum(_count_frequent(c, halves.a) for c in codes.values()))
-    found = [p for label in rows.labels if label.kind != "regression" for name, code in codes.items() for p in _pure(name, code, label, halves, rows, tests)]
+    found: list[PureValue] = []
+    for label in map(_extremes, rows.labels):
+        for name, code in codes.items():
+            pure = _pure(name, code, label, halves, rows, tests)
+            if pure and _others(code, [p.code for p in pure], label, halves, rows.group) < MOST_OF_OTHERS:
+                found += pure
     return sorted(found, key=lambda p: (p.chance, p.column))
+
+
+def _others(codes: Codes, pure: list[int], label: Label, halves: Halves, group: Codes) -> float:
+    """Strength of a column's other values: where they tell the label as well, a pure value is the end of a scale and no trace."""
+    kept = ~np.isin(codes, pure)
+    return score_codes(codes, label, Halves(halves.a & kept, halves.b & kept), group).strength
+
+
+def _extremes(label: Label) -> Label:
+    """A class as it is; of a number whether it is among the highest or the lowest of its values."""
+    if label.kind != "regression":
+        return label
+    rank = label.targets[:, :1]
+    known = np.where(np.isnan(rank), np.nan, 1.0)
+    return label._replace(kind="multiclass", targets=np.concatenate([known * (rank > 1 - EXTREME), known * (rank < EXTREME)], axis=1))
 
 
 def _value_codes(rows: Sampled, name: str) -> Codes:
@@ -132,7 +154,7 @@ def judge_pure_values(found: list[PureValue], rows: Sampled, checks: ChecksConfi
         results[p.column] = CheckResult(
             name="pure_values",
             verdict="warn",
-            summary=f"all {p.rows} sampled train rows with {p.column!r} = {value!r} have one value of {p.label!r}, the rarer one (chance {p.chance:.1g})",
+            summary=f"all {p.rows} sampled train rows with {p.column!r} = {value!r} have the rarer or an extreme {p.label!r} (chance {p.chance:.1g})",
             figures={"rows": p.rows, "chance": float(f"{p.chance:.3g}"), "threshold": checks.pure_value_chance},
             evidence=label_evidence(rows, (p.column,), p.label, rows.train & has),
             columns=(p.column,),

@@ -15,12 +15,13 @@ from training.data.leakage.chance import binomial_tail, tail_above
 from training.data.leakage.neighbours import Space, nearest, off_segment, space_of
 from training.data.leakage.sampled import Codes, Floats, Sampled
 
-RADII = (0.001, 0.01, 0.05)  # root mean square difference of the finely measured columns, in standard deviations
+RADII = (0.0005, 0.002, 0.01, 0.05)  # root mean square difference of the finely measured columns, in standard deviations
 QUERIES, REFERENCES = 4_000, 30_000
 SEGMENT_QUERIES, SEGMENT_REFERENCES, SEGMENT_NEIGHBOURS = 1_500, 15_000, 12
 OFF_SEGMENT = 1e-5  # of the distance from the nearer end: rounding of stored numbers, not measurement
 FEWEST_FINE = 3  # finely measured columns, below which closeness is no surprise
 LEAST_ROWS = 3
+MOST_POWER = 4  # of the distance, by which closeness is taken to become rarer
 EVIDENCE_PAIRS = 5
 REMEDY = "drop the copies from the held-out side, or make copies (noise, interpolation, oversampling) after the split and of train rows only"
 
@@ -46,7 +47,7 @@ def find_near_copies(rows: Sampled, space: Space) -> list[Near]:
     null = train[:QUERIES]
     close, distance = _closest(rows, space, held, train)
     _, null_distance = _closest(rows, space, null, train)
-    return [_near(radius, held, close, distance, null_distance) for radius in RADII]
+    return [_near(radius, held, close, distance, null_distance, space.fine) for radius in RADII]
 
 
 def _spread(positions: Codes, most: int) -> Codes:
@@ -62,14 +63,15 @@ def _closest(rows: Sampled, space: Space, queries: Codes, train: Codes) -> tuple
     return found, np.where((found < 0) | (apart == 0), np.inf, apart)
 
 
-def _near(radius: float, held: Codes, close: Codes, distance: Floats, null_distance: Floats) -> Near:
+def _near(radius: float, held: Codes, close: Codes, distance: Floats, null_distance: Floats, fine: int) -> Near:
     inside = distance <= radius
     count, null_count = int(inside.sum()), int((null_distance <= radius).sum())
     chance = tail_above(count, len(held), null_count, len(null_distance))
-    wide = np.quantile(null_distance[np.isfinite(null_distance)], 0.01) if np.isfinite(null_distance).any() else 0.0
-    if null_count == 0 and wide > 10 * radius:
-        # no pair in train is nearly so close: below the nearest percent the share falls at least as the square of the radius
-        chance = min(chance, binomial_tail(count, len(held), 0.01 * (radius / float(wide)) ** 2))
+    wide = float(np.quantile(null_distance[np.isfinite(null_distance)], 0.01)) if np.isfinite(null_distance).any() else 0.0
+    if count and null_count == 0 and wide > 5 * radius:
+        # no pair in train is nearly so close: below the nearest percent the share falls with a power of the distance, if the columns are measurements
+        farthest = float(distance[inside].max())
+        chance = min(chance, binomial_tail(count, len(held), 0.01 * (farthest / wide) ** min(fine, MOST_POWER)))
     order = np.argsort(distance, kind="stable")[: min(count, EVIDENCE_PAIRS)]
     pairs = tuple((int(held[i]), int(close[i])) for i in order)
     return Near(radius, count, len(held), null_count, len(null_distance), min(1.0, chance * len(RADII)), pairs)
@@ -97,9 +99,9 @@ def judge_near_copies(found: list[Near], rows: Sampled, space: Space, checks: Ch
 
 
 def collision_verdict(count: int, chance: float, checks: ChecksConfig) -> Any:
-    """Fail, warn or pass by the chance of so many rows; one or two rows never fail."""
-    if count >= LEAST_ROWS and chance <= checks.collision_chance:
-        return "fail"
+    """Fail, warn or pass by the chance of so many rows; one or two rows never fail, and one alone warns only where fewer could not be by chance."""
+    if chance <= checks.collision_chance:
+        return "fail" if count >= LEAST_ROWS else "warn"
     return "warn" if count >= LEAST_ROWS - 1 and chance <= checks.collision_warning else "pass"
 
 

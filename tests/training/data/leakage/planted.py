@@ -16,6 +16,7 @@ from schemas.records import CheckResult, TableSpec
 from tests.training.data.sides import spec_of
 from training.data.leakage.battery import statistical_results
 from training.data.leakage.sides import Sides
+from training.data.leakage.verdict import judged
 
 LABEL_TYPES = {"regression": "float", "binary": "int", "multiclass": "text"}
 
@@ -86,7 +87,7 @@ def sides_for(parts: dict[str, pd.DataFrame], task: str, **checks: Any) -> Itera
 def results_for(parts: dict[str, pd.DataFrame], task: str = "binary", **checks: Any) -> list[CheckResult]:
     """What the statistical checks find in these sides."""
     with sides_for(parts, task, **checks) as sides:
-        return statistical_results(sides)
+        return [judged(result, sides.declaration) for result in statistical_results(sides)]
 
 
 def named(results: list[CheckResult], name: str) -> list[CheckResult]:
