@@ -10,6 +10,7 @@ from schemas.config import Declaration
 from schemas.load import load_declaration
 from schemas.records import Prepared
 from tasks.context import run_name
+from tasks.poison import poison_test
 from tasks.prepared import bind, require_same, require_same_source
 from tasks.source import fingerprint_source, validate_table
 from tasks.split import assert_disjoint, leakage_checks, split_rows
@@ -19,7 +20,7 @@ from tasks.statistics import fit_statistics, materialise_arrays
 @flow(
     name="prepare",
     flow_run_name=run_name,
-    description="Validate, split, assert disjoint, check leaks, fit on train, write arrays. Unchanged steps are reused.",
+    description="Validate, split, assert disjoint, check leaks, fit on train, write arrays, poison test. Unchanged steps are reused.",
     persist_result=False,
 )
 def prepare(config_path: str, overrides: list[str] | None = None) -> Prepared:
@@ -43,5 +44,6 @@ def prepare_data(declaration: Declaration, recorded: Prepared | None = None) -> 
     leakage = leakage_checks(split, validated, declaration)
     statistics = fit_statistics(split.train, validated, declaration)
     arrays = materialise_arrays(split, validated, statistics, declaration)
-    prepared = bind(source, validated, split, (disjoint, leakage), statistics, arrays, started)
+    poison = poison_test(split, validated, declaration)
+    prepared = bind(source, validated, split, (disjoint, leakage, poison), statistics, arrays, started)
     return require_same(prepared, recorded) if recorded else prepared

@@ -9,16 +9,19 @@ first sight and frozen in the ledger (see ledger.py and docs/decisions/0002-spli
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from schemas.config import GROUPED, SPLITS, Declaration, Fractions, GroupSplit, GroupTimeSplit, PredefinedSplit, StratifiedSplit, TimeSplit
-from schemas.digest import verify
+from schemas.digest import file_ref, replacing, verify
 from schemas.errors import SplitError, first_few
 from schemas.records import SplitTables, TableRef, TableSpec, TestTable, TrainTable, ValidatedTable, ValTable, digest_of
 from schemas.tables import arrow_schema
@@ -248,3 +251,49 @@ def _write(
         summary=summarize(connection, ROWS, SIDES, validated.spec, declaration),
         ledger=book.copy_to(out_dir / "ledger.jsonl") if book is not None else None,
     )
+
+
+def sampled(split: SplitTables, spec: TableSpec, rows: int, folder: Path, change: Callable[[pa.Table], pa.Table]) -> SplitTables:
+    """The first rows of each side as a split of its own; held-out rows go through `change` before they are written.
+
+    The sides lie in the order of a hash, so that the first rows are a random sample.
+
+    Args:
+        split: what the split wrote.
+        spec: what its columns are.
+        rows: most rows of a side.
+        folder: where the files are written.
+        change: of held-out rows, columns and types as they are.
+    """
+    tables: dict[str, TableRef] = {}
+    train = _first_rows(split.train, rows)
+    for side in SPLITS:
+        table = train if side == "train" else _of_known_classes(_first_rows(split.side(side), rows), train, spec)
+        path = Path(folder) / f"{side}.parquet"
+        with replacing(path) as file:
+            pq.write_table(table if side == "train" else change(table), file)
+        tables[side] = TableRef(file=file_ref(path), rows=len(table))
+    return SplitTables(
+        train=TrainTable(file=tables["train"].file, rows=tables["train"].rows),
+        val=ValTable(file=tables["val"].file, rows=tables["val"].rows),
+        test=TestTable(file=tables["test"].file, rows=tables["test"].rows),
+        strategy=split.strategy,
+    )
+
+
+def _first_rows(table: TableRef, rows: int) -> pa.Table:
+    with pq.ParquetFile(table.file.file) as file:
+        return pa.Table.from_batches([next(file.iter_batches(batch_size=rows))]).replace_schema_metadata(file.schema_arrow.metadata)
+
+
+def _of_known_classes(table: pa.Table, train: pa.Table, spec: TableSpec) -> pa.Table:
+    """Held-out rows whose labels a sample of train has too; values of a regression are not classes."""
+    for name in spec.label_columns if spec.text is None else ():
+        if not pa.types.is_floating(table.schema.field(name).type):
+            known = pc.or_(pc.is_null(table[name]), pc.is_in(table[name], pc.unique(train[name].combine_chunks())))
+            table = (
+                table.filter(known)
+                if pc.any(known).as_py()
+                else table.slice(0, 1).set_column(table.column_names.index(name), table.schema.field(name), [train[name].combine_chunks()[:1]])
+            )
+    return table
