@@ -17,7 +17,7 @@ from training.data.leakage.scores import Halves, Score, column_codes, first_seen
 EVIDENCE_ROWS = 5
 FEWEST_ROWS = 50  # of each half; below, a strength says little
 FINE = 32  # distinct values of a column from which it counts as a measurement, not as a setting
-LEAST_DOMINANT, LEAST_DOMINANT_COARSE = 0.4, 0.75  # strength alone, below which a column dominates nothing
+LEAST_DOMINANT, LEAST_DOMINANT_COARSE = 0.4, 0.88  # strength alone, below which a column dominates nothing
 FEWEST_OTHERS = 3  # columns that a dominant one is held against
 RIDGE = 1e-3
 REMEDY = "declare role ignore for it if it is not known when the prediction is made, or allow the finding with a reason"
@@ -64,7 +64,7 @@ def combined_strength(codes: dict[str, Codes], label: Label, halves: Halves, gro
     """Strength of all columns together: target means learned on one half of A, weighed by ridge regression on its other half."""
     known = ~np.isnan(label.targets[:, 0])
     a, b = np.flatnonzero(halves.a & known), halves.b & known
-    if len(a) < FEWEST_ROWS or b.sum() < FEWEST_ROWS:
+    if not codes or len(a) < FEWEST_ROWS or b.sum() < FEWEST_ROWS:
         return 0.0
     _, place = first_seen(group[a])
     first, second = _mask(a[place % 2 == 0], len(known)), _mask(a[place % 2 == 1], len(known))

@@ -19,7 +19,7 @@ from schemas.records import CheckResult
 from training.data.engine import ident, literal, row, rows
 from training.data.leakage.chance import tail_above
 from training.data.leakage.label_sql import label_numbers
-from training.data.leakage.near_duplicates import collision_verdict, near_figures
+from training.data.leakage.near_duplicates import LEAST_ROWS, collision_verdict, near_figures
 from training.data.leakage.sampled import Sampled
 from training.data.leakage.sides import Sides
 
@@ -216,11 +216,16 @@ def _verified(sides: Sides, name: str, candidates: NDArray[np.int64], limit: flo
 
 
 def judge_text_copies(found: list[TextCopies], checks: ChecksConfig) -> list[CheckResult]:
-    """Fail where copies are far more frequent than inside train; warn for any whose texts are too long for an accident."""
+    """Fail where copies are far more frequent than inside train; warn for any whose texts are too long for an accident.
+
+    Such texts do not agree by chance, so that three of them with a rate above train's are enough to fail.
+    """
     results = []
     for f in found:
         verdict = collision_verdict(f.rows, f.chance, checks)
-        verdict = "warn" if verdict == "pass" and f.long_rows else verdict
+        if f.long_rows:
+            sure = f.long_rows >= LEAST_ROWS and f.chance <= checks.collision_warning
+            verdict = "fail" if sure or verdict == "fail" else "warn"
         if verdict == "pass":
             continue
         null = f"{f.null_rows} of {f.null_total} train rows are copies of another group's"
