@@ -82,6 +82,21 @@ def write_report(inputs: ReportInputs, path: Path) -> FileRef:
     Raises:
         DataError: the predictions lack a column or hold a class that train did not have.
     """
+    return write_page(
+        path,
+        TEMPLATE,
+        name=inputs.declaration.name,
+        description=plain(inputs.declaration.description, 2000),
+        task=inputs.declaration.task.kind,
+        label=plain(inputs.prepared.validated.spec.label),
+        run_id=plain(inputs.run_id),
+        headline=headline(inputs),
+        sections=report_sections(inputs),
+    )
+
+
+def write_page(path: Path, template: str, **values: Any) -> FileRef:
+    """Fill a template of this folder and write it whole or not at all; every value is escaped."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -90,16 +105,7 @@ def write_report(inputs: ReportInputs, path: Path) -> FileRef:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    page = environment.get_template(TEMPLATE).render(
-        name=inputs.declaration.name,
-        description=plain(inputs.declaration.description, 2000),
-        task=inputs.declaration.task.kind,
-        label=plain(inputs.prepared.validated.spec.label),
-        run_id=plain(inputs.run_id),
-        headline=headline(inputs),
-        sections=report_sections(inputs),
-        colours={name: colour for colour, name in VARIABLES.items()},
-    )
+    page = environment.get_template(template).render(colours={name: colour for colour, name in VARIABLES.items()}, **values)
     return write_atomic(path, page.encode("utf-8", "replace"))
 
 

@@ -243,6 +243,16 @@ CATALOGUE: dict[str, Explanation] = {
         "The model learns where in the file a class stands; new rows stand elsewhere.",
         "Declare role ignore for it.",
     ),
+    "file_order": Explanation(
+        "The file is in the order of the label",
+        "files from elsewhere that were sorted by the label (only `bulkhead audit --train --test` still sees their order)",
+        "2 AUROC - 1, or R2 of ranks, of a row's place in its file, beyond what the declared time tells; it warns",
+        ("order_strength",),
+        "A shuffled file, and one in the order of its time, says nothing by place.",
+        SAMPLE,
+        "Whatever goes by place, a batch, a loader or a fold, tells the label.",
+        "Shuffle the files, and ask how their rows came to be in this order.",
+    ),
     "look_ahead": Explanation(
         "Features from the label's future",
         "windows, leads and differences that run past the moment of the prediction",
