@@ -12,7 +12,7 @@ from schemas.audit import AuditReport, FilesToAudit
 from schemas.config import Declaration
 from schemas.errors import BulkheadError
 from schemas.home import home
-from schemas.records import SourceRef, SplitTables, ValidatedTable
+from schemas.records import CheckReport, SourceRef, SplitTables, ValidatedTable
 from tasks.say import say
 from training.audit_report import audit_markdown, findings, outcome, write_audit_report
 from training.data.leakage import audit as checks
@@ -45,13 +45,17 @@ def column_names(uris: list[str]) -> list[str]:
 
 @task(
     name="audit sides",
-    description="Every leak check over the sides as they were written; what fails is reported, not raised.",
+    description="Every leak check over the sides as they were written, and the poison test; what fails is reported, not raised.",
     tags=["check"],
     cache_policy=NO_CACHE,
 )
 def audit_sides(split: SplitTables, validated: ValidatedTable, declaration: Declaration, source: SourceRef) -> AuditReport:
     """The findings, rows beside each other, and what stays open."""
+    from training.poisoned_fit import poison_check  # torch, which files from anywhere do not need
+
     report = checks.audit_split(split, validated, declaration, source)
+    poisoned = (*report.checks.results, poison_check(split, validated, declaration))
+    report = report.model_copy(update={"checks": CheckReport(results=poisoned)})
     say("audit", outcome(report), "fail" if report.checks.failed else "done")
     return report
 

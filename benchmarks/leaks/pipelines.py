@@ -7,6 +7,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+
+from schemas.references import TableSpec
+from training.data.leakage.poison import poison_result
 
 Fit = Callable[[pd.DataFrame, pd.DataFrame], Any]  # train, held out → what was fitted
 LABEL = "outcome"
@@ -136,3 +140,26 @@ LEAKY: dict[str, Fit] = {name: _on_all(fit) for name, fit in FITS.items()} | {
     "train rows chosen by likeness to held-out rows": _neighbours,
 }
 CLEAN: dict[str, Fit] = {name: _on_train(fit) for name, fit in FITS.items()}
+
+
+def accused(fit: Fit, rows: int = 1200) -> bool:
+    """Whether the poison test fails a way to fit, on generated rows."""
+    rng = np.random.default_rng(8)
+    x, code = rng.normal(size=(rows, 4)), rng.integers(0, 30, rows)
+    columns = {"height": 170 + 9 * x[:, 0], "income": np.exp(9 + 0.6 * x[:, 1]), "ratio": x[:, 2], "dose": np.where(x[:, 3] > 1.3, np.nan, x[:, 3])}
+    frame = pd.DataFrame({**columns, "code": [f"c{c}" for c in code], LABEL: 20 + 3 * x[:, 0] + 2 * x[:, 1] + rng.normal(size=rows)})
+    spec = TableSpec(
+        id=(),
+        group=(),
+        time=None,
+        label=LABEL,
+        label_type="float",
+        weight=None,
+        split=None,
+        numeric=tuple(columns),
+        categorical=("code",),
+        tensor={},
+    )
+    types = pa.schema([(name, pa.string() if name == "code" else pa.float64()) for name in frame.columns])
+    train, held_out = (pa.Table.from_pandas(part, types, preserve_index=False) for part in (frame.iloc[: rows * 3 // 4], frame.iloc[rows * 3 // 4 :]))
+    return poison_result(lambda a, b: fit(a.to_pandas(), b.to_pandas()), train, held_out, spec).verdict == "fail"
