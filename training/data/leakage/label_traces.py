@@ -35,8 +35,15 @@ def find_missingness(rows: Sampled, halves: Halves) -> list[Missingness]:
         null = np.isnan(rows.numeric[name]) if name in rows.numeric else rows.category[name] < 0
         share = float(null[rows.train].mean()) if rows.train.any() else 0.0
         if 0 < share < 1:
-            found += [Missingness(name, label.name, score_codes(null.astype(np.int64), label, halves, rows.group), share) for label in rows.labels]
+            found += [Missingness(name, label.name, _one_sided(null.astype(np.int64), label, halves, rows.group), share) for label in rows.labels]
     return sorted(found, key=lambda m: (-m.score.strength, m.column))
+
+
+def _one_sided(codes: Codes, label: Label, halves: Halves, group: Codes) -> Score:
+    """Strength for the class, or the end of a number's values, that is told best: nulls tell one outcome from all others."""
+    targets = _extremes(label).targets
+    each = [score_codes(codes, label._replace(kind="binary", targets=targets[:, k : k + 1]), halves, group) for k in range(targets.shape[1])]
+    return max(each, key=lambda s: s.strength)
 
 
 def judge_missingness(found: list[Missingness], rows: Sampled, checks: ChecksConfig) -> list[CheckResult]:
