@@ -194,9 +194,9 @@ CATALOGUE: dict[str, Explanation] = {
         "Declare role ignore for at least one of the columns.",
     ),
     "label_missingness": Explanation(
-        "Nulls that tell the label",
-        "a column that is filled only after one outcome",
-        "strength of the column's null pattern alone",
+        "Gaps that tell the label",
+        "a column that is filled only after one outcome: its nulls, or the value that stands for nothing, tell which it was",
+        "strength, for the class or the end of a number that is told best, of whether the column is empty",
         ("missingness_strength", "proxy_strength"),
         "Nulls of honest tables tell something, seldom most of the label.",
         SAMPLE + ": some hundredths of a second",
@@ -206,7 +206,7 @@ CATALOGUE: dict[str, Explanation] = {
     "pure_values": Explanation(
         "Values of one class alone",
         "a value (null included) whose rows all have the rarer label, or an extreme number",
-        "chance of so many rows by the label's share, times the number of values looked at, confirmed on the other half",
+        "chance of so many rows by the label's share, times the number of values looked at",
         ("pure_value_chance",),
         "Rows of a group count once, and the ends of a scale that tells the label throughout do not count. It only warns.",
         SAMPLE + ": some tenths of a second",

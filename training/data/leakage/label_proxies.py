@@ -18,13 +18,17 @@ EVIDENCE_ROWS = 5
 FEWEST_ROWS = 50  # of each half; below, a strength says little
 FINE = 32  # distinct values of a column from which it counts as a measurement, not as a setting
 LEAST_DOMINANT, LEAST_DOMINANT_COARSE = 0.4, 0.88  # strength alone, below which a column dominates nothing
+LEAST_ALIKE, LEAST_UNRIVALLED = 0.7, 0.8  # strength of a column with as few values as the label, and where too few others are there to compare
 FEWEST_OTHERS = 3  # columns that a dominant one is held against
 RIDGE = 1e-3
 REMEDY = "declare role ignore for it if it is not known when the prediction is made, or allow the finding with a reason"
 
 
 class Proxy(NamedTuple):
-    """One column and one label: its own strength, and the strength of all columns and of all others together (NaN: not looked at)."""
+    """One column and one label: its own strength, and the strength of all columns and of all others together (NaN: not looked at).
+
+    `is_alias`: it has hardly more values than the label has classes.
+    """
 
     column: str
     label: str
@@ -32,6 +36,7 @@ class Proxy(NamedTuple):
     together: float = np.nan
     others: float = np.nan
     distinct: int = 0
+    is_alias: bool = False
 
     @property
     def ratio(self) -> float:
@@ -47,10 +52,11 @@ def find_proxies(rows: Sampled, halves: Halves) -> list[Proxy]:
         alone = {name: score_codes(code, label, halves, rows.group) for name, code in codes.items()}
         together = combined_strength(codes, label, halves, rows.group)
         for name, score in alone.items():
-            found = Proxy(name, label.name, score)
+            found = Proxy(name, label.name, score, distinct=_distinct(rows, name))
+            found = found._replace(is_alias=label.kind != "regression" and found.distinct <= len(np.unique(label.values[~np.isnan(label.values)])) + 1)
             if score.strength >= LEAST_DOMINANT and len(codes) > FEWEST_OTHERS:
                 others = combined_strength({n: c for n, c in codes.items() if n != name}, label, halves, rows.group)
-                found = found._replace(together=together, others=others, distinct=_distinct(rows, name))
+                found = found._replace(together=together, others=others)
             if name not in best or score.strength > best[name].alone.strength:
                 best[name] = found
     return sorted(best.values(), key=lambda p: (-p.alone.strength, p.column))
@@ -112,6 +118,8 @@ def _verdict(proxy: Proxy, checks: ChecksConfig) -> tuple[str, str]:
         return "fail", f"tells {proxy.label!r} by itself as if it were the label"
     if alone.strength - 2 * alone.error >= checks.proxy_warning:
         return "warn", f"almost tells {proxy.label!r} by itself"
+    if alone.strength - 2 * alone.error >= (LEAST_ALIKE if proxy.is_alias else LEAST_UNRIVALLED if np.isnan(proxy.together) else 1.0):
+        return "warn", f"has as few values as {proxy.label!r} and mostly the same" if proxy.is_alias else f"tells most of {proxy.label!r}"
     least = LEAST_DOMINANT if proxy.distinct >= FINE else LEAST_DOMINANT_COARSE
     if alone.strength - 2 * alone.error >= least and proxy.ratio >= checks.dominance_ratio:
         return "warn", f"knows more of {proxy.label!r} than all other columns together: without it {proxy.ratio:.1f} times as much stays unexplained"

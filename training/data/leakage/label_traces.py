@@ -9,34 +9,58 @@ import numpy as np
 from schemas.config import ChecksConfig
 from schemas.records import CheckResult
 from training.data.leakage.chance import binomial_tail
-from training.data.leakage.label_proxies import FEWEST_ROWS, REMEDY, label_evidence
+from training.data.leakage.label_proxies import FEWEST_ROWS, FINE, REMEDY, label_evidence
 from training.data.leakage.sampled import Codes, Flags, Floats, Label, Sampled
 from training.data.leakage.scores import Halves, Score, score_codes
 
-LEAST_VALUE_ROWS = 10  # of A with a value, and a third of it of B, before its label counts
+LEAST_VALUE_ROWS = 10  # with a value, before its label counts
 LEAST_EQUAL = 3
+LEAST_EMPTY = 0.05  # share of a measurement's rows with one value, from which the value may stand for nothing
+MOST_COMMON = 0.6  # share of a class up to which a value that it alone has is a surprise
 MOST_OF_OTHERS = 0.15  # strength of a column's other values
-EXTREME = 0.3  # share of a number's values that count as high, and as low
+EXTREME = 0.35  # share of a number's values that count as high, and as low
 
 
 class Missingness(NamedTuple):
-    """How well the nulls of a column tell a label."""
+    """How well it tells a label whether a column is filled: `empty` is null, or the value that stands for nothing."""
 
     column: str
     label: str
     score: Score
-    null_share: float
+    empty: str
+    share: float
 
 
 def find_missingness(rows: Sampled, halves: Halves) -> list[Missingness]:
-    """The strength of each column's null pattern, strongest first; columns without nulls in train are left out."""
+    """The strength of each column's pattern of nulls, and of measurements' most frequent value, strongest first."""
     found = []
     for name in rows.columns:
-        null = np.isnan(rows.numeric[name]) if name in rows.numeric else rows.category[name] < 0
-        share = float(null[rows.train].mean()) if rows.train.any() else 0.0
-        if 0 < share < 1:
-            found += [Missingness(name, label.name, score_codes(null.astype(np.int64), label, halves, rows.group), share) for label in rows.labels]
+        for empty, is_empty in _empties(rows, name).items():
+            share = float(is_empty[rows.train].mean()) if rows.train.any() else 0.0
+            if 0 < share < 1:
+                codes = is_empty.astype(np.int64)
+                found += [Missingness(name, label.name, _one_sided(codes, label, halves, rows.group), empty, share) for label in rows.labels]
     return sorted(found, key=lambda m: (-m.score.strength, m.column))
+
+
+def _empties(rows: Sampled, name: str) -> dict[str, Flags]:
+    """Masks [N] of rows where a column is empty: null, and of a measurement the value that many rows share (0 where nothing was paid)."""
+    if name in rows.category:
+        return {"null": rows.category[name] < 0}
+    values = rows.numeric[name]
+    found, counts = np.unique(values[rows.train & ~np.isnan(values)], return_counts=True)
+    masks = {"null": np.isnan(values)}
+    if len(found) >= FINE and counts.max() >= LEAST_EMPTY * rows.train.sum():
+        value = float(found[counts.argmax()])
+        masks[f"{value:g}"] = values == value
+    return masks
+
+
+def _one_sided(codes: Codes, label: Label, halves: Halves, group: Codes) -> Score:
+    """Strength for the class, or the end of a number's values, that is told best: nulls tell one outcome from all others."""
+    targets = _extremes(label).targets
+    each = [score_codes(codes, label._replace(kind="binary", targets=targets[:, k : k + 1]), halves, group) for k in range(targets.shape[1])]
+    return max(each, key=lambda s: s.strength)
 
 
 def judge_missingness(found: list[Missingness], rows: Sampled, checks: ChecksConfig) -> list[CheckResult]:
@@ -50,8 +74,8 @@ def judge_missingness(found: list[Missingness], rows: Sampled, checks: ChecksCon
             CheckResult(
                 name="label_missingness",
                 verdict="fail" if sure >= checks.proxy_strength else "warn",
-                summary=f"whether {m.column!r} is null ({m.null_share:.1%} of train) tells {m.label!r} with strength {m.score.strength:.3f} of 1",
-                figures={"strength": round(m.score.strength, 4), "null_share": round(m.null_share, 4), "threshold": checks.missingness_strength},
+                summary=f"whether {m.column!r} is {m.empty} ({m.share:.1%} of train) tells {m.label!r} with strength {m.score.strength:.3f} of 1",
+                figures={"strength": round(m.score.strength, 4), "share": round(m.share, 4), "threshold": checks.missingness_strength},
                 evidence=label_evidence(rows, (m.column,), m.label, rows.train),
                 columns=(m.column,),
                 remedy=REMEDY,
@@ -75,12 +99,12 @@ class PureValue(NamedTuple):
 
 
 def find_pure_values(rows: Sampled, halves: Halves) -> list[PureValue]:
-    """Values (null among them) that on A have one label alone, the rarer one (of numbers: high or low ones alone), and on B too.
+    """Values (null among them) that have one label alone in train, not the common one (of numbers: high or low ones alone).
 
     Least likely first. Of a category and of numbers that repeat; a value of a number must be shared by many rows.
     """
     codes = {name: _value_codes(rows, name) for name in rows.columns}
-    tests = max(1, sum(_count_frequent(c, halves.a) for c in codes.values()))
+    tests = max(1, sum(_count_frequent(c, halves.a | halves.b) for c in codes.values()))
     found: list[PureValue] = []
     for label in map(_extremes, rows.labels):
         for name, code in codes.items():
@@ -125,10 +149,10 @@ def _pure(name: str, codes: Codes, label: Label, halves: Halves, rows: Sampled, 
     counts = [np.bincount(codes[part], minlength=size) for part in parts]
     for k in range(label.targets.shape[1]):
         share = float(label.targets[parts[0], k].mean()) if parts[0].any() else 1.0
-        if not 0 < share <= 0.5:
+        if not 0 < share <= MOST_COMMON:
             continue
         ups = [np.bincount(codes[part], weights=label.targets[part, k], minlength=size) for part in parts]
-        pure = (counts[0] >= LEAST_VALUE_ROWS) & (ups[0] == counts[0]) & (3 * counts[1] >= LEAST_VALUE_ROWS) & (ups[1] == counts[1])
+        pure = (counts[0] + counts[1] >= LEAST_VALUE_ROWS) & (ups[0] == counts[0]) & (ups[1] == counts[1])
         for code in np.flatnonzero(pure):
             total = int(counts[0][code] + counts[1][code])
             found.append(PureValue(name, label.name, int(code), total, min(1.0, share**total * tests)))

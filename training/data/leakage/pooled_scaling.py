@@ -20,6 +20,7 @@ from training.data.leakage.sides import Sides
 LEAST_ROWS = 30
 LEAST_DISTINCT = 0.2  # share of distinct values from which a column is a measurement
 TRAIN_UNLIKELY = 1e-3  # train's own statistics must not be neat, too
+LEAST_LEAD = 5.0  # times as frequent as the next value: a median is a value of the data, which many rows may share without it
 SAME = 1e-6  # in standard deviations: two fills are the same number
 
 
@@ -118,22 +119,21 @@ def find_pooled_fill(moments: dict[str, dict[str, Moments]], sample: Sampled, si
     """Columns where one value stands out by its number of rows and is the mean or median of all other rows, but not of train's."""
     found = []
     for name in moments:
-        value = _fill_value(sample.numeric[name], sample.train)
+        value, lead = _fill_value(sample.numeric[name], sample.train)
         if value is not None:
-            found += _as_mean(sides, name, value) or _as_median(sides, name, value)
+            found += _as_mean(sides, name, value) or (_as_median(sides, name, value) if lead >= LEAST_LEAD else [])
     return found
 
 
-def _fill_value(values: Floats, train: Flags) -> float | None:
-    """The value that is far more frequent in the sample than any other of a measurement, in train and outside."""
+def _fill_value(values: Floats, train: Flags) -> tuple[float | None, float]:
+    """The most frequent value of a measurement in the sample, if it may be a fill, and how many times as frequent as the next it is."""
     found, counts = np.unique(values[np.isfinite(values)], return_counts=True)
     if len(found) < LEAST_ROWS:
-        return None
+        return None, 0.0
     second, first = np.partition(counts, -2)[-2:]
-    if first < max(5, 0.002 * counts.sum()) or first < 5 * second:
-        return None
     value = float(found[counts.argmax()])
-    return value if (values[train] == value).any() else None
+    possible = first >= max(5, 0.002 * counts.sum()) and first >= 1.5 * second and bool((values[train] == value).any())
+    return (value, float(first / second)) if possible else (None, 0.0)
 
 
 def _as_mean(sides: Sides, name: str, value: float) -> list[Pooled]:

@@ -17,7 +17,7 @@ from training.data.leakage.label_sql import LabelNumber, label_numbers
 from training.data.leakage.sampled import Floats, Sampled
 from training.data.leakage.sides import Sides
 
-FEWEST_CODES, MOST_CODES = 8, 20_000
+FEWEST_CODES, FEWEST_UNSEEN, MOST_CODES = 8, 4, 20_000
 SMOOTHING = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 50.0, 100.0, 200.0, 300.0, 500.0, 1000.0)
 EXACT = 1e-6  # unexplained share of a code's variance: rounding
 CLOSE, RATIO = 0.05, 4.0  # a code that follows all rows this closely, and train this many times less so
@@ -68,7 +68,7 @@ def _codes(sides: Sides, name: str, label: LabelNumber) -> TargetCodes | None:
         code, count, total, train_count, train_total = table[both].T
         by_all = _unexplained(code, count, total, mean, count)
         by_train = _unexplained(code, train_count, train_total, table[:, 4].sum() / max(table[:, 3].sum(), 1), count)
-    if alone.sum() >= FEWEST_CODES:
+    if alone.sum() >= FEWEST_UNSEEN:
         code, count, total, _, _ = table[alone].T
         unseen = _unexplained(code, count, total, mean, count)
     return TargetCodes(name, label.name, len(table), by_train, by_all, unseen)

@@ -74,6 +74,16 @@ def test_nulls_that_tell_the_label_are_found() -> None:
 
 
 @pytest.mark.req("D6")
+@pytest.mark.parametrize("task", ["multiclass", "regression"])
+def test_an_amount_that_is_written_after_one_outcome_is_found(task: str) -> None:
+    frame = honest_table(task=task)
+    after = rank(frame) > np.quantile(rank(frame), 0.7) if task == "regression" else frame["y"] == "high"
+    frame["paid"] = np.where(after, RNG.gamma(2, 50, len(frame)), 0.0)
+    found = [r for r in named(results_for(shares(frame), task), "label_missingness") if r.verdict != "pass"]
+    assert [r.columns for r in found] == [("paid",)] and "whether 'paid' is 0" in found[0].summary
+
+
+@pytest.mark.req("D6")
 def test_a_value_that_only_the_rarer_class_has_gives_a_warning() -> None:
     frame = honest_table()
     frame["ward"] = np.where((frame["y"] == 1) & (RNG.random(len(frame)) < 0.1), "z", frame["ward"])
