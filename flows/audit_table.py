@@ -11,9 +11,13 @@ from rich.text import Text
 
 from schemas.audit import AuditReport
 from schemas.records import CheckResult
-from tasks.audit import findings, outcome
+from tasks.audit import findings, is_open, outcome
 
 MARKS = {"fail": ("✗ fail", "red"), "warn": ("! warn", "yellow"), "allowed": ("~ allowed", "yellow"), "pass": ("✓ pass", "green")}
+
+
+def _mark(result: CheckResult) -> tuple[str, str]:
+    return ("· open", "dim") if is_open(result) else MARKS[result.verdict]
 
 
 def print_audit(report: AuditReport, page: Path) -> None:
@@ -27,7 +31,7 @@ def print_audit(report: AuditReport, page: Path) -> None:
         console.print(_table(report))
     else:
         for result in report.checks.results:
-            print(f"{MARKS[result.verdict][0]:<10} {result.name:<20} {result.summary}")
+            print(f"{_mark(result)[0]:<10} {result.name:<20} {result.summary}")
     for result, inflates, remedy in findings(report):
         console.print()
         console.print(Text(f"{MARKS[result.verdict][0]}: {_words(result)}", style=f"bold {MARKS[result.verdict][1]}"))
@@ -55,6 +59,6 @@ def _table(report: AuditReport) -> Table:
     for heading in ("verdict", "check", "found"):
         table.add_column(heading, no_wrap=heading != "found")
     for result in report.checks.results:
-        mark, style = MARKS[result.verdict]
+        mark, style = _mark(result)
         table.add_row(Text(mark, style=style), Text(result.name), Text(result.summary))
     return table

@@ -14,12 +14,12 @@ from schemas.errors import BulkheadError
 from schemas.home import home
 from schemas.records import CheckReport, SourceRef, SplitTables, ValidatedTable
 from tasks.say import say
-from training.audit_report import audit_markdown, findings, outcome, write_audit_report
+from training.audit_report import audit_markdown, findings, is_open, outcome, write_audit_report
 from training.data.leakage import audit as checks
 from training.data.leakage import require_passed
 from training.data.profile import source_columns
 
-__all__ = ["audit_files", "audit_sides", "column_names", "findings", "outcome", "report_audit", "report_path", "require_passed"]
+__all__ = ["audit_files", "audit_sides", "column_names", "findings", "is_open", "outcome", "report_audit", "report_path", "require_passed"]
 
 
 def report_path(name: str) -> Path:

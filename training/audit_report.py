@@ -10,6 +10,7 @@ from training.data.leakage.catalogue import explanation
 from training.report import Headline, Tile, write_page
 from training.report_blocks import (
     RANK,
+    Badge,
     Beside,
     Block,
     Bullets,
@@ -100,7 +101,7 @@ def _finding(position: int, result: CheckResult, shown: tuple[ShownRows, ...]) -
         anchor=f"finding-{position}",
         title=said.title,
         name=result.name,
-        summary=capital(plain(result.summary, 1000)),
+        summary=plain(result.summary, 1000),
         inflates=said.inflates,
         remedy=capital(plain(result.remedy or said.remedy, 1000)) if result.verdict != "allowed" else "",
         reason=plain(result.reason, 1000),
@@ -116,8 +117,15 @@ def _beside(shown: ShownRows) -> Beside:
 
 
 def _every_check(report: AuditReport) -> Block:
-    rows = [(r.name, verdict_badge(r.verdict), plain(r.summary, 400)) for r in findings_first(report.checks.results)]
+    rows = [
+        (r.name, Badge("info", "not decided") if is_open(r) else verdict_badge(r.verdict), plain(r.summary, 400)) for r in findings_first(report.checks.results)
+    ]
     return table(("check", "verdict", "found"), rows, words=(0, 1, 2), limit=100, what="checks")
+
+
+def is_open(result: CheckResult) -> bool:
+    """Whether the check had too little to go by."""
+    return result.verdict == "pass" and result.summary.startswith("not decided")
 
 
 def _source_blocks(report: AuditReport) -> list[Block]:

@@ -67,11 +67,18 @@ def _how(measured: Measured) -> str:
 
 def _summary(measured: Measured) -> str:
     shared = {r.case.name for r in measured.records if r.tool != OURS}
+    poisoned = (
+        frozenset(k.name for k in KINDS if k.by_poison) if all(found for _, leaky, found in measured.poison if leaky) and measured.poison else frozenset()
+    )
     rows = [("Bulkhead, all but held out", score(OURS, measured.records, measured.columns, lambda c: not c.held_out))]
     rows.append(("Bulkhead, held-out data", score(OURS, measured.records, measured.columns, lambda c: c.held_out)))
     rows.append(("Bulkhead, leaks of declared roles", score(OURS, measured.records, measured.columns, lambda c: c.kind in ROLE_KINDS)))
+    if poisoned:
+        rows.append(
+            ("Bulkhead, statistics over all rows seen at their source by the poison test", score(OURS, measured.records, measured.columns, also=poisoned))
+        )
     if shared:
-        rows.append(("Bulkhead, what the peers saw", score(OURS, measured.records, measured.columns, lambda c: c.name in shared or c.honest.name in shared)))
+        rows.append(("Bulkhead, what the peers saw", score(OURS, measured.records, measured.columns, lambda c: c.name in shared)))
     rows += [(f"{p.name} {p.version}", score(p.name, measured.records, measured.columns)) for p in measured.peers if not p.absent]
     lines = [_score_row(name, found) for name, found in rows if found.planted or found.honest]
     lines += [[f"{p.name} {p.version}", f"not run: {p.absent}", *[NOTHING] * 7] for p in measured.peers if p.absent]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
+from typing import NamedTuple
 
 from benchmarks.leaks.cases import Case
 from benchmarks.leaks.kinds import KINDS, Kind
@@ -14,8 +15,7 @@ from benchmarks.leaks.run import Record
 BY_NAME: dict[str, Kind] = {k.name: k for k in KINDS}
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(NamedTuple):
     """Of one planted case: whether a check that counts fired and named the column, and whether it kept silent on the honest rows."""
 
     case: Case
@@ -65,10 +65,16 @@ def _names(wanted: tuple[str, ...], columns: tuple[str, ...], text: str) -> bool
     return not wanted or bool(set(wanted) & set(columns)) or any(f"'{w}'" in text or f'"{w}"' in text for w in wanted)
 
 
-def score(tool: str, records: Sequence[Record], columns: dict[str, tuple[str, ...]], keep: Callable[[Case], bool] = lambda case: True) -> Score:
-    """The figures of one tool over the cases that `keep` accepts."""
+def score(
+    tool: str,
+    records: Sequence[Record],
+    columns: dict[str, tuple[str, ...]],
+    keep: Callable[[Case], bool] = lambda case: True,
+    also: frozenset[str] = frozenset(),
+) -> Score:
+    """The figures of one tool over the cases that `keep` accepts; kinds in `also` are seen by other means than the data."""
     own = [r for r in records if r.tool == tool]
-    judged = [s for s in seen(own, columns) if keep(s.case)]
+    judged = [s._replace(hit=True, net=True) if s.case.kind in also else s for s in seen(own, columns) if keep(s.case)]
     honest = [r for r in own if not r.case.kind and keep(r.case)]
     kinds = {s.case.kind for s in judged}
     return Score(
