@@ -121,9 +121,9 @@ def _others(codes: Codes, pure: list[int], label: Label, halves: Halves, group: 
 
 
 def _extremes(label: Label) -> Label:
-    """A class as it is; of a number whether it is among the highest or the lowest of its values."""
+    """A class as it is, of two both; of a number whether it is among the highest or the lowest of its values."""
     if label.kind != "regression":
-        return label
+        return label._replace(kind="multiclass", targets=np.concatenate([label.targets, 1 - label.targets], axis=1)) if label.targets.shape[1] == 1 else label
     rank = label.targets[:, :1]
     known = np.where(np.isnan(rank), np.nan, 1.0)
     return label._replace(kind="multiclass", targets=np.concatenate([known * (rank > 1 - EXTREME), known * (rank < EXTREME)], axis=1))
