@@ -36,7 +36,7 @@ def _of_record(sides: Sides, check: str, record: dict[str, Any]) -> ShownRows | 
         spellings = {record["side"]: record["key"], record["other side"]: record["other key"]}
         found = [(side, column, str(spellings[side])) for side in sides.relations if side in spellings]
     for name, column in KEYS.items():
-        if not found and record.get(name) is not None:
+        if not found and "sides" in record and record.get(name) is not None:
             found = [(side, column, str(record[name])) for side in sides.relations]
     if len(found) < 2:
         return None
