@@ -6,7 +6,7 @@ CONFIG ?= examples/clinic_visits.yaml
 export BULKHEAD_HOME ?= $(CURDIR)/.bulkhead
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint types bench faults ui constraints clean
+.PHONY: help run test check lint types bench bench-leaks docs faults ui constraints clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,6 +42,13 @@ types: $(VENV)/.dev
 
 bench: $(VENV)/.runtime ## measure the training loop against loops written by hand, and what a checkpoint costs (3 minutes)
 	@$(BIN)/python -m benchmarks.throughput
+
+bench-leaks: $(VENV)/.dev ## plant leaks, split honestly, and let this project and its peers look (about an hour on 2 quiet cores)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[chem]'
+	@$(BIN)/python -m benchmarks.leaks
+
+docs: $(VENV)/.runtime ## write docs/leaks.md from the catalogue of checks
+	@$(BIN)/python -m training.data.leakage.catalogue_page docs/leaks.md
 
 faults: $(VENV)/.dev ## kill, damage and fill up runs by the hundred (about an hour on 2 cores)
 	$(BIN)/python -m pytest -m long

@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
+from schemas.checks_config import Allowance, ChecksConfig
 from schemas.combinations import check_labels, check_loss
 from schemas.cv_config import CvConfig, FoldKind, fold_kind, fold_problem
 from schemas.data_config import Column, ColumnConfig, CsvConfig, DataConfig, Kind, Role, TaskConfig
@@ -122,29 +123,6 @@ __all__ = [
     "WarmupLinearSchedule",
     "parse_duration",
 ]
-
-
-class Allowance(Section):
-    """A finding that is accepted, with the reason that is logged with the model."""
-
-    check: str = Field(description="Name of the check, as in its report.")
-    column: str | None = Field(None, description="Only for this column.")
-    reason: str = Field(min_length=10, description="Why this is right; logged with the model.")
-
-
-class ChecksConfig(Section):
-    """Thresholds of the checks, and findings that are allowed with a reason."""
-
-    max_duplicate_share: float = Field(0.0, ge=0, le=1, description="Share of val or test rows whose features equal a train row's, above which the run stops.")
-    min_rows: int = Field(1, ge=1, description="Fewest rows that each side must have.")
-    stratify_tolerance: float = Field(
-        0.02,
-        ge=0,
-        le=1,
-        description="Of a stratified split: how far a class's share (of a regression: the mean, in standard deviations) may lie from that of all rows.",
-    )
-    constant_features: Literal["fail", "drop"] = Field("fail", description="A feature that is constant or all-null in train: stop, or drop it and say so.")
-    allow: tuple[Allowance, ...] = ()
 
 
 class ColumnNormalize(Section):

@@ -82,11 +82,11 @@ def write_report(inputs: ReportInputs, path: Path) -> FileRef:
     Raises:
         DataError: the predictions lack a column or hold a class that train did not have.
     """
-    return render(path, inputs.declaration, inputs.run_id, inputs.prepared.validated.spec.label, headline(inputs), report_sections(inputs))
+    return write_run_page(path, inputs.declaration, inputs.run_id, inputs.prepared.validated.spec.label, headline(inputs), report_sections(inputs))
 
 
-def render(path: Path, declaration: Declaration, run_id: str, label: str, head: Headline, parts: tuple[Section, ...], kind: str = "run") -> FileRef:
-    """Write a page of headline and sections whole or not at all.
+def write_run_page(path: Path, declaration: Declaration, run_id: str, label: str, head: Headline, parts: tuple[Section, ...], kind: str = "run") -> FileRef:
+    """A page about a run of a declaration, written whole or not at all.
 
     Args:
         path: where the HTML file goes.
@@ -97,15 +97,9 @@ def render(path: Path, declaration: Declaration, run_id: str, label: str, head: 
         parts: the sections.
         kind: of report, in a word.
     """
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    page = environment.get_template(TEMPLATE).render(
+    return write_page(
+        path,
+        TEMPLATE,
         kind=kind,
         name=declaration.name,
         description=plain(declaration.description, 2000),
@@ -114,8 +108,20 @@ def render(path: Path, declaration: Declaration, run_id: str, label: str, head: 
         run_id=plain(run_id),
         headline=head,
         sections=parts,
-        colours={name: colour for colour, name in VARIABLES.items()},
     )
+
+
+def write_page(path: Path, template: str, **values: Any) -> FileRef:
+    """Fill a template of this folder and write it whole or not at all; every value is escaped."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    page = environment.get_template(template).render(colours={name: colour for colour, name in VARIABLES.items()}, **values)
     return write_atomic(path, page.encode("utf-8", "replace"))
 
 

@@ -13,6 +13,7 @@ from training.report_svg import Picture
 Tone = Literal["good", "warn", "bad", "info", "mark"]
 TONES: dict[str, Tone] = {"pass": "good", "warn": "warn", "fail": "bad", "allowed": "warn"}
 VERDICT_WORDS = {"pass": "passed", "warn": "warning", "fail": "failed", "allowed": "allowed"}
+RANK = {"fail": 0, "warn": 1, "allowed": 2, "pass": 3}
 MAX_EVIDENCE = 10
 WORDY = 28
 
@@ -141,7 +142,41 @@ class Checks:
     checks: tuple[Check, ...]
 
 
-Block = Heading | Words | Bullets | Callout | Code | Facts | Gallery | Table | Matrix | Checks
+@dataclass(frozen=True)
+class Beside:
+    """Rows beside each other: for each column its values, and whether the line is marked."""
+
+    title: str
+    headers: tuple[str, ...]
+    lines: tuple[tuple[str, tuple[str, ...], bool], ...]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A check that did not pass, told whole: what it found, how that inflates the score, what to do, and the rows behind it."""
+
+    badge: Badge
+    anchor: str
+    title: str
+    name: str
+    summary: str
+    inflates: str
+    remedy: str
+    reason: str
+    beside: tuple[Beside, ...]
+    figures: tuple[tuple[str, str], ...]
+    evidence: Table | None
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Findings, the worst first."""
+
+    block: ClassVar[str] = "findings"
+    findings: tuple[Finding, ...]
+
+
+Block = Heading | Words | Bullets | Callout | Code | Facts | Gallery | Table | Matrix | Checks | Findings
 
 
 @dataclass(frozen=True)
@@ -177,22 +212,35 @@ def records_table(records: Sequence[dict[str, object]], *, limit: int, what: str
 
 def checks(results: Iterable[CheckResult]) -> Checks:
     """Cards of the checks: failed, warned and allowed ones before those that passed; else in their own order."""
-    order = {"fail": 0, "warn": 1, "allowed": 2, "pass": 3}
-    return Checks(tuple(_card(r) for r in sorted(results, key=lambda r: order[r.verdict])))
+    return Checks(tuple(_card(r) for r in findings_first(results)))
+
+
+def findings_first(results: Iterable[CheckResult]) -> list[CheckResult]:
+    """Failed, warned and allowed checks before those that passed; else in their own order."""
+    return sorted(results, key=lambda r: RANK[r.verdict])
 
 
 def _card(result: CheckResult) -> Check:
-    evidence = records_table(result.evidence, limit=MAX_EVIDENCE, what="rows of evidence") if result.evidence else None
     return Check(
         badge=verdict_badge(result.verdict),
         name=plain(result.name),
         summary=plain(result.summary, 1000),
-        figures=tuple((plain(k, 60).replace("_", " "), figure(v)) for k, v in result.figures.items()),
-        evidence=evidence,
+        figures=figures_of(result),
+        evidence=evidence_of(result),
         columns=", ".join(plain(c, 40) for c in result.columns[:20]) + (f", … ({count(len(result.columns))} columns)" if len(result.columns) > 20 else ""),
         remedy=plain(result.remedy, 1000) if result.verdict in ("fail", "warn") else "",
         reason=plain(result.reason, 1000),
     )
+
+
+def figures_of(result: CheckResult) -> tuple[tuple[str, str], ...]:
+    """A check's figures, ready to print."""
+    return tuple((plain(k, 60).replace("_", " "), figure(v)) for k, v in result.figures.items())
+
+
+def evidence_of(result: CheckResult) -> Table | None:
+    """A check's evidence as a table."""
+    return records_table(result.evidence, limit=MAX_EVIDENCE, what="rows of evidence") if result.evidence else None
 
 
 def verdict_badge(verdict: str) -> Badge:

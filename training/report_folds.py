@@ -8,7 +8,7 @@ from schemas.config import Declaration
 from schemas.fold_records import CrossValidation, FoldResult, Spread
 from schemas.records import FileRef
 from training.cross_validation import NOTE
-from training.report import Headline, Tile, render
+from training.report import Headline, Tile, write_run_page
 from training.report_blocks import Block, Section, Table, checks, table
 from training.report_blocks import Words as Text
 from training.report_format import capital, count, duration, interval, metric_name, number, plain, plural
@@ -24,7 +24,7 @@ def write_fold_report(found: CrossValidation, declaration: Declaration, path: Pa
         declaration: for its words.
         path: where the HTML file goes.
     """
-    return render(path, declaration, found.run_id, found.label, _headline(found), _sections(found), "cross-validation")
+    return write_run_page(path, declaration, found.run_id, found.label, _headline(found), _sections(found), "cross-validation")
 
 
 def _headline(found: CrossValidation) -> Headline:

@@ -93,14 +93,19 @@ def draft(uri: str, label: str | None = None, name: str | None = None) -> str:
         if not total or len(columns) < 2:
             raise ConfigError(f"{uri}: expected rows and at least two columns, got {total} rows of {len(columns)} columns; give another table")
         table = Table(connection, data, tuple(columns), total)
-        target, why = _label(table, label)
-        return _render(table, _guess(table, target, why), name or _slug(where))
+        target, why = guess_label(table, label)
+        return _render(table, guess_roles(table, target, why), name or _slug(where))
 
 
 # ------------------------------------------------------------------------------------------- roles
 
 
-def _label(table: Table, wanted: str | None) -> tuple[Profile, str]:
+def guess_label(table: Table, wanted: str | None) -> tuple[Profile, str]:
+    """The column to predict and why: the one asked for, one with a telling name, or the last that could be.
+
+    Raises:
+        ConfigError: there is no such column, or none that could be a label.
+    """
     if wanted is not None:
         found = next((c for c in table.columns if c.name == wanted), None)
         if found is None:
@@ -116,7 +121,12 @@ def _label(table: Table, wanted: str | None) -> tuple[Profile, str]:
     return usable[-1], "the last column, for want of a telling name"
 
 
-def _guess(table: Table, label: Profile, why: str) -> Draft:
+def guess_roles(table: Table, label: Profile, why: str) -> Draft:
+    """What every column may be, with the reason.
+
+    Raises:
+        ConfigError: the label has one value, or no feature is left beside it.
+    """
     if label.distinct < 2:
         raise ConfigError(f"label {label.name!r}: expected at least two values, got {label.distinct}; name another column with label")
     others = [c for c in table.columns if c.name != label.name]
@@ -233,7 +243,8 @@ def _feature(column: Profile, total: int) -> Guess:
 # ------------------------------------------------------------------------------------ task and split
 
 
-def _task(table: Table, label: Profile) -> tuple[str, str]:
+def guess_task(table: Table, label: Profile) -> tuple[str, str]:
+    """The task that a label makes, as YAML, and why."""
     if label.distinct == 2:
         counts = rows(table.connection, f"select {ident(label.name)}, count(*) from {SAMPLE} where {ident(label.name)} is not null group by all order by 2, 1")
         rare, count = counts[0]
@@ -271,7 +282,7 @@ def _split(found: Draft, table: Table, task: str) -> tuple[str, str]:
 
 
 def _render(table: Table, found: Draft, name: str) -> str:
-    task, why_task = _task(table, found.label)
+    task, why_task = guess_task(table, found.label)
     split, why_split = _split(found, table, task)
     lines: list[tuple[str, str]] = [
         (f"name: {_key(name)}", ""),

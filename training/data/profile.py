@@ -6,6 +6,7 @@ import csv
 import gzip
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from datetime import datetime
 from itertools import combinations, islice
 from pathlib import Path
@@ -16,7 +17,7 @@ import duckdb
 from schemas.config import ColumnConfig, CsvConfig, DataConfig
 from schemas.records import SourceRef
 from training.data.columns import Family, family
-from training.data.engine import ident, literal, row, rows
+from training.data.engine import connect, ident, literal, row, rows
 from training.data.source import fingerprint, relation_sql
 
 SAMPLE_ROWS = 200_000
@@ -60,16 +61,36 @@ def read_sample(connection: duckdb.DuckDBPyConnection, uri: str) -> tuple[DataCo
     Raises:
         SourceError: the source cannot be found or read.
     """
+    source, data = open_source(uri)
+    relation = relation_sql(source, data, connection)
+    return data, *describe_sample(connection, relation)
+
+
+def open_source(uri: str | tuple[str, ...]) -> tuple[SourceRef, DataConfig]:
+    """The files that a URI names, and how they are read: delimiter, quoting and texts for null found out.
+
+    Raises:
+        SourceError: the source cannot be found or read.
+    """
     data = DataConfig(uri=uri, columns={"*": ColumnConfig()})
     source = fingerprint(data)
-    if source.format == "csv":
-        data = data.model_copy(update={"csv": _csv_options(source)})
-    relation = relation_sql(source, data, connection)
+    return source, data.model_copy(update={"csv": _csv_options(source)}) if source.format == "csv" else data
+
+
+def source_columns(uri: str | tuple[str, ...]) -> list[str]:
+    """Names of the columns of a source."""
+    source, data = open_source(uri)
+    with closing(connect()) as connection:
+        return [str(r[0]) for r in rows(connection, f"describe select * from {relation_sql(source, data, connection)}")]
+
+
+def describe_sample(connection: duckdb.DuckDBPyConnection, relation: str) -> tuple[list[Profile], int]:
+    """Put a sample of a relation into the engine, as `bulkhead_sample`, and describe its columns; also the number of all its rows."""
     connection.execute(f"create temp table {SAMPLE} as select * from {relation} using sample reservoir({SAMPLE_ROWS} rows) repeatable (0)")
     sampled = int(row(connection, f"select count(*) from {SAMPLE}")[0])
     total = sampled if sampled < SAMPLE_ROWS else int(row(connection, f"select count(*) from {relation}")[0])
     types = {str(r[0]): str(r[1]) for r in rows(connection, f"describe {SAMPLE}")}
-    return data, [_profile(connection, name, kind) for name, kind in types.items()], total
+    return [_profile(connection, name, kind) for name, kind in types.items()], total
 
 
 def _csv_options(source: SourceRef) -> CsvConfig:

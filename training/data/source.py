@@ -177,8 +177,9 @@ def _arrow(source: SourceRef, data: DataConfig, connection: duckdb.DuckDBPyConne
     table = ds.dataset([f.path for f in source.files], format="ipc")
     schemas = {str(f.path): f.physical_schema for f in table.get_fragments()}
     _agree({path: [(field.name, _family(field.type)) for field in schema] for path, schema in schemas.items()})
-    connection.register(ARROW_VIEW, table)
-    return ident(ARROW_VIEW)
+    name = f"{ARROW_VIEW}_{source.sha256[:16]}"  # several sources may be open on one connection
+    connection.register(name, table)
+    return ident(name)
 
 
 def _csv(source: SourceRef, data: DataConfig, connection: duckdb.DuckDBPyConnection) -> str:

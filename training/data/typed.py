@@ -130,7 +130,11 @@ def _grouping_value(name: str, kind: str) -> str:
 def _category(name: str, kind: str) -> str:
     if family(kind) != "float":
         return f"cast({ident(name)} as varchar)"
-    number = f"({_number(name, kind)})"
+    return whole_number_text(f"({_number(name, kind)})")
+
+
+def whole_number_text(number: str) -> str:
+    """SQL of a float as text, in which 1.0 is '1'."""
     whole = f"{number} = floor({number}) and abs({number}) < {WHOLE}"
     return f"case when {whole} then cast(cast({number} as bigint) as varchar) else cast({number} as varchar) end"
 

@@ -10,6 +10,7 @@ from schemas.config import Declaration
 from schemas.digest import verify
 from schemas.records import CheckReport, CheckResult, SplitTables, ValidatedTable
 from training.data.engine import connect
+from training.data.leakage.battery import statistical_results
 from training.data.leakage.conflicts import label_conflict_results
 from training.data.leakage.duplicates import duplicate_results
 from training.data.leakage.overlap import find_missing_rows, judge_rows, overlap_results
@@ -33,7 +34,7 @@ def check_overlap(split: SplitTables, validated: ValidatedTable, declaration: De
 
 
 def check_leakage(split: SplitTables, validated: ValidatedTable, declaration: Declaration) -> CheckReport:
-    """What gives the test score away without any key in common; and sides too small to say anything."""
+    """What gives the test score away without any key in common: equal and similar rows, columns that tell the label; and sides too small to say anything."""
     with closing(connect()) as connection:
         sides = sides_of(connection, split, validated.spec, declaration)
         return CheckReport(results=tuple(leak_results(sides, split.plan.get("groups"))))
@@ -52,5 +53,5 @@ def leak_results(sides: Sides, derived: Mapping[str, Any] | None = None) -> list
         sides: the rows.
         derived: figures of the groups that `data.group_by` derived (`plan["groups"]` of the split).
     """
-    found = [*size_results(sides), *duplicate_results(sides), *label_conflict_results(sides, derived)]
+    found = [*size_results(sides), *duplicate_results(sides), *label_conflict_results(sides, derived), *statistical_results(sides)]
     return [judged(result, sides.declaration) for result in found]

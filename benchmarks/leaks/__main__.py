@@ -1,0 +1,137 @@
+"""Plant leaks, split honestly, and let this project and its peers look: `python -m benchmarks.leaks`, or `make bench-leaks`.
+
+The page goes to docs/benchmarks-leaks.md. Results are kept by case, so that a broken-off run goes on where it was. The
+whole takes about an hour on two quiet cores; `--quick` a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from benchmarks.leaks.bases import Base
+from benchmarks.leaks.cases import Case, Tables, honest_cases, planted_cases
+from benchmarks.leaks.page import Measured, page
+from benchmarks.leaks.plants_roles import Planted
+from benchmarks.leaks.run import Results, run_cases
+from benchmarks.leaks.speed import measured, write_tables
+from benchmarks.leaks.splitting import Sides
+from benchmarks.leaks.tools import Peer, peers
+from schemas.digest import write_atomic
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGE = ROOT / "docs" / "benchmarks-leaks.md"
+HONEST = 200
+QUICK_CASES, QUICK_HONEST = 8, 4
+PEER_SECONDS = 300.0
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and write the page."""
+    options = _options(arguments)
+    started = time.monotonic()
+    tables = Tables(None if options.quick else _data(options.data))
+    cases = _cases(tables, options)
+    installed = [] if options.no_peers else _installed(peers(options.cache / "environments"))
+    found = Measured([], {c.name: planted.columns for c in cases if (planted := tables.planted(c))}, installed)
+    try:
+        found.records = run_cases(cases, tables, installed, Results(options.cache / "results.jsonl"))
+        found.poison = poison_results()
+        found.speed = _speed(options, installed) if not options.only else []
+    finally:
+        for peer in installed:
+            peer.stop()
+    found.minutes = (time.monotonic() - started) / 60
+    found.settings = f"seed {options.seed}" + (", the quick form" if options.quick else "") + (f", only {options.only}" if options.only else "")
+    write_atomic(options.output, page(found))
+    print(f"{options.output}: {len(cases)} cases, {found.minutes:.1f} minutes", file=sys.stderr)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.leaks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    home = Path(os.environ.get("BULKHEAD_HOME", ROOT / ".bulkhead"))
+    parser.add_argument("--quick", action="store_true", help="a few cases on generated data, no large tables")
+    parser.add_argument("--only", metavar="KIND", help="one kind or family of leaks, e.g. shared_ids or copies")
+    parser.add_argument("--no-peers", action="store_true", help="this project alone")
+    parser.add_argument("--seed", type=int, default=0, help="chooses rows, splits and places of the leaks")
+    parser.add_argument("--data", type=Path, help="folder of the public data sets; default BULKHEAD_DATA, then shared/data beside the project")
+    parser.add_argument("--cache", type=Path, default=home / "bench-leaks", help="environments of the peers and results by case")
+    parser.add_argument("--output", type=Path, default=PAGE)
+    return parser.parse_args(arguments)
+
+
+def _data(given: Path | None) -> Path | None:
+    """The folder of public data, or None where there is none: then the generated tables stand alone."""
+    folder = given or Path(os.environ.get("BULKHEAD_DATA", ROOT.parent / "shared" / "data"))
+    if folder.is_dir():
+        return folder
+    print(f"public data are absent (no folder {folder}; set BULKHEAD_DATA): generated tables alone", file=sys.stderr)
+    return None
+
+
+def _cases(tables: Tables, options: argparse.Namespace) -> list[Case]:
+    """Planted cases, their honest counterparts, and honest splits up to the number wanted; peers' ones first of each."""
+    planted = list(planted_cases(tables, options.only, options.seed))
+    if options.quick:
+        planted = planted[:: max(1, len(planted) // QUICK_CASES)][:QUICK_CASES]
+    honest = list(honest_cases(tables, QUICK_HONEST if options.quick else HONEST, options.seed))[: QUICK_HONEST if options.quick else None]
+    shown = {c.honest for c in planted if c.peers}
+    counterparts = [Case(c.base, c.task, c.split, c.seed, peers=c in shown) for c in dict.fromkeys(c.honest for c in planted)]
+    known = {c.name for c in counterparts}
+    return [*planted, *counterparts, *(c for c in honest if c.name not in known)]
+
+
+def _installed(every: list[Peer]) -> list[Peer]:
+    for peer in every:
+        print(f"{peer.name} {peer.version}: {'ready' if peer.install() else 'not run: ' + peer.absent}", file=sys.stderr, flush=True)
+    return every
+
+
+def poison_results() -> list[tuple[str, bool, bool]]:
+    """Which of the ways to fit the poison test accuses: name, whether it touches held-out rows, whether it was accused."""
+    from benchmarks.leaks.pipelines import CLEAN, LEAKY, accused
+
+    return [(name, is_leaky, accused(fit)) for is_leaky, fits in ((True, LEAKY), (False, CLEAN)) for name, fit in fits.items()]
+
+
+def _speed(options: argparse.Namespace, installed: Sequence[Peer]) -> list[dict[str, str]]:
+    """Lines of the speed table; the large tables only in the full form."""
+    plans = [("20 k", 20_000, "numbers")] if options.quick else [("1 M", 1_000_000, "numbers"), ("1 M", 1_000_000, "texts"), ("10 M", 10_000_000, "numbers")]
+    lines = []
+    for words, rows, keys in plans:
+        folder = Path(tempfile.mkdtemp(prefix="bulkhead-speed-"))
+        try:
+            write_tables(folder, rows, keys)
+            found = {mode: measured(mode, folder, 1 if options.quick or rows > 1e6 else 3) for mode in ("scan", "hard", "audit")}
+            line = {"rows": words, "keys": keys}
+            line |= {
+                "bare scan": f"{found['scan']['seconds']:.2f} s",
+                "hard assertions": f"{found['hard']['seconds']:.2f} s, {found['hard']['megabytes']:.0f} MB",
+            }
+            line |= {"of the scan": f"{found['hard']['seconds'] / found['scan']['seconds']:.1f} ×"}
+            line |= {"full audit": f"{found['audit']['seconds']:.1f} s, {found['audit']['megabytes']:.0f} MB"}
+            line |= {p.name: _peer_time(p, folder) if rows <= 1e6 and keys == "numbers" else "–" for p in installed if not p.absent}
+            lines.append(line)
+        finally:
+            shutil.rmtree(folder)
+    return lines
+
+
+def _peer_time(peer: Peer, folder: Path) -> str:
+    empty = pd.DataFrame()
+    sides = Sides(Base("speed", empty, "binary", "outcome", id="id", group="person", time="seen"), "time", empty, empty)
+    peer.seconds = PEER_SECONDS
+    outcome = peer.audit(folder / "train.parquet", folder / "test.parquet", Planted(sides))
+    return f"{outcome.seconds:.1f} s" + (f" ({outcome.error})" if outcome.error else "")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,270 @@
+"""The tables that leaks are planted in: public data, with what is known to leak taken out, and generated ones.
+
+Two data sets, `diabetes130` and `wisdm_v11`, are held out: no threshold was ever chosen by looking at them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+ROWS = 4000
+HELD_OUT = ("diabetes130", "wisdm_v11")
+
+
+@dataclass(frozen=True)
+class Base:
+    """A table with its roles; every other column is a feature.
+
+    `time` holds timestamps. `splits`: ways to split it that are honest. `embargo`: what a time split leaves out, in days.
+    `series`: rows follow each other within a group (or the whole table) in time.
+    """
+
+    name: str
+    frame: pd.DataFrame
+    task: str
+    label: str
+    id: str = "row_id"
+    group: str | None = None
+    time: str | None = None
+    text: str | None = None
+    smiles: str | None = None
+    image: str | None = None
+    splits: tuple[str, ...] = ("random",)
+    embargo: float = 0.0
+    series: bool = False
+
+    @property
+    def numeric(self) -> list[str]:
+        """Numeric features."""
+        roles = {self.id, self.group, self.time, self.label}
+        return [c for c in self.frame.columns if c not in roles and pd.api.types.is_numeric_dtype(self.frame[c]) and self.frame[c].dtype != bool]
+
+    @property
+    def categorical(self) -> list[str]:
+        """Features that are text or truth values, documents left out."""
+        roles = {self.id, self.group, self.time, self.label, self.text, self.smiles, self.image}
+        return [c for c in self.frame.columns if c not in roles and c not in self.numeric]
+
+
+def loaded(data: Path | None) -> list[Callable[[int], Base]]:
+    """Every base as a function of a seed, which chooses its rows; without the folder of public data the generated ones alone."""
+    real = [_bike, _bank, _beijing, _cmapss, _titanic, _sms, _bbbp, _esol, _mnist, _diabetes, _wisdm] if data else []
+    made = [_plain, _grouped, _timed, _panel, _documents]
+    return [*(lambda seed, f=f: f(data, seed) for f in real), *(lambda seed, f=f: f(seed) for f in made)]
+
+
+def with_task(base: Base, task: str) -> Base | None:
+    """The same table for another task: a number cut at its median or thirds; None where the label cannot be made so."""
+    if task == base.task:
+        return base
+    if base.task != "regression":
+        return None
+    values = base.frame[base.label]
+    cuts = values.quantile([0.5]) if task == "binary" else values.quantile([1 / 3, 2 / 3])
+    coded = np.searchsorted(cuts.to_numpy(), values.to_numpy(), side="right")
+    return replace(base, name=f"{base.name}/{task}", task=task, frame=base.frame.assign(**{base.label: coded}))
+
+
+def _some(frame: pd.DataFrame, seed: int, rows: int = ROWS, by: str | None = None) -> pd.DataFrame:
+    """At most so many rows, whole groups where `by` is given; shuffled."""
+    rng = np.random.default_rng(seed)
+    if by is not None and len(frame) > rows:
+        sizes = frame.groupby(by).size().sample(frac=1, random_state=seed)
+        frame = frame[frame[by].isin(sizes.index[sizes.cumsum() <= rows])]
+        return frame.sample(frac=1, random_state=seed).reset_index(drop=True)
+    return frame.iloc[rng.permutation(len(frame))[:rows]].reset_index(drop=True)
+
+
+def _stretch(frame: pd.DataFrame, seed: int, rows: int = ROWS) -> pd.DataFrame:
+    """Rows that follow each other, from a place that the seed chooses."""
+    start = int(np.random.default_rng(seed).integers(0, max(1, len(frame) - rows)))
+    return frame.iloc[start : start + rows].reset_index(drop=True)
+
+
+def _with_ids(frame: pd.DataFrame, seed: int) -> pd.DataFrame:
+    """Ids that say nothing: a permutation."""
+    return frame.assign(row_id=[f"K{i:06d}" for i in np.random.default_rng(seed + 7).permutation(len(frame))])
+
+
+@cache
+def _read(path: Path, **options: object) -> pd.DataFrame:
+    if path.suffix == ".parquet":
+        return pd.read_parquet(path)
+    return pd.read_csv(path, low_memory=False, **options)
+
+
+# ------------------------------------------------------------------------------------------- public
+
+
+def _bike(data: Path, seed: int) -> Base:
+    """Hours of bike rental without the two columns that add up to the target."""
+    frame = _read(data / "bike_hour.csv")
+    at = pd.to_datetime(frame["dteday"], format="%m/%d/%y") + pd.to_timedelta(frame["hr"], unit="h")
+    frame = frame.drop(columns=["instant", "dteday", "casual", "registered", "yr"]).assign(at=at)
+    return Base("bike_hour", _with_ids(_stretch(frame, seed), seed), "regression", "cnt", time="at", splits=("time",), embargo=1, series=True)
+
+
+def _bank(data: Path, seed: int) -> Base:
+    """Bank calls without their duration, which is known only after the call."""
+    frame = _read(data / "bank_full.csv.gz", sep=";").drop(columns=["duration"])
+    features = [c for c in frame.columns if c != "y"]
+    return Base("bank_full", _with_ids(_some(frame.drop_duplicates(features), seed), seed), "binary", "y")
+
+
+def _beijing(data: Path, seed: int) -> Base:
+    """Hours of one air station; a day lies between the sides."""
+    frame = _read(data / "beijing_air_dongsi.csv.gz").dropna(subset=["PM2.5"])
+    at = pd.to_datetime(frame[["year", "month", "day", "hour"]])
+    frame = frame.drop(columns=["No", "year", "day", "station"]).assign(at=at)
+    return Base("beijing_air", _with_ids(_stretch(frame, seed), seed), "regression", "PM2.5", time="at", splits=("time",), embargo=2, series=True)
+
+
+def _cmapss(data: Path, seed: int) -> Base:
+    """Engine cycles by unit."""
+    frame = _read(data / "cmapss_fd001.parquet").drop(columns=["split"])
+    frame = frame[[c for c in frame.columns if frame[c].nunique() > 1]]
+    return Base("cmapss_fd001", _with_ids(_some(frame, seed, by="unit"), seed), "regression", "rul", group="unit", splits=("group",))
+
+
+def _titanic(data: Path, seed: int) -> Base:
+    """Passengers without the label's double and without repeated rows."""
+    frame = _read(data / "titanic.csv").drop(columns=["alive"])
+    features = [c for c in frame.columns if c != "survived"]
+    return Base("titanic", _with_ids(_some(frame.drop_duplicates(features), seed), seed), "binary", "survived")
+
+
+def _sms(data: Path, seed: int) -> Base:
+    """Text messages, each once."""
+    frame = _read(data / "sms_spam.tsv", sep="\t", quoting=3, header=None, names=("label", "message"))
+    key = frame["message"].str.lower().str.replace(r"[\W\d_]+", " ", regex=True).str.strip()
+    return Base("sms_spam", _with_ids(_some(frame[~key.duplicated()], seed), seed), "binary", "label", text="message")
+
+
+def _bbbp(data: Path, seed: int) -> Base:
+    """Molecules, each once."""
+    frame = _unique_molecules(_read(data / "mol_bbbp.csv")[["smiles", "p_np"]])
+    return Base("mol_bbbp", _with_ids(_some(frame, seed), seed), "binary", "p_np", smiles="smiles")
+
+
+def _esol(data: Path, seed: int) -> Base:
+    """Molecules with their solubility, without another model's prediction of it."""
+    frame = _read(data / "mol_esol.csv").rename(columns={"measured log solubility in mols per litre": "solubility"})
+    frame = frame.drop(columns=["Compound ID", "ESOL predicted log solubility in mols per litre"])
+    return Base("mol_esol", _with_ids(_some(_unique_molecules(frame), seed), seed), "regression", "solubility", smiles="smiles")
+
+
+def _unique_molecules(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row for each molecule, however it is spelt; text alone where RDKit is not installed."""
+    try:
+        from rdkit import Chem, RDLogger
+    except ImportError:
+        return frame[~frame["smiles"].str.strip().duplicated()]
+    RDLogger.DisableLog("rdApp.*")  # type: ignore[attr-defined]
+    molecules = frame["smiles"].map(Chem.MolFromSmiles)
+    frame, molecules = frame[molecules.notna()], molecules.dropna()
+    return frame[~molecules.map(Chem.MolToSmiles).duplicated()]
+
+
+def _mnist(data: Path, seed: int) -> Base:
+    """Digits by their writer."""
+    frame = _read(data / "mnist10k_writers.parquet").drop(columns=["image_id"])
+    return Base("mnist10k", _with_ids(_some(frame, seed, 3000, by="writer"), seed), "multiclass", "digit", group="writer", image="image", splits=("group",))
+
+
+def _diabetes(data: Path, seed: int) -> Base:
+    """Hospital encounters by patient; held out."""
+    frame = _read(data / "diabetes130.csv.gz", na_values="?").drop(columns=["encounter_id"])
+    frame = frame[[c for c in frame.columns if frame[c].nunique() > 1]]
+    frame = frame.assign(readmitted=(frame["readmitted"] == "<30").astype(int))
+    return Base("diabetes130", _with_ids(_some(frame, seed, by="patient_nbr"), seed), "binary", "readmitted", group="patient_nbr", splits=("group",))
+
+
+def _wisdm(data: Path, seed: int) -> Base:
+    """Phone movements by user, each window once; held out."""
+    frame = _read(data / "wisdm_v11.csv.gz", na_values="?").drop(columns=["UNIQUE_ID"])
+    frame = frame[[c for c in frame.columns if frame[c].nunique() > 1]]
+    frame = frame[~frame.drop(columns=["user", "class"]).duplicated()]
+    return Base("wisdm_v11", _with_ids(_some(frame, seed, by="user"), seed), "multiclass", "class", group="user", splits=("group",))
+
+
+# ---------------------------------------------------------------------------------------- generated
+
+
+def _features(rng: np.random.Generator, rows: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Numbers of several scales and categories, and the signal that a label is made of."""
+    x = rng.normal(size=(rows, 6))
+    c = rng.integers(0, 5, rows)
+    d = rng.integers(0, 40, rows)
+    columns = {
+        "height": 170 + 9 * x[:, 0],
+        "income": np.exp(9 + 0.6 * x[:, 1]).round(2),
+        "ratio": x[:, 2],
+        "visits": rng.poisson(np.exp(0.5 + 0.4 * x[:, 3])),
+        "dose": np.where(rng.random(rows) < 0.1, np.nan, 5 + x[:, 4]),
+        "noise": x[:, 5],
+        "ward": np.char.add("w", c.astype(str)),
+        "code": np.char.add("c", d.astype(str)),
+    }
+    signal = 0.8 * x[:, 0] + 0.6 * x[:, 1] - 0.5 * x[:, 2] + 0.4 * (c == 2) + 0.3 * np.sin(2 * x[:, 3])
+    return columns, signal
+
+
+def _plain(seed: int) -> Base:
+    """Independent rows."""
+    rng = np.random.default_rng(1000 + seed)
+    columns, signal = _features(rng, ROWS)
+    frame = pd.DataFrame({**columns, "outcome": 20 + 5 * (signal + rng.normal(size=ROWS))})
+    return Base("generated_rows", _with_ids(frame, seed), "regression", "outcome")
+
+
+def _grouped(seed: int) -> Base:
+    """Rows of 400 people, who differ in level and in some features."""
+    rng = np.random.default_rng(2000 + seed)
+    columns, signal = _features(rng, ROWS)
+    person = rng.integers(0, 400, ROWS)
+    effect = rng.normal(size=400)[person]
+    columns["height"] = columns["height"] + 4 * rng.normal(size=400)[person]
+    frame = pd.DataFrame({**columns, "person": [f"pat-{p:04d}" for p in person], "outcome": 20 + 5 * (signal + effect + rng.normal(size=ROWS))})
+    return Base("generated_people", _with_ids(frame, seed), "regression", "outcome", group="person", splits=("group",))
+
+
+def _timed(seed: int) -> Base:
+    """Independent rows over two years, with a slow drift."""
+    rng = np.random.default_rng(3000 + seed)
+    columns, signal = _features(rng, ROWS)
+    day = np.sort(rng.uniform(0, 730, ROWS))
+    at = pd.Timestamp("2022-01-01") + pd.to_timedelta((day * 1440).round(), unit="min")
+    frame = pd.DataFrame({**columns, "seen": at, "outcome": 20 + 5 * (signal + 0.3 * day / 730 + rng.normal(size=ROWS))})
+    return Base("generated_dates", _with_ids(frame, seed), "regression", "outcome", time="seen", splits=("time",), embargo=7)
+
+
+def _panel(seed: int) -> Base:
+    """Daily rows of twenty devices whose level wanders; new devices in later time are not asked for, only later days."""
+    rng = np.random.default_rng(4000 + seed)
+    devices, days = 20, ROWS // 20
+    level = np.zeros((days, devices))
+    for t in range(1, days):
+        level[t] = 0.9 * level[t - 1] + rng.normal(size=devices)
+    columns, signal = _features(rng, ROWS)
+    at = np.repeat(pd.Timestamp("2023-01-01") + pd.to_timedelta(np.arange(days), unit="D"), devices)
+    frame = pd.DataFrame({**columns, "device": np.tile([f"dev{d:02d}" for d in range(devices)], days), "day": at})
+    frame["outcome"] = 20 + 3 * level.ravel() + 2 * signal + rng.normal(size=ROWS)
+    return Base("generated_devices", _with_ids(frame, seed), "regression", "outcome", time="day", splits=("time",), embargo=10, series=True)
+
+
+def _documents(seed: int) -> Base:
+    """Long texts of made-up words, drawn from a few topics."""
+    rng = np.random.default_rng(5000 + seed)
+    words = np.array(["".join(rng.choice(list("abcdefghiklmnoprstuvw"), rng.integers(3, 9))) for _ in range(3000)])
+    topics = rng.dirichlet(np.full(3000, 0.05), 6)
+    rows = 1500
+    topic = rng.integers(0, 6, rows)
+    texts = [" ".join(rng.choice(words, int(rng.integers(60, 160)), p=topics[t])).capitalize() + "." for t in topic]
+    frame = pd.DataFrame({"document": texts, "length": [len(t) for t in texts], "outcome": topic + rng.normal(scale=1.5, size=rows)})
+    return Base("generated_documents", _with_ids(frame, seed), "regression", "outcome", text="document")

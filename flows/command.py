@@ -1,0 +1,76 @@
+"""What every command shares: its arguments, stated errors as exit codes, settings of Prefect and MLflow, JSON on standard output."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from schemas.errors import BulkheadError, ConfigError
+from schemas.home import home
+
+
+def declared_paths(incomplete: str) -> list[str]:
+    """Tab-completion of overrides: the dotted paths of the declaration."""
+    from schemas.describe import value_paths
+
+    return [f"{path}=" for path in value_paths() if path.startswith(incomplete)]
+
+
+File = Annotated[Path, typer.Argument(help="The declaration, a YAML file.", metavar="FILE")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="Values that replace the file's, e.g. train.epochs=5 model.kind=mlp.", metavar="[path=value]…", autocompletion=declared_paths),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks and Prefect's own log.")]
+
+
+@contextmanager
+def stated_errors(debug: bool = False) -> Iterator[None]:
+    """Turn a stated error into its message and exit code; anything else keeps its traceback."""
+    try:
+        yield
+    except BulkheadError as error:
+        if debug:
+            raise
+        _refuse(error)
+    except KeyboardInterrupt:
+        print("\n✗ interrupted; what was saved stays", file=sys.stderr)
+        raise typer.Exit(130) from None
+
+
+def _refuse(error: BulkheadError) -> NoReturn:
+    print(f"\n✗ {type(error).__name__}: {error}", file=sys.stderr)
+    raise typer.Exit(2 if isinstance(error, ConfigError) else 1) from None
+
+
+def environment(debug: bool) -> None:
+    """Settings of Prefect and MLflow for a run without servers; what the user has set stays."""
+    defaults = {
+        "PREFECT_HOME": str(home() / "prefect"),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "true",
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO" if debug else "CRITICAL",
+        "PREFECT_LOGGING_LEVEL": "INFO",
+        "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
+        "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
+        "MLFLOW_SKIP_PIP_REQUIREMENTS_CHECK": "true",
+        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+        "GIT_PYTHON_REFRESH": "quiet",
+        "MLFLOW_LOGGING_LEVEL": "WARNING",
+    }
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+
+
+def print_json(value: Any) -> None:
+    """Print a value for scripts."""
+    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))

@@ -1,0 +1,69 @@
+"""The checks alone, and the report of what they found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prefect import task
+from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+
+from schemas.audit import AuditReport, FilesToAudit
+from schemas.config import Declaration
+from schemas.errors import BulkheadError
+from schemas.home import home
+from schemas.records import CheckReport, SourceRef, SplitTables, ValidatedTable
+from tasks.say import say
+from training.audit_report import audit_markdown, findings, is_open, outcome, write_audit_report
+from training.data.leakage import audit as checks
+from training.data.leakage import require_passed
+from training.data.profile import source_columns
+
+__all__ = ["audit_files", "audit_sides", "column_names", "findings", "is_open", "outcome", "report_audit", "report_path", "require_passed"]
+
+
+def report_path(name: str) -> Path:
+    """Where the report of an audit goes unless told otherwise; the next audit of that name replaces it."""
+    return home() / "audits" / f"{name}.html"
+
+
+def audit_files(request: FilesToAudit, html: Path | None) -> tuple[AuditReport, Path]:
+    """Every check over files from anywhere, and the path of the report."""
+    report = checks.audit_files(request)
+    path = html or report_path(report.name)
+    write_audit_report(report, path)
+    return report, path
+
+
+def column_names(uris: list[str]) -> list[str]:
+    """Columns of files, for completion; none where they cannot be read."""
+    try:
+        return source_columns(tuple(uris))
+    except (BulkheadError, OSError, ValueError):
+        return []
+
+
+@task(
+    name="audit sides",
+    description="Every leak check over the sides as they were written, and the poison test; what fails is reported, not raised.",
+    tags=["check"],
+    cache_policy=NO_CACHE,
+)
+def audit_sides(split: SplitTables, validated: ValidatedTable, declaration: Declaration, source: SourceRef) -> AuditReport:
+    """The findings, rows beside each other, and what stays open."""
+    from training.poisoned_fit import poison_check  # torch, which files from anywhere do not need
+
+    report = checks.audit_split(split, validated, declaration, source)
+    poisoned = (*report.checks.results, poison_check(split, validated, declaration))
+    report = report.model_copy(update={"checks": CheckReport(results=poisoned)})
+    say("audit", outcome(report), "fail" if report.checks.failed else "done")
+    return report
+
+
+@task(name="write audit report", description="One HTML file with the evidence, and a summary in Prefect.", tags=["report"], cache_policy=NO_CACHE)
+def report_audit(report: AuditReport, html: str | None) -> Path:
+    """Path of the report."""
+    path = Path(html) if html else report_path(report.name)
+    write_audit_report(report, path)
+    create_markdown_artifact(key="audit", markdown=audit_markdown(report), description=f"{report.name}: leak audit")
+    return path

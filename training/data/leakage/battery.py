@@ -1,0 +1,52 @@
+"""The checks that need statistics, all on one sample of the sides."""
+
+from __future__ import annotations
+
+from schemas.records import CheckResult
+from training.data.leakage.label_combinations import find_combinations, judge_combinations
+from training.data.leakage.label_proxies import find_proxies, judge_proxies
+from training.data.leakage.label_traces import (
+    find_equal_values,
+    find_missingness,
+    find_pure_values,
+    judge_equal_values,
+    judge_missingness,
+    judge_pure_values,
+)
+from training.data.leakage.look_ahead import look_ahead_results
+from training.data.leakage.near_duplicates import near_duplicate_results
+from training.data.leakage.order import find_order, judge_order
+from training.data.leakage.pooled_scaling import pooled_results
+from training.data.leakage.sampled import Sampled, sampled
+from training.data.leakage.scores import Halves, halves
+from training.data.leakage.shared_times import shared_time_results
+from training.data.leakage.shift import find_shift, judge_shift
+from training.data.leakage.sides import Sides
+from training.data.leakage.target_codes import find_target_codes, judge_target_codes
+from training.data.leakage.text_copies import find_text_copies, judge_text_copies
+
+TIMED = ("time", "group_time")
+
+
+def label_results(rows: Sampled, parts: Halves, sides: Sides) -> list[CheckResult]:
+    """What single columns, their nulls, their values and sums of them tell of the label."""
+    checks = sides.declaration.checks
+    return [
+        *judge_proxies(find_proxies(rows, parts), rows, parts, checks),
+        *judge_combinations(find_combinations(rows, parts, checks), rows, checks),
+        *judge_missingness(find_missingness(rows, parts), rows, checks),
+        *judge_pure_values(find_pure_values(rows, parts), rows, checks),
+        *judge_equal_values(find_equal_values(rows), rows, checks),
+        *judge_order(find_order(rows, sides), rows, checks),
+        *judge_target_codes(find_target_codes(sides, rows), checks),
+    ]
+
+
+def statistical_results(sides: Sides) -> list[CheckResult]:
+    """All of them; the same data give the same figures, whatever the order of rows or the number of threads."""
+    rows = sampled(sides)
+    parts = halves(rows, sides.declaration.split.kind, sides.declaration.split.kind in TIMED)
+    results = [*(label_results(rows, parts, sides) if rows.labels else []), *near_duplicate_results(rows, sides.declaration.checks)]
+    results += judge_text_copies(find_text_copies(sides, rows), sides.declaration.checks)
+    results += [*shared_time_results(sides), *look_ahead_results(sides), *pooled_results(sides, rows), judge_shift(find_shift(rows, parts))]
+    return results

@@ -1,0 +1,139 @@
+"""Columns that give the label together: that add up or multiply to a number, or whose sum tells a class."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from schemas.config import ChecksConfig
+from schemas.records import CheckResult
+from training.data.leakage.label_proxies import FEWEST_ROWS, label_evidence
+from training.data.leakage.sampled import Codes, Flags, Floats, Label, Sampled
+from training.data.leakage.scores import Halves, score_predictions
+
+
+class Combination(NamedTuple):
+    """Numeric columns that give a label on rows they were not fitted on.
+
+    A number as a weighted sum or a product of powers; two classes by a weighted sum's being high or low (`score`).
+    """
+
+    columns: tuple[str, ...]
+    label: str
+    form: str
+    weights: tuple[float, ...]
+    unexplained: float
+
+
+def find_combinations(rows: Sampled, halves: Halves, checks: ChecksConfig) -> list[Combination]:
+    """For each label the smallest set of columns that gives it exactly, as a sum or as a product, or a class by a sum."""
+    found, most_unexplained = [], checks.combination_error
+    for label in rows.labels:
+        if label.kind != "regression":
+            found += [c for k in range(label.targets.shape[1]) if (c := _separating(rows, label, k, halves, checks)) is not None]
+            continue
+        for form in ("sum", "product"):
+            combination = _combination(rows, label, halves, form, most_unexplained)
+            if combination is not None:
+                found.append(combination)
+                break
+    return found
+
+
+def _combination(rows: Sampled, label: Label, halves: Halves, form: str, most_unexplained: float) -> Combination | None:
+    known = rows.train & ~np.isnan(label.values)
+    complete = {n: v for n, v in rows.numeric.items() if not np.isnan(v[known]).any() and _varies(v[halves.a & known])}
+    target = label.values
+    if form == "product":
+        positive = known & (target > 0)
+        complete = {n: np.log(np.where(v > 0, v, 1.0)) for n, v in complete.items() if (v[positive] > 0).all() and _varies(v[halves.a & positive])}
+        known, target = positive, np.log(np.where(target > 0, target, 1.0))
+    a, b = halves.a & known, halves.b & known
+    if len(complete) < 2 or min(a.sum(), b.sum()) < max(FEWEST_ROWS, 5 * len(complete)):
+        return None
+    names = _needed(complete, target, a, b, most_unexplained)
+    if len(names) < 2:
+        return None
+    weights, unexplained = _fit(np.stack([complete[n] for n in names], axis=1), target, a, b)
+    return Combination(tuple(names), label.name, form, tuple(weights), unexplained)
+
+
+def _separating(rows: Sampled, label: Label, k: int, halves: Halves, checks: ChecksConfig) -> Combination | None:
+    """Columns whose weighted sum tells a class from the others almost always, where none of them does so alone."""
+    target = label.targets[:, k]
+    known = rows.train & ~np.isnan(target)
+    a, b = halves.a & known, halves.b & known
+    columns = {n: v for n, v in rows.numeric.items() if not np.isnan(v[known]).any() and _varies(v[a])}
+    if len(columns) < 2 or min(a.sum(), b.sum()) < max(FEWEST_ROWS, 5 * len(columns)) or not 0 < target[a].mean() < 1:
+        return None
+    names = list(columns)
+    least = checks.proxy_strength - 0.02  # columns that say nothing blur a sum that is fitted with them
+    if _separated(columns, names, target, a, b, rows.group) < least:
+        return None
+    for name in sorted(names, key=lambda n: abs(_separated(columns, [n], target, a, b, rows.group))):
+        left = [n for n in names if n != name]
+        if left and _separated(columns, left, target, a, b, rows.group) >= least:
+            names = left
+    strength = _separated(columns, names, target, a, b, rows.group)
+    if len(names) < 2 or strength < checks.proxy_strength:
+        return None
+    weights, _ = _fit(np.stack([columns[n] for n in names], axis=1), target, a, b)
+    return Combination(tuple(names), label.name, "score", tuple(weights), 1 - strength)
+
+
+def _separated(columns: dict[str, Floats], names: list[str], target: Floats, a: Flags, b: Flags, group: Codes) -> float:
+    """Strength on B of the weighted sum of columns that is fitted on A."""
+    inputs = np.stack([columns[n] for n in names], axis=1)
+    weights, _ = _fit(inputs, target, a, b)
+    return score_predictions((inputs[b] @ weights)[:, None], target[b][:, None], "binary", group[b]).strength
+
+
+def _varies(values: Floats) -> bool:
+    return bool(len(values) and values.min() < values.max() and np.isfinite(values).all())
+
+
+def _needed(columns: dict[str, Floats], target: Floats, a: Flags, b: Flags, most: float) -> list[str]:
+    """Columns that an exact fit cannot do without; none where the fit is not exact. Weakest are tried first, so that copies go."""
+    names = list(columns)
+    weights, unexplained = _fit(np.stack([columns[n] for n in names], axis=1), target, a, b)
+    if unexplained > most:
+        return []
+    for name in sorted(names, key=lambda n: abs(weights[names.index(n)]) * columns[n][a].std()):
+        left = [n for n in names if n != name]
+        if left and _fit(np.stack([columns[n] for n in left], axis=1), target, a, b)[1] <= most:
+            names = left
+    return names
+
+
+def _fit(inputs: Floats, target: Floats, a: Flags, b: Flags) -> tuple[Floats, float]:
+    """Weights of a least-squares fit on A in the columns' own units, and the share of variance on B that it leaves."""
+    mean, spread = inputs[a].mean(axis=0), inputs[a].std(axis=0) + 1e-300
+    fitted = np.concatenate([(inputs[a] - mean) / spread, np.ones((int(a.sum()), 1))], axis=1)
+    weights, *_ = np.linalg.lstsq(fitted, target[a], rcond=1e-10)
+    predicted = (inputs[b] - mean) / spread @ weights[:-1] + weights[-1]
+    total = ((target[b] - target[b].mean()) ** 2).sum()
+    return weights[:-1] / spread, float(((target[b] - predicted) ** 2).sum() / total) if total else 1.0
+
+
+def judge_combinations(found: list[Combination], rows: Sampled, checks: ChecksConfig) -> list[CheckResult]:
+    """Fail for every combination that gives the label, with its columns."""
+    figures = {"threshold": checks.combination_error}
+    if not found:
+        return [CheckResult(name="label_combination", verdict="pass", summary="no columns add up or multiply to the label", figures=figures)]
+    results = []
+    for c in found:
+        sign = " × " if c.form == "product" else " + "
+        terms = sign.join(f"{n}^{w:.3g}" if c.form == "product" else f"{w:.4g} × {n}" for n, w in zip(c.columns, c.weights, strict=True))
+        results.append(
+            CheckResult(
+                name="label_combination",
+                verdict="fail",
+                summary=f"columns {', '.join(map(repr, c.columns))} give {c.label!r} {'by the size of' if c.form == 'score' else 'exactly:'} {terms}",
+                figures={**figures, "unexplained": float(f"{c.unexplained:.3g}")},
+                evidence=label_evidence(rows, c.columns, c.label, rows.train),
+                columns=c.columns,
+                remedy="declare role ignore for at least one of them: the label is computed from them, so they are not known before it",
+            )
+        )
+    return results

@@ -1,0 +1,253 @@
+"""Traces of the label in a part of a column: its nulls, single values that only one class has, values that equal a numeric label."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from schemas.config import ChecksConfig
+from schemas.records import CheckResult
+from training.data.leakage.chance import binomial_tail
+from training.data.leakage.label_proxies import FEWEST_ROWS, FINE, REMEDY, label_evidence
+from training.data.leakage.sampled import Codes, Flags, Floats, Label, Sampled
+from training.data.leakage.scores import Halves, Score, score_codes
+
+LEAST_VALUE_ROWS = 10  # with a value, before its label counts
+LEAST_EQUAL = 3
+LEAST_EMPTY = 0.05  # share of a measurement's rows with one value, from which the value may stand for nothing
+MOST_COMMON = 0.6  # share of a class up to which a value that it alone has is a surprise
+MOST_OF_OTHERS = 0.15  # strength of a column's other values
+EXTREME = 0.35  # share of a number's values that count as high, and as low
+
+
+class Missingness(NamedTuple):
+    """How well it tells a label whether a column is filled: `empty` is null, or the value that stands for nothing."""
+
+    column: str
+    label: str
+    score: Score
+    empty: str
+    share: float
+
+
+def find_missingness(rows: Sampled, halves: Halves) -> list[Missingness]:
+    """The strength of each column's pattern of nulls, and of measurements' most frequent value, strongest first."""
+    found = []
+    for name in rows.columns:
+        for empty, is_empty in _empties(rows, name).items():
+            share = float(is_empty[rows.train].mean()) if rows.train.any() else 0.0
+            if 0 < share < 1:
+                codes = is_empty.astype(np.int64)
+                found += [Missingness(name, label.name, _one_sided(codes, label, halves, rows.group), empty, share) for label in rows.labels]
+    return sorted(found, key=lambda m: (-m.score.strength, m.column))
+
+
+def _empties(rows: Sampled, name: str) -> dict[str, Flags]:
+    """Masks [N] of rows where a column is empty: null, and of a measurement the value that many rows share (0 where nothing was paid)."""
+    if name in rows.category:
+        return {"null": rows.category[name] < 0}
+    values = rows.numeric[name]
+    found, counts = np.unique(values[rows.train & ~np.isnan(values)], return_counts=True)
+    masks = {"null": np.isnan(values)}
+    if len(found) >= FINE and counts.max() >= LEAST_EMPTY * rows.train.sum():
+        value = float(found[counts.argmax()])
+        masks[f"{value:g}"] = values == value
+    return masks
+
+
+def _one_sided(codes: Codes, label: Label, halves: Halves, group: Codes) -> Score:
+    """Strength for the class, or the end of a number's values, that is told best: nulls tell one outcome from all others."""
+    targets = _extremes(label).targets
+    each = [score_codes(codes, label._replace(kind="binary", targets=targets[:, k : k + 1]), halves, group) for k in range(targets.shape[1])]
+    return max(each, key=lambda s: s.strength)
+
+
+def judge_missingness(found: list[Missingness], rows: Sampled, checks: ChecksConfig) -> list[CheckResult]:
+    """Fail where nulls are the label, warn where they tell much of it."""
+    results: list[CheckResult] = []
+    for m in found:
+        sure = m.score.strength - 2 * m.score.error
+        if m.score.rows < FEWEST_ROWS or sure < checks.missingness_strength or m.column in {c for r in results for c in r.columns}:
+            continue
+        results.append(
+            CheckResult(
+                name="label_missingness",
+                verdict="fail" if sure >= checks.proxy_strength else "warn",
+                summary=f"whether {m.column!r} is {m.empty} ({m.share:.1%} of train) tells {m.label!r} with strength {m.score.strength:.3f} of 1",
+                figures={"strength": round(m.score.strength, 4), "share": round(m.share, 4), "threshold": checks.missingness_strength},
+                evidence=label_evidence(rows, (m.column,), m.label, rows.train),
+                columns=(m.column,),
+                remedy=REMEDY,
+            )
+        )
+    figures = {"strongest": round(found[0].score.strength, 4) if found else 0.0, "threshold": checks.missingness_strength}
+    return results or [CheckResult(name="label_missingness", verdict="pass", summary="nulls do not tell the label", figures=figures)]
+
+
+# ------------------------------------------------------------------------------------- single values
+
+
+class PureValue(NamedTuple):
+    """A value whose rows all have the same, rarer label: rows of train with it, and the chance of that times the values looked at."""
+
+    column: str
+    label: str
+    code: int
+    rows: int
+    chance: float
+
+
+def find_pure_values(rows: Sampled, halves: Halves) -> list[PureValue]:
+    """Values (null among them) that have one label alone in train, not the common one (of numbers: high or low ones alone).
+
+    Least likely first. Of a category and of numbers that repeat; a value of a number must be shared by many rows.
+    """
+    codes = {name: _value_codes(rows, name) for name in rows.columns}
+    tests = max(1, sum(_count_frequent(c, halves.a | halves.b) for c in codes.values()))
+    found: list[PureValue] = []
+    for label in map(_extremes, rows.labels):
+        for name, code in codes.items():
+            pure = _pure(name, code, label, halves, rows, tests)
+            if pure and _others(code, [p.code for p in pure], label, halves, rows.group) < MOST_OF_OTHERS:
+                found += pure
+    return sorted(found, key=lambda p: (p.chance, p.column))
+
+
+def _others(codes: Codes, pure: list[int], label: Label, halves: Halves, group: Codes) -> float:
+    """Strength of a column's other values: where they tell the label as well, a pure value is the end of a scale and no trace."""
+    kept = ~np.isin(codes, pure)
+    return score_codes(codes, label, Halves(halves.a & kept, halves.b & kept), group).strength
+
+
+def _extremes(label: Label) -> Label:
+    """A class as it is, of two both; of a number whether it is among the highest or the lowest of its values."""
+    if label.kind != "regression":
+        return label._replace(kind="multiclass", targets=np.concatenate([label.targets, 1 - label.targets], axis=1)) if label.targets.shape[1] == 1 else label
+    rank = label.targets[:, :1]
+    known = np.where(np.isnan(rank), np.nan, 1.0)
+    return label._replace(kind="multiclass", targets=np.concatenate([known * (rank > 1 - EXTREME), known * (rank < EXTREME)], axis=1))
+
+
+def _value_codes(rows: Sampled, name: str) -> Codes:
+    if name in rows.category:
+        return rows.category[name] + 1
+    _, codes = np.unique(rows.numeric[name], return_inverse=True)  # NaN is one value
+    return np.asarray(codes, dtype=np.int64)
+
+
+def _count_frequent(codes: Codes, part: Flags) -> int:
+    return int((np.bincount(codes[part]) >= LEAST_VALUE_ROWS).sum())
+
+
+def _pure(name: str, codes: Codes, label: Label, halves: Halves, rows: Sampled, tests: int) -> list[PureValue]:
+    """Rows of one group count once: they share more than the value."""
+    known = ~np.isnan(label.targets[:, 0])
+    size, found = int(codes.max(initial=0)) + 1, []
+    once = _first_of_group(codes, rows.group)
+    parts = [part & known & once for part in (halves.a, halves.b)]
+    counts = [np.bincount(codes[part], minlength=size) for part in parts]
+    for k in range(label.targets.shape[1]):
+        share = float(label.targets[parts[0], k].mean()) if parts[0].any() else 1.0
+        if not 0 < share <= MOST_COMMON:
+            continue
+        ups = [np.bincount(codes[part], weights=label.targets[part, k], minlength=size) for part in parts]
+        pure = (counts[0] + counts[1] >= LEAST_VALUE_ROWS) & (ups[0] == counts[0]) & (ups[1] == counts[1])
+        for code in np.flatnonzero(pure):
+            total = int(counts[0][code] + counts[1][code])
+            found.append(PureValue(name, label.name, int(code), total, min(1.0, share**total * tests)))
+    return found
+
+
+def _first_of_group(codes: Codes, group: Codes) -> Flags:
+    pairs = group * (int(codes.max(initial=0)) + 1) + codes
+    _, first = np.unique(pairs, return_index=True)
+    chosen = np.zeros(len(codes), dtype=bool)
+    chosen[first] = True
+    return chosen
+
+
+def judge_pure_values(found: list[PureValue], rows: Sampled, checks: ChecksConfig) -> list[CheckResult]:
+    """Warn, never fail: a value may lawfully belong to one class."""
+    results: dict[str, CheckResult] = {}
+    for p in found:
+        if p.chance > checks.pure_value_chance or p.column in results:
+            continue
+        has = _value_codes(rows, p.column) == p.code
+        value = rows.value(p.column, int(np.flatnonzero(has)[0]))
+        results[p.column] = CheckResult(
+            name="pure_values",
+            verdict="warn",
+            summary=f"all {p.rows} sampled train rows with {p.column!r} = {value!r} have the rarer or an extreme {p.label!r} (chance {p.chance:.1g})",
+            figures={"rows": p.rows, "chance": float(f"{p.chance:.3g}"), "threshold": checks.pure_value_chance},
+            evidence=label_evidence(rows, (p.column,), p.label, rows.train & has),
+            columns=(p.column,),
+            remedy="ask when the value is written: if after the outcome, declare role ignore for the column; else allow the finding with a reason",
+        )
+    figures = {"least_chance": float(f"{found[0].chance:.3g}") if found else 1.0, "threshold": checks.pure_value_chance}
+    return list(results.values()) or [CheckResult(name="pure_values", verdict="pass", summary="no value belongs to one class alone", figures=figures)]
+
+
+# --------------------------------------------------------------------------- values equal to the label
+
+
+class EqualValues(NamedTuple):
+    """Rows of train whose column equals the numeric label, of how many, how many chance would give, and the chance of so many."""
+
+    column: str
+    label: str
+    rows: int
+    total: int
+    expected: float
+    chance: float
+
+
+def find_equal_values(rows: Sampled) -> list[EqualValues]:
+    """For each numeric column and label the rows where the two are the same number, against the product of their frequencies."""
+    found = []
+    for label in rows.labels:
+        if label.kind != "regression":
+            continue
+        for name, values in rows.numeric.items():
+            both = np.flatnonzero(rows.train & ~np.isnan(values) & ~np.isnan(label.values))
+            equal = int((values[both] == label.values[both]).sum())
+            if equal >= LEAST_EQUAL:
+                expected = _expected_equal(values[both], label.values[both])
+                found.append(
+                    EqualValues(
+                        name, label.name, equal, len(both), expected, binomial_tail(equal, len(both), (expected + 1) / (len(both) + 1)) * len(rows.numeric)
+                    )
+                )
+    return sorted(found, key=lambda e: (e.chance, e.column))
+
+
+def _expected_equal(values: Floats, labels: Floats) -> float:
+    """Equal pairs that remain when the label is moved along the values in sorted neighbourhoods: what nearness alone gives.
+
+    Each value keeps a label from a row of similar value, so that a column which is merely close to the label is not counted against.
+    """
+    order = np.lexsort((labels, values))
+    return float((np.roll(labels[order], max(1, len(order) // 200)) == values[order]).sum())
+
+
+def judge_equal_values(found: list[EqualValues], rows: Sampled, checks: ChecksConfig) -> list[CheckResult]:
+    """Fail where most values are the label itself, warn where more are than chance explains."""
+    results = []
+    for e in found:
+        if e.chance > checks.equal_values:
+            continue
+        label = next(item for item in rows.labels if item.name == e.label)
+        results.append(
+            CheckResult(
+                name="equal_values",
+                verdict="fail" if 2 * e.rows > e.total else "warn",
+                summary=f"column {e.column!r} equals {e.label!r} in {e.rows} of {e.total} sampled train rows where about {e.expected:.0f} would by chance",
+                figures={"rows": e.rows, "expected": round(e.expected, 2), "chance": float(f"{e.chance:.3g}"), "threshold": checks.equal_values},
+                evidence=label_evidence(rows, (e.column,), e.label, rows.train & (rows.numeric[e.column] == label.values)),
+                columns=(e.column,),
+                remedy=REMEDY,
+            )
+        )
+    return results or [
+        CheckResult(name="equal_values", verdict="pass", summary="no column repeats the label's values", figures={"threshold": checks.equal_values})
+    ]

@@ -1,0 +1,140 @@
+"""Features that hold the label's future: windows that run past the moment of the prediction.
+
+Shapes: T rows in order of entity and time, C numeric features.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from schemas.config import ChecksConfig
+from schemas.records import CheckResult
+from training.data.engine import ident, literal, row
+from training.data.leakage.label_sql import LabelNumber, label_numbers
+from training.data.leakage.sampled import Codes, Flags, Floats, numbers
+from training.data.leakage.sides import Sides
+
+ROWS = 40_000
+WINDOWS = (1, 2, 3, 5, 7, 12, 24, 48)
+FEWEST_ROWS = 300
+LEAST_EXPLAINED = 0.3  # of the next values' surprise, below which a warning would be about nothing
+LEAST_CERTAIN = 0.9  # of the surprise: no column that is known in time holds nearly all of it
+FINE_VALUES = 100  # calendars know the future lawfully, and have few values
+LEAST_SURPRISE = 1e-3  # share of the next values' variance that the present does not tell; of a countdown there is none
+
+
+class LookAhead(NamedTuple):
+    """What a feature tells of the label's next values beyond its present and last ones, and the reverse: shares from 0 to 1."""
+
+    column: str
+    label: str
+    window: int
+    future: float
+    past: float
+    rows: int
+
+
+def find_look_ahead(sides: Sides) -> list[LookAhead]:
+    """The window of each feature that is furthest ahead of its past; empty without time, or where moments repeat within an entity."""
+    if sides.spec.time is None or not sides.spec.numeric:
+        return []
+    found: dict[str, LookAhead] = {}
+    for label in label_numbers(sides):
+        for item in _of_label(sides, label):
+            if item.column not in found or item.future - item.past > found[item.column].future - found[item.column].past:
+                found[item.column] = item
+    return sorted(found.values(), key=lambda f: (f.past - f.future, f.column))
+
+
+def _of_label(sides: Sides, label: LabelNumber) -> list[LookAhead]:
+    table = _series(sides, label)
+    entity = np.asarray(table["entity"].combine_chunks().dictionary_encode().indices.to_numpy(), dtype=np.int64)
+    time, target = numbers(table["__time"]), numbers(table["target"])
+    same = entity[1:] == entity[:-1]
+    if not same.any() or (time[1:] == time[:-1])[same].mean() > 0.05:
+        return []
+    columns = {n: numbers(table[n]) for n in sides.spec.numeric}
+    fine = {n: np.nan_to_num(v - np.nanmean(v)) for n, v in columns.items() if len(np.unique(v[~np.isnan(v)])) >= FINE_VALUES}
+    if not fine:
+        return []
+    features = np.stack(list(fine.values()), axis=1)
+    return [item for window in WINDOWS for item in _of_window(list(fine), features, target, entity, window, label.name)]
+
+
+def _series(sides: Sides, label: LabelNumber) -> pa.Table:
+    """Whole entities of train, those whose names hash lowest, up to so many rows; of one long series its beginning."""
+    train, group = sides.relations["train"], "coalesce(__group, '')"
+    sizes = f"select {group} as g, count(*) as n from {train} where {label.sql} is not null and __time is not null group by 1"
+    ordered = f"select g, sum(n) over (order by md5(g), g) - n as before from ({sizes})"
+    listed = ", ".join(ident(n) for n in sides.spec.numeric)
+    kept = f"{label.sql} is not null and __time is not null and {group} in (select g from ({ordered}) where before < {literal(ROWS)})"
+    sql = f"select {group} as entity, __time, {label.sql} as target, {listed} from {train} where {kept} order by entity, __time, __id limit {ROWS}"
+    return sides.connection.sql(sql).to_arrow_table()
+
+
+def _of_window(names: list[str], features: Floats, target: Floats, entity: Codes, window: int, label: str) -> list[LookAhead]:
+    past, future, whole = _windows(target, entity, window)
+    if whole.sum() < FEWEST_ROWS:
+        return []
+    inputs, now = features[whole], target[whole]
+    ahead = _partial(inputs, future[whole], [now, past[whole]])
+    behind = _partial(inputs, past[whole], [now, future[whole]])
+    return [LookAhead(n, label, window, float(a), float(b), int(whole.sum())) for n, a, b in zip(names, ahead, behind, strict=True)]
+
+
+def _windows(target: Floats, entity: Codes, window: int) -> tuple[Floats, Floats, Flags]:
+    """Means [T] of the last and of the next values of the same entity, the present left out, and where both are whole."""
+    total, rows = np.concatenate([[0.0], np.cumsum(target)]), len(target)
+    place = np.arange(rows)
+    whole = (place >= window) & (place + window < rows)
+    before, after = np.clip(place - window, 0, None), np.clip(place + window, None, rows - 1)
+    whole &= (entity[before] == entity) & (entity[after] == entity)
+    return (total[place] - total[before]) / window, (total[after + 1] - total[place + 1]) / window, whole
+
+
+def _partial(features: Floats, target: Floats, given: list[Floats]) -> Floats:
+    """Share [C] of what is left of the target, once `given` is taken out, that each feature explains when it is treated alike."""
+    base = np.stack([np.ones(len(target)), *given], axis=1)
+    base = base / (np.sqrt((base**2).mean(axis=0)) + 1e-300)
+    basis, _ = np.linalg.qr(base)
+    left = target - basis @ (basis.T @ target)
+    if left.var() <= LEAST_SURPRISE * target.var():
+        return np.zeros(features.shape[1])
+    rest = features - basis @ (basis.T @ features)
+    spread = (rest**2).sum(axis=0)
+    enough = spread > 1e-9 * (features**2).sum(axis=0)
+    return np.where(enough, (rest.T @ left) ** 2 / np.where(enough, spread, 1.0) / (left**2).sum(), 0.0)
+
+
+def judge_look_ahead(found: list[LookAhead], sides: Sides, checks: ChecksConfig) -> list[CheckResult]:
+    """Fail for a column that holds nearly all of the next values' surprise, warn for one that holds clearly more of it than of the last ones'."""
+    results = []
+    for f in found:
+        certain = f.future >= LEAST_CERTAIN
+        if not certain and (f.future < LEAST_EXPLAINED or f.future - f.past < checks.look_ahead_gain):
+            continue
+        results.append(
+            CheckResult(
+                name="look_ahead",
+                verdict="fail" if certain else "warn",
+                summary=f"column {f.column!r} tells {f.future:.0%} of what is new in the next {f.window} values of {f.label!r}, and {f.past:.0%} of what was in the last {f.window}",
+                figures={"future": round(f.future, 4), "past": round(f.past, 4), "window": f.window, "rows": f.rows, "threshold": checks.look_ahead_gain},
+                columns=(f.column,),
+                remedy="compute it from rows before the prediction alone (end the window at the last known label), or declare role ignore for it",
+            )
+        )
+    figures: dict[str, float | int | str | None] = {"columns": len(found), "threshold": checks.look_ahead_gain}
+    text = "no column knows the label's next values" if found else "not decided: entities have too few rows in time order, or moments repeat"
+    return results or [CheckResult(name="look_ahead", verdict="pass", summary=text, figures=figures)]
+
+
+def look_ahead_results(sides: Sides) -> list[CheckResult]:
+    """Results where a time is declared."""
+    if sides.spec.time is None or sides.spec.text is not None:
+        return []
+    if not row(sides.connection, f"select count(*) from {sides.relations['train']}")[0]:
+        return []
+    return judge_look_ahead(find_look_ahead(sides), sides, sides.declaration.checks)

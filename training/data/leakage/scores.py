@@ -1,0 +1,153 @@
+"""How well one column tells the label: learned on rows A, scored on rows B, with a standard error over groups of rows.
+
+Shapes: A and B rows, K targets, C codes of a column. Strength: 2 AUROC - 1 of a class (of several, their mean by share), and
+the explained share of variance of a number's ranks: 0 for what says nothing, 1 for what says everything.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from training.data.leakage.sampled import Codes, Flags, Floats, Label, Sampled
+
+BINS = 64
+LEAST_SHRINKAGE, MOST_SHRINKAGE = 0.1, 100.0  # rows of the mean of all that are added to those of a code
+
+
+class Score(NamedTuple):
+    """Strength on B and its standard error, clustered by group; `rows` of B that know the label."""
+
+    strength: float
+    error: float
+    rows: int
+
+    @property
+    def z(self) -> float:
+        """Strength in standard errors."""
+        return self.strength / max(self.error, 1e-9)
+
+
+class Halves(NamedTuple):
+    """Train rows as two parts that the declared way of splitting would have made: masks [N]."""
+
+    a: Flags
+    b: Flags
+
+
+def halves(rows: Sampled, kind: str, is_timed: bool) -> Halves:
+    """Train in two, by the user's own rule: whole groups where groups are kept whole, earlier and later where time decides.
+
+    Args:
+        rows: the sample; its order is that of hashed ids, so that every second row or group is a draw by hash.
+        kind: `split.kind`.
+        is_timed: whether the sides are ordered in time.
+    """
+    train = np.flatnonzero(rows.train)
+    if is_timed and np.isfinite(rows.time[train]).all() and len(train):
+        later = rows.time > np.median(rows.time[train])
+        return Halves(rows.train & ~later, rows.train & later)
+    _, place = first_seen(rows.group[train])
+    second = np.zeros(len(rows.train), dtype=bool)
+    second[train] = place % 2 == 1
+    return Halves(rows.train & ~second, rows.train & second)
+
+
+def first_seen(codes: Codes) -> tuple[int, Codes]:
+    """How many values there are, and of each row the number of its value in the order in which values appear."""
+    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+    return len(first), np.argsort(np.argsort(first))[inverse]
+
+
+def column_codes(rows: Sampled, name: str, known: Flags) -> Codes:
+    """Codes [N] of a column: quantile bins of a number, cut on the rows `known`; values of a category; 0 is null."""
+    if name in rows.category:
+        return rows.category[name] + 1
+    return number_codes(rows.numeric[name], known)
+
+
+def number_codes(values: Floats, known: Flags, bins: int = BINS) -> Codes:
+    """Bins [N] of equal size on the rows `known`, from 1; 0 where the value is NaN; a value that many rows share is a bin of its own."""
+    present = values[known & ~np.isnan(values)]
+    if not len(present):
+        return np.where(np.isnan(values), 0, 1).astype(np.int64)
+    bins = max(4, min(bins, len(present) // 30))
+    found = np.unique(present)
+    edges = found if len(found) <= bins else np.unique(np.quantile(present, np.arange(1, bins) / bins, method="lower"))
+    place = np.searchsorted(edges, values, "left") + np.searchsorted(edges, values, "right")  # odd at an edge, even between two
+    return np.where(np.isnan(values), 0, 1 + place).astype(np.int64)
+
+
+def learned(codes: Codes, targets: Floats, part: Flags) -> Floats:
+    """Mean target [C, K] of each code over the rows of a part, drawn towards the mean of all; of a code that it lacks, that mean.
+
+    How far is estimated, as in a one-way analysis of variance: by the spread within codes over the spread between them.
+    """
+    size = int(codes.max(initial=0)) + 1
+    counts = np.bincount(codes[part], minlength=size).astype(np.float64)
+    return np.stack([_shrunk(counts, codes[part], column[part]) for column in targets.T], axis=1)
+
+
+def _shrunk(counts: Floats, codes: Codes, target: Floats) -> Floats:
+    """Means [C] of one target; its null hypothesis, no spread between codes, draws them to the mean of all."""
+    rows, mean = len(target), target.mean()
+    sums = np.bincount(codes, weights=target - mean, minlength=len(counts))
+    between = (sums**2 / np.maximum(counts, 1)).sum()
+    filled = int((counts > 0).sum())
+    within = max(((target - mean) ** 2).sum() - between, 0.0) / max(rows - filled, 1)
+    spread = (between - (filled - 1) * within) / max(rows - (counts**2).sum() / rows, 1.0)
+    weight = float(np.clip(within / max(spread, 1e-12), LEAST_SHRINKAGE, MOST_SHRINKAGE)) if rows > filled else MOST_SHRINKAGE
+    return np.asarray(mean + sums / (counts + weight))
+
+
+def score_codes(codes: Codes, label: Label, halves: Halves, group: Codes) -> Score:
+    """Strength of a column, given as codes."""
+    known = ~np.isnan(label.targets[:, 0])
+    a, b = halves.a & known, halves.b & known
+    if a.sum() < 2 or b.sum() < 2:
+        return Score(0.0, 1.0, int(b.sum()))
+    return score_predictions(learned(codes, label.targets, a)[codes[b]], label.targets[b], label.kind, group[b])
+
+
+def score_predictions(predicted: Floats, targets: Floats, kind: str, group: Codes) -> Score:
+    """Strength of predictions [B, K] for targets [B, K]."""
+    if kind == "regression":
+        return _explained(predicted[:, 0], targets[:, 0], group)
+    weights = targets.mean(axis=0) * (1 - targets.mean(axis=0))
+    if not weights.sum():
+        return Score(0.0, 1.0, len(targets))
+    weights = weights / weights.sum()
+    strength, influence = 0.0, np.zeros(len(targets))
+    for k in np.flatnonzero(weights):
+        gini, moved = _gini(predicted[:, k], targets[:, k] > 0.5)
+        strength, influence = strength + weights[k] * gini, influence + weights[k] * moved
+    return Score(float(strength), clustered_error(influence, group), len(targets))
+
+
+def _gini(predicted: Floats, positive: Flags) -> tuple[float, Floats]:
+    """2 AUROC - 1, and what each row adds to its error (DeLong's placements)."""
+    _, place = np.unique(predicted, return_inverse=True)
+    size = int(place.max()) + 1
+    ups, downs = (np.bincount(place[rows], minlength=size).astype(np.float64) for rows in (positive, ~positive))
+    below_ups, below_downs = np.cumsum(ups) - 0.5 * ups, np.cumsum(downs) - 0.5 * downs
+    num_up, num_down = ups.sum(), downs.sum()
+    area = float((ups * below_downs).sum() / (num_up * num_down))
+    moved = np.where(positive, (below_downs[place] / num_down - area) / num_up, ((num_up - below_ups[place]) / num_up - area) / num_down)
+    return 2 * area - 1, 2 * moved
+
+
+def _explained(predicted: Floats, target: Floats, group: Codes) -> Score:
+    spread = (target - target.mean()) ** 2
+    total = spread.sum()
+    if not total:
+        return Score(0.0, 1.0, len(target))
+    missed = (target - predicted) ** 2
+    explained = 1 - missed.sum() / total
+    return Score(float(explained), clustered_error((missed - (1 - explained) * spread) / total, group), len(target))
+
+
+def clustered_error(influence: Floats, group: Codes) -> float:
+    """Standard error of a statistic from the influence of its rows, summed over groups first."""
+    _, place = np.unique(group, return_inverse=True)
+    return float(np.sqrt((np.bincount(place, weights=influence) ** 2).sum()))

@@ -1,0 +1,79 @@
+"""Moments that stand on two sides: other groups' rows of the same time in train tell a held-out row's label where groups move together."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from schemas.config import ChecksConfig
+from schemas.records import CheckResult
+from training.data.engine import row, rows
+from training.data.leakage.label_sql import LabelNumber, label_numbers
+from training.data.leakage.sides import Sides
+
+LEAST_SHARE, LEAST_ROWS = 0.05, 30
+EVIDENCE_ROWS = 5
+
+
+class SharedTimes(NamedTuple):
+    """Held-out rows whose time other groups have in train, of how many, and how far the labels agree (None: too few)."""
+
+    side: str
+    label: str
+    rows: int
+    total: int
+    correlation: float | None
+    examples: tuple[dict[str, Any], ...] = ()
+
+
+def find_shared_times(sides: Sides) -> list[SharedTimes]:
+    """For each held-out side and label; nothing unless groups and timestamps are declared.
+
+    A numeric time counts from each group's own beginning and is left out.
+    """
+    if not sides.spec.group or not sides.spec.time_is_timestamp:
+        return []
+    return [_shared(sides, side, label) for side in sides.held_out for label in label_numbers(sides)]
+
+
+def _shared(sides: Sides, side: Any, label: LabelNumber) -> SharedTimes:
+    known = f"__time is not null and {label.sql} is not null"
+    train, relation = sides.relations["train"], sides.relations[side]
+    held = f"select __time, __group, avg({label.sql}) as v from {relation} where {known} and __group not in (select __group from {train} where __group is not null) group by 1, 2"
+    means = f"select __time, favg({label.sql}) as m from {train} where {known} group by 1"
+    joined = f"with held as ({held}), means as ({means}) select * from held left join means using (__time)"
+    count, correlation, total = row(sides.connection, f"select count(m), corr(v, m), count(*) from ({joined})")
+    shown = rows(
+        sides.connection, f"select __time, __group, v, m from ({joined}) where m is not null order by md5(concat(__group, __time)) limit {EVIDENCE_ROWS}"
+    )
+    examples = tuple({"time": t, f"{side} group": g, f"{side} label": v, "mean train label of other groups": m} for t, g, v, m in shown) if count else ()
+    usable = count >= LEAST_ROWS and correlation is not None and math.isfinite(correlation)
+    return SharedTimes(side, label.name, int(count), int(total), round(float(correlation), 6) if usable else None, examples)
+
+
+def judge_shared_times(found: list[SharedTimes], sides: Sides, checks: ChecksConfig) -> CheckResult:
+    """Fail when most labels agree across groups at shared moments; shared moments alone prove nothing."""
+    used = [s for s in found if s.correlation is not None and s.rows >= LEAST_SHARE * s.total]
+    worst = max(used, key=lambda s: abs(s.correlation or 0.0), default=None)
+    figures: dict[str, float | int | str | None] = {"threshold": checks.shared_time_correlation}
+    time = sides.spec.time or "time"
+    if worst is None or worst.correlation is None:
+        text = f"hardly a value of {time} is shared by train and another side, or too few to compare labels"
+        return CheckResult(name="shared_times", verdict="pass", summary=text, figures=figures)
+    strength = abs(worst.correlation)
+    verdict: Any = "fail" if strength >= checks.shared_time_correlation else "warn" if strength >= checks.shared_time_correlation / 2 else "pass"
+    return CheckResult(
+        name="shared_times",
+        verdict=verdict,
+        summary=f"{worst.rows} of {worst.total} {worst.side} moments of a group are in train under other groups, whose label {worst.label!r} agrees with correlation {worst.correlation:.2f}",
+        figures={**figures, "correlation": worst.correlation, "rows": worst.rows, "of": worst.total},
+        evidence=worst.examples if verdict != "pass" else (),
+        columns=(time, *sides.spec.group) if verdict != "pass" else (),
+        remedy=f"set split.kind: group_time with an embargo, so that {time} is on one side only" if verdict != "pass" else "",
+    )
+
+
+def shared_time_results(sides: Sides) -> list[CheckResult]:
+    """One result where groups and timestamps are declared."""
+    found = find_shared_times(sides)
+    return [judge_shared_times(found, sides, sides.declaration.checks)] if found else []
