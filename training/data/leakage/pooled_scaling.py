@@ -170,14 +170,19 @@ def _as_median(sides: Sides, name: str, value: float) -> list[Pooled]:
 # -------------------------------------------------------------------------------------------- verdicts
 
 
+def _tidy(value: float) -> float:
+    """A figure without the last bits, in which sums of a parallel engine differ from run to run."""
+    return float(f"{value:.9g}") if abs(value) > 1e-12 else 0.0
+
+
 def judge_pooled(name: str, found: list[Pooled], checks: ChecksConfig) -> list[CheckResult]:
     """Fail where luck is out of the question, warn where it is unlikely."""
     results = [
         CheckResult(
             name=name,
             verdict="fail" if p.chance <= checks.pooled_chance else "warn",
-            summary=f"column {p.column!r}: {p.what} over all sides ({p.pooled:.6g}), not over train ({p.train:.6g}): it was fitted on held-out rows, too",
-            figures={"pooled": p.pooled, "train": p.train, "chance": float(f"{p.chance:.3g}"), "threshold": checks.pooled_chance},
+            summary=f"column {p.column!r}: {p.what} over all sides ({_tidy(p.pooled):.6g}), not over train ({p.train:.6g}): it was fitted on held-out rows, too",
+            figures={"pooled": _tidy(p.pooled), "train": _tidy(p.train), "chance": float(f"{p.chance:.3g}"), "threshold": checks.pooled_chance},
             columns=(p.column,),
             remedy="take the column as it was before, and let the run fit scaling and filling on train",
         )
