@@ -19,6 +19,7 @@ from training.data.leakage.sides import Sides
 
 LEAST_ROWS = 30
 LEAST_DISTINCT = 0.2  # share of distinct values from which a column is a measurement
+UNLIKELY = 1e-5  # from which a warning is given
 TRAIN_UNLIKELY = 1e-3  # train's own statistics must not be neat, too
 LEAST_LEAD = 5.0  # times as frequent as the next value: a median is a value of the data, which many rows may share without it
 SAME = 1e-6  # in standard deviations: two fills are the same number
@@ -77,7 +78,7 @@ def find_pooled_scaling(moments: dict[str, dict[str, Moments]], sides: Sides) ->
             continue
         chance = _neat(everything) * len(moments)
         standard = abs(everything.std - 1) <= 2 / everything.number  # by n or by n - 1
-        if chance <= TRAIN_UNLIKELY and _neat(train) > TRAIN_UNLIKELY and (standard or _is_measured(sides, name, everything.number)):
+        if chance <= UNLIKELY and _neat(train) > TRAIN_UNLIKELY and (standard or _is_measured(sides, name, everything.number)):
             found.append(Pooled(name, "mean 0 and standard deviation 1" if standard else "mean 0", everything.mean, train.mean, chance))
     return sorted(found, key=lambda p: (p.chance, p.column))
 
