@@ -97,17 +97,28 @@ def _print_json(value: Any) -> None:
 
 @app.command()
 def run(file: File, overrides: Overrides = None, as_json: AsJson = False, debug: Debug = False) -> None:
-    """Run FILE end to end: validate, split, check, fit, train, evaluate, gate, register, report."""
+    """Run FILE end to end: validate, split, check, fit, train, evaluate, gate, register, report. With cv.folds=5: train and test the folds instead."""
     with _stated_errors(debug):
         from schemas.load import load_declaration
 
-        load_declaration(file, overrides or ())  # a bad declaration is refused before anything starts
+        declaration = load_declaration(file, overrides or ())  # a bad declaration is refused before anything starts
         _environment(debug)
+        if declaration.cv.folds:
+            _cross_validate(file, overrides or [], as_json)
+            return
         from flows.pipeline import pipeline
         from flows.summary import print_summary
 
         summary = pipeline(config_path=str(file), overrides=overrides or [])
         _print_json(summary.model_dump(mode="json")) if as_json else print_summary(summary)
+
+
+def _cross_validate(file: Path, overrides: list[str], as_json: bool) -> None:
+    from flows.crossvalidate import crossvalidate
+    from flows.summary import print_folds
+
+    found = crossvalidate(config_path=str(file), overrides=overrides)
+    _print_json(found.model_dump(mode="json")) if as_json else print_folds(found)
 
 
 @app.command()

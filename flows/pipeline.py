@@ -7,6 +7,7 @@ from prefect import flow
 from flows.prepare import prepare_data
 from flows.summary import RunSummary, summarise
 from flows.train import train_on
+from schemas.errors import ConfigError
 from schemas.load import load_declaration
 from schemas.records import Prepared
 from tasks.context import RunContext, run_name, tracked
@@ -29,6 +30,8 @@ def pipeline(config_path: str, overrides: list[str] | None = None) -> RunSummary
         overrides: Values that replace the file's, each as path=value, e.g. train.epochs=5.
     """
     declaration = load_declaration(config_path, overrides or ())
+    if declaration.cv.folds:
+        raise ConfigError(f"cv.folds is {declaration.cv.folds}: use the flow crossvalidate, or set cv.folds=0 for the final model")
     with tracked(declaration, "pipeline") as run:
         prepared = prepare_data(declaration)
         return complete(prepared, run)

@@ -6,6 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from schemas.fold_records import CrossValidation
 from schemas.records import EvaluationReport, Interval, Prepared, Record, Registered, SampleReport, TrainReport
 from tasks.context import RunContext
 
@@ -87,6 +88,27 @@ def print_summary(summary: RunSummary) -> None:
     print()
     for name, text in lines.items():
         print(f"  {name:<13} {text}")
+
+
+def print_folds(found: CrossValidation) -> None:
+    """Print the table of folds, mean and spread, and where to look further."""
+    names = [found.metric, *(name for name in found.metrics if name != found.metric)][:4]
+    width = max(12, *(len(name) + 2 for name in names))
+    print("\n  " + "fold".ljust(6) + "train".rjust(10) + "val".rjust(9) + "test".rjust(9) + "".join(name.rjust(width) for name in names))
+    for fold in found.folds:
+        rows = f"{fold.rows['train']:>10,}{fold.rows['val']:>9,}{fold.rows['test']:>9,}"
+        print(f"  {fold.number:<6}{rows}" + "".join(_figure(fold.metrics[name].value).rjust(width) for name in names))
+    for word, field in (("mean", "mean"), ("sd", "std")):
+        print(f"  {word:<34}" + "".join(_figure(getattr(found.metrics[name], field)).rjust(width) for name in names))
+    print()
+    lines = {"verdict": found.verdict, "model": "none registered; for the final model: cv.folds=0", "report": found.report}
+    lines["look further"] = f"{program()} up   → Prefect http://127.0.0.1:4200, MLflow http://127.0.0.1:5000"
+    for name, text in lines.items():
+        print(f"  {name:<13} {text}")
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"
 
 
 def print_samples(made: SampleReport) -> None:

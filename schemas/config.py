@@ -13,7 +13,9 @@ from pydantic import ConfigDict, Field, model_validator
 
 from schemas.checks_config import Allowance, ChecksConfig
 from schemas.combinations import check_labels, check_loss
+from schemas.cv_config import CvConfig, FoldKind, fold_kind, fold_problem
 from schemas.data_config import Column, ColumnConfig, CsvConfig, DataConfig, Kind, Role, TaskConfig
+from schemas.group_config import GroupByConfig
 from schemas.label_config import LabelConfig
 from schemas.model_config import CausalTransformerModel, CnnModel, CustomModel, FtTransformerModel, LinearModel, LossConfig, MlpModel, Model, ResMlpModel
 from schemas.optimizer_config import AdamConfig, AdamWConfig, ModuleRule, Optimizer, SgdConfig
@@ -72,12 +74,15 @@ __all__ = [
     "CosineSchedule",
     "CsvConfig",
     "CustomModel",
+    "CvConfig",
     "DataConfig",
     "Declaration",
     "EvaluateConfig",
     "ExponentialSchedule",
+    "FoldKind",
     "Fractions",
     "FtTransformerModel",
+    "GroupByConfig",
     "GroupSplit",
     "GroupTimeSplit",
     "Kind",
@@ -222,6 +227,7 @@ class Declaration(Section):
     data: DataConfig
     task: TaskConfig
     split: Split
+    cv: CvConfig = CvConfig()
     checks: ChecksConfig = ChecksConfig()
     normalize: NormalizeConfig = NormalizeConfig()
     tokens: TokensConfig | None = Field(None, description="Of a language model alone; null for every other task.")
@@ -253,6 +259,16 @@ class Declaration(Section):
         return METRICS[self.task.kind] | {f"{name}/{metric}": greater for name, label in each for metric, greater in METRICS[label.kind].items()}
 
     @property
+    def fold_kind(self) -> FoldKind:
+        """How folds are made, with `auto` resolved."""
+        return fold_kind(self.cv, self.split.kind, self.grouped)
+
+    @property
+    def grouped(self) -> bool:
+        """Whether rows belong to groups, declared or derived."""
+        return bool(self.data.named("group")) or self.data.group_by is not None
+
+    @property
     def loss_kind(self) -> str:
         """The loss with `auto` resolved."""
         return TASK_LOSSES[self.task.kind][0] if self.loss.kind == "auto" else self.loss.kind
@@ -273,10 +289,24 @@ class Declaration(Section):
             if len(self.data.named(role)) > 1:
                 raise ValueError(f"data.columns declares several columns with role {role}: {list(self.data.named(role))}; keep one")
         kind = self.split.kind
-        needs: list[tuple[Role, bool]] = [("group", kind in GROUPED), ("time", kind in ("time", "group_time")), ("split", kind == "predefined")]
+        needs: list[tuple[Role, bool]] = [
+            ("group", kind in GROUPED and self.data.group_by is None),
+            ("time", kind in ("time", "group_time")),
+            ("split", kind == "predefined"),
+        ]
         for needed, applies in needs:
             if applies and not self.data.named(needed):
-                raise ValueError(f"split.kind {kind!r} needs a column with role {needed} in data.columns")
+                derived = ", or groups derived by data.group_by" if needed == "group" else ""
+                raise ValueError(f"split.kind {kind!r} needs a column with role {needed} in data.columns{derived}")
+        if self.data.group_by is not None and kind in ("random", "stratified"):
+            instead = "group" if kind == "random" else "stratified_group"
+            raise ValueError(f"data.group_by derives groups, which split.kind {kind!r} would tear apart; use {instead}")
+        one_label = not self.task.has_several and self.task.kind != "causal_lm"
+        problem = fold_problem(self.cv, kind, self.grouped, bool(self.data.named("time")), one_label)
+        if problem is not None:
+            raise ValueError(problem)
+        if self.cv.folds and self.train.nodes > 1:
+            raise ValueError("folds are trained on one machine: set train.nodes to 1, or cv.folds to 0")
         return self
 
     @model_validator(mode="after")

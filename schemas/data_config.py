@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from schemas.group_config import GroupByConfig
 from schemas.label_config import METRIC_SAFE, Label, LabelConfig, Value
 from schemas.section import Section
 
@@ -76,6 +77,7 @@ class DataConfig(Section):
     csv: CsvConfig = CsvConfig()
     derive: dict[str, str] = Field(default_factory=dict, description='New columns as SQL expressions over the row, e.g. {late: "delay > 30"}.')
     filter: str | None = Field(None, description="SQL condition; rows for which it is not true are left out and counted.")
+    group_by: GroupByConfig | None = Field(None, description="Groups that no column names: scaffolds, duplicates, near-duplicates.")
     null_labels: Literal["refuse", "drop"] = Field(
         "refuse", description="Rows without a label (of several labels: with none at all): refuse the table, or drop and count them."
     )

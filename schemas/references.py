@@ -74,6 +74,9 @@ class TableSpec(Record):
 
     `text`: the column of a language model's documents, which is its `label` too. `derived`: trees of the derived features (see `training.data.serving_expressions`), by which the registered model
     computes them. `null_texts`: texts that a delimited source had for null.
+
+    `group_by`: in words, the ways of `data.group_by`. The validated table's `__group` is then the declared group alone,
+    that of the sides the whole group (see `training.data.groups`).
     """
 
     id: tuple[str, ...]
@@ -97,6 +100,12 @@ class TableSpec(Record):
     derived: dict[str, dict[str, Any]] = {}
     null_texts: tuple[str, ...] = ()
     labels: dict[str, LabelColumn] = {}
+    group_by: tuple[str, ...] = ()
+
+    @property
+    def grouped(self) -> bool:
+        """Whether `__group` of the sides says which rows belong together, by declaration or derived."""
+        return bool(self.group or self.group_by)
 
     @property
     def has_several_labels(self) -> bool:
@@ -145,7 +154,8 @@ class ValidatedTable(Record):
 
     `raw_rows`: Parquet with `__id` and, for some of the rows, the source columns that derived features are made of;
     the export is tried on them. Null where no feature is derived. `ignored_labels`: how many labels of a column had a
-    value of task.ignore; of a single label these rows are left out, of several the label is null.
+    value of task.ignore; of a single label these rows are left out, of several the label is null. `group_columns`: Parquet
+    with `__id` and the columns that `data.group_by` names (numbers float64, the rest text); null where it names none.
     """
 
     table: TableRef
@@ -154,13 +164,16 @@ class ValidatedTable(Record):
     filtered_rows: int = 0
     unlabelled_rows: int = 0
     ignored_labels: dict[str, int] = {}
+    group_columns: FileRef | None = None
 
 
 class SplitTables(Record):
     """The three sides as separate files, and how they came about.
 
-    `excluded`: rows on no side, by reason (`embargo`, `group_time`). `plan`: the strategy with its
-    resolved cut points. `summary`: per side rows, groups, first and last time, label figures.
+    `excluded`: rows on no side, by reason (`embargo`, `group_time`; `bridge`: the row belongs to derived groups that stand
+    on different sides). `plan`: the strategy with its resolved cut points. `summary`: per side rows, groups, first and
+    last time, label figures. `bridges`: Parquet of `__id`, `__group`: every group of those rows that belong to several
+    on one side. `ledger`, `group_ledger`: the frozen decisions that sides and derived groups stood on.
     """
 
     train: TrainTable
@@ -171,6 +184,8 @@ class SplitTables(Record):
     plan: dict[str, Any] = {}
     summary: dict[SplitName, dict[str, Any]] = {}
     ledger: FileRef | None = None
+    group_ledger: FileRef | None = None
+    bridges: FileRef | None = None
 
     def side(self, name: SplitName) -> TableRef:
         """The table of one side."""

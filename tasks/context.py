@@ -92,7 +92,7 @@ def run_name() -> str:
 
 
 @contextmanager
-def tracked(declaration: Declaration, kind: Literal["pipeline", "train"]) -> Iterator[RunContext]:
+def tracked(declaration: Declaration, kind: Literal["pipeline", "train", "crossvalidate"]) -> Iterator[RunContext]:
     """Open a run; whatever happens inside, MLflow hears how it ended.
 
     Args:
@@ -124,9 +124,43 @@ def tracked(declaration: Declaration, kind: Literal["pipeline", "train"]) -> Ite
         write_atomic(run_dir / "config.yaml", config_text(declaration))
         tracker.log_provenance(run.provenance, dirty_diff(ROOT))
         _link(run)
-        say("run", f"{run_id}; should it break off: {resume_command(run)}", "info")
+        again = (
+            "should it break off, start it anew: the prepared folds are reused" if kind == "crossvalidate" else f"should it break off: {resume_command(run)}"
+        )
+        say("run", f"{run_id}; {again}", "info")
         with _ending(run):
             yield run
+
+
+@contextmanager
+def fold_runs(run: RunContext) -> Iterator[list[RunContext]]:
+    """A run for each fold, inside that of the cross-validation: directory `folds/<number>`, MLflow child run; all end as the block does.
+
+    Raises:
+        TrackingError: the tracking server could not be reached, or did not take all of a fold.
+    """
+    folds: list[RunContext] = []
+    try:
+        for number in range(1, run.declaration.cv.folds + 1):
+            folds.append(_fold_run(run, number))
+        yield folds
+    except BaseException as error:
+        for fold in folds:
+            try:
+                fold.tracker.finish("FAILED" if isinstance(error, Exception) else "KILLED")
+            except TrackingError as away:
+                say("tracking", str(away), "warn")
+        raise
+    for fold in folds:
+        fold.tracker.finish("FINISHED")
+
+
+def _fold_run(run: RunContext, number: int) -> RunContext:
+    run_dir = run.run_dir / "folds" / str(number)
+    run_dir.mkdir(parents=True)
+    tags = {"mlflow.parentRunId": run.tracker.run_id, "bulkhead.flow": "fold", "bulkhead.fold": str(number), "bulkhead.run_dir": str(run_dir)}
+    run_id = f"{run.run_id}-fold-{number}"
+    return RunContext(run.declaration, run_id, run_dir, start_run(run.declaration, tags=tags, name=run_id), run.flow_run_id)
 
 
 @contextmanager

@@ -10,17 +10,19 @@ The failing rank's cause becomes this task's error.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from schemas.config import Declaration
+from schemas.config import Declaration, TrainConfig
 from schemas.errors import LaunchError, TrainingError
 from schemas.records import RunSpec, TrainReport
 from tasks.say import bar, say
@@ -59,6 +61,102 @@ def train_model(spec: RunSpec, run_dir: Path, tracker: Tracker) -> TrainReport:
     for note in report.instabilities:
         say("", note, "warn")
     return report
+
+
+@task(
+    name="train folds",
+    description="torchrun for each fold, up to cv.concurrency at once; a cancelled run ends all of them.",
+    tags=["train"],
+    cache_policy=NO_CACHE,
+)
+def train_folds(specs: Sequence[RunSpec], run_dirs: Sequence[Path], trackers: Sequence[Tracker]) -> list[TrainReport]:
+    """The outcome of each fold's training, in their order; the first that fails ends the others.
+
+    Started from the main thread, which alone hears of a cancellation, and not mapped over threads.
+
+    Raises:
+        TrainingError: a fold failed; the message holds the failing rank's cause.
+        LaunchError: torchrun could not start, or left no result.
+    """
+    declaration = Declaration.model_validate(specs[0].declaration)
+    reports = launch_all(run_dirs, declaration, trackers, declaration.cv.concurrency)
+    for number, (report, run_dir, tracker) in enumerate(zip(reports, run_dirs, trackers, strict=True), start=1):
+        tracker.log_artifact(run_dir / "train.log")
+        tracker.log_artifact(run_dir / "metrics.jsonl")
+        tracker.log_record("train.json", report)
+        best = f"val {report.metric} {_number(report.best_metric)} at step {report.best_step:,}"
+        say(f"fold {number}", f"{report.status} after {report.epochs} epochs, {report.seconds:.1f} s; {best}")
+    return reports
+
+
+def launch_all(run_dirs: Sequence[Path], declaration: Declaration, trackers: Sequence[Tracker], limit: int) -> list[TrainReport]:
+    """Run the training program in each directory to its end, at most `limit` at once.
+
+    Args:
+        run_dirs: each with its `resolved.json`.
+        declaration: for ranks, threads and the length of the progress bar.
+        trackers: get the metrics while they are written.
+        limit: how many at once.
+    """
+    waiting, running, done = list(range(len(run_dirs))), dict[int, _Launch](), dict[int, TrainReport]()
+    try:
+        with bar("folds") as progress:
+            while waiting or running:
+                while waiting and len(running) < limit:
+                    number = waiting.pop(0)
+                    running[number] = _Launch(run_dirs[number], declaration, trackers[number])
+                time.sleep(POLL_SECONDS)
+                for number, going in list(running.items()):
+                    going.look(partial(_shown, progress, number, len(done), len(run_dirs)))
+                    if going.process.poll() is not None:
+                        del running[number]
+                        done[number] = going.end()
+    except BaseException:
+        stop(*(going.process for going in running.values()))
+        raise
+    return [done[number] for number in range(len(run_dirs))]
+
+
+def shared_cores(declaration: Declaration) -> TrainConfig:
+    """Training with the cores divided among the folds that train at once, unless threads are declared."""
+    train = declaration.train
+    threads = train.threads or max(1, (os.cpu_count() or 1) // (train.ranks * min(declaration.cv.concurrency, declaration.cv.folds)))
+    return train.model_copy(update={"threads": threads})
+
+
+def _shown(progress: Callable[[float, str], None], number: int, finished: int, total: int, share: float, text: str) -> None:
+    progress((finished + share) / total, f"fold {number + 1}  {text}")
+
+
+class _Launch:
+    """One of several training programs at work, and what is forwarded of it."""
+
+    def __init__(self, run_dir: Path, declaration: Declaration, tracker: Tracker) -> None:
+        self.run_dir, self.declaration, self.tracker, self.metrics = run_dir, declaration, tracker, run_dir / "metrics.jsonl"
+        self.before, self.sent, self.last = written(run_dir), 0, time.monotonic()
+        forget_causes(run_dir)
+        self.tail = Tail(self.metrics)
+        self.board = Board(self.metrics, run_dir / FOLDER) if declaration.tracking.tensorboard else None
+        self.process = start(run_dir, shared_cores(declaration))
+
+    def look(self, progress: Callable[[float, str], None]) -> None:
+        """Show new evaluations, and forward the metrics every few seconds."""
+        _progress(self.tail, self.declaration, progress)
+        if self.metrics.exists() and time.monotonic() - self.last > FORWARD_SECONDS:
+            self._forward()
+
+    def end(self) -> TrainReport:
+        """The result of a program that has ended; forwards the rest."""
+        if self.metrics.exists():
+            self._forward()
+        if self.board:
+            self.board.close()
+        return outcome(self.run_dir, self.process.returncode, self.before)
+
+    def _forward(self) -> None:
+        self.sent, self.last = self.tracker.forward_metrics(self.metrics, self.sent), time.monotonic()
+        if self.board:
+            self.board.forward()
 
 
 def launch(run_dir: Path, declaration: Declaration, tracker: Tracker) -> TrainReport:

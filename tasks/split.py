@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from schemas.home import home
 from schemas.records import CheckReport, SplitTables, ValidatedTable
 from tasks.say import say
 from tasks.store import stored, stored_task
+from training.data.folds import fold_declaration, fold_way, make_fold
 from training.data.leakage import check_leakage, check_overlap, require_passed
+from training.data.leakage.fold_checks import check_folds, check_intervals
 from training.data.split import split
 
 
@@ -32,6 +35,8 @@ def split_rows(validated: ValidatedTable, declaration: Declaration) -> Any:
         "task": declaration.task,
         "checks": declaration.checks,
         "ledger": str(ledger_path(declaration)),
+        "group_by": [declaration.data.group_by.model_dump(mode="json"), declaration.data.derive] if declaration.data.group_by else None,
+        "group_columns": validated.group_columns.sha256 if validated.group_columns else None,
     }
 
     def make(folder: Path) -> SplitTables:
@@ -43,6 +48,53 @@ def split_rows(validated: ValidatedTable, declaration: Declaration) -> Any:
         return made
 
     return stored("split", inputs, SplitTables, make)
+
+
+@stored_task(name="split fold", description="Divide the rows of train and validation anew: one file for each side of a fold.", tags=["data", "split"])
+def split_fold(validated: ValidatedTable, pool: SplitTables, declaration: Declaration, number: int) -> Any:
+    """Three tables of one fold, counted from 0; the declared test rows are in none."""
+    inputs: dict[str, Any] = {s: pool.side(s).file.sha256 for s in SPLITS}
+    inputs |= {"table": validated.table.file.sha256, "spec": validated.spec, "split": declaration.split, "task": declaration.task, "number": number}
+    inputs |= {
+        "cv": declaration.cv.model_dump(mode="json", exclude={"concurrency"}),
+        "bridges": pool.bridges.sha256 if pool.bridges else None,
+        "excluded": pool.excluded,
+        "way": fold_way(declaration, validated.spec),
+        "ledger": str(ledger_path(declaration)),
+    }
+
+    def make(folder: Path) -> SplitTables:
+        made = make_fold(validated, pool, declaration, number, folder, ledger_path(declaration))
+        sides = ", ".join(f"{s} {made.side(s).rows:,}" for s in SPLITS)
+        left_out = "".join(f"; {n:,} {reason}" for reason, n in made.excluded.items() if n)
+        say("fold", f"{number + 1} of {declaration.cv.folds}, {declaration.fold_kind}: {sides}{left_out}")
+        return made
+
+    return stored("fold", inputs, SplitTables, make)
+
+
+@task(
+    name="check fold",
+    description="All hard assertions and leakage checks on the written files of one fold.",
+    tags=["check"],
+    cache_policy=NO_CACHE,
+)
+def check_fold(fold: SplitTables, validated: ValidatedTable, declaration: Declaration) -> CheckReport:
+    """The checks of one fold, none failed; a failed one raises `LeakageError`."""
+    promised = fold_declaration(declaration)
+    reports = (check_overlap(fold, validated, promised), check_intervals(fold, validated.spec, declaration), check_leakage(fold, validated, promised))
+    return _judge("fold checks", CheckReport(results=tuple(r for report in reports for r in report.results)))
+
+
+@task(
+    name="check folds",
+    description="Every row is tested in one fold at most, and where folds promise it in one at least.",
+    tags=["check"],
+    cache_policy=NO_CACHE,
+)
+def check_all_folds(folds: Sequence[SplitTables], declaration: Declaration) -> CheckReport:
+    """The check over all folds, passed; a failed one raises `LeakageError`."""
+    return _judge("all folds", check_folds(folds, declaration))
 
 
 @task(

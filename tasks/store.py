@@ -12,7 +12,7 @@ import hashlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -32,7 +32,7 @@ from tasks.say import say
 P = ParamSpec("P")
 R = TypeVar("R")
 StoredRecord = TypeVar("StoredRecord", bound=Record)
-LIBRARIES = ("duckdb", "pyarrow", "pandera", "numpy")
+LIBRARIES = ("duckdb", "pyarrow", "pandera", "numpy", "rdkit")
 
 
 @functools.cache
@@ -47,8 +47,16 @@ def code_fingerprint() -> str:
         root = Path(str(package.__file__)).parent
         for file in sorted(root.rglob("*.py")):
             digest.update(f"{package.__name__}/{file.relative_to(root)}\0".encode() + file.read_bytes() + b"\0")
-    digest.update(" ".join(f"{name}={version(name)}" for name in LIBRARIES).encode())
+    digest.update(" ".join(f"{name}={_version(name)}" for name in LIBRARIES).encode())
     return digest.hexdigest()
+
+
+def _version(library: str) -> str:
+    """Of an extra that is not installed: none."""
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return "none"
 
 
 def step_key(step: str, inputs: dict[str, Any]) -> str:

@@ -58,7 +58,7 @@ def challenge(declaration: Declaration, run: RunSpec, test: TestTable, evaluatio
         if isinstance(error, IntegrityError):
             raise
         return Comparison(version=version, rows=int(unseen.sum()), excluded_rows=int((~unseen).sum()), problem=f"it cannot score these rows: {error}")
-    group = found["__group"].to_numpy(dtype=object) if run.spec.group else None
+    group = found["__group"].to_numpy(dtype=object) if run.spec.grouped else None
     if run.statistics.tokens is not None:
         target, weight = document_facts(run.arrays.test)
         return compare(declaration, version, sums_of(found), theirs, target, unseen, group=group, weight=weight)
@@ -87,7 +87,7 @@ def _unlike(declaration: Declaration, run: RunSpec, champion: LoadedModel) -> st
 
 def _keeps_groups(declaration: Declaration, run: RunSpec) -> bool:
     """Whether the split keeps a group on one side, so that a known group would give the champion an advantage."""
-    return bool(run.spec.group) and declaration.split.kind in (*GROUPED, "predefined")
+    return bool(run.spec.grouped) and declaration.split.kind in (*GROUPED, "predefined")
 
 
 def _evaluated(run: RunSpec, evaluation: EvaluationReport) -> tuple[np.ndarray, pd.DataFrame]:

@@ -116,19 +116,28 @@ def load_model(model_uri: str, uri: str) -> LoadedModel:
         RegistryError: there is no such model, or it was not made by this project.
         IntegrityError: a file differs from what was registered.
     """
-    version = _version(model_uri, uri)
+    version = version_of(model_uri, uri)
     with tempfile.TemporaryDirectory(prefix="bulkhead-model-") as scratch:
-        try:
-            source = MlflowClient(uri, uri).get_model_version_download_uri(version.name, version.version) if version else model_uri
-            folder = Path(mlflow.artifacts.download_artifacts(artifact_uri=source, dst_path=scratch, tracking_uri=uri))
-        except Exception as error:
-            raise RegistryError(f"{masked(model_uri)} could not be fetched: {masked(str(error))[:500]}") from None
+        folder = fetched(version, model_uri, uri, Path(scratch))
         if version:
             verify_files(folder, version)
         return _load(folder, model_uri, version)
 
 
-def _version(model_uri: str, uri: str) -> ModelVersion | None:
+def fetched(version: ModelVersion | None, model_uri: str, uri: str, scratch: Path) -> Path:
+    """The folder of a registered version, or of what a URI names, copied into `scratch`; nothing of it is read.
+
+    Raises:
+        RegistryError: it cannot be fetched.
+    """
+    try:
+        source = MlflowClient(uri, uri).get_model_version_download_uri(version.name, version.version) if version else model_uri
+        return Path(mlflow.artifacts.download_artifacts(artifact_uri=source, dst_path=str(scratch), tracking_uri=uri))
+    except Exception as error:
+        raise RegistryError(f"{masked(model_uri)} could not be fetched: {masked(str(error))[:500]}") from None
+
+
+def version_of(model_uri: str, uri: str) -> ModelVersion | None:
     """The registered version that a `models:/` URI names; None for any other place."""
     if not model_uri.startswith("models:/"):
         return None

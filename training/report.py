@@ -82,6 +82,21 @@ def write_report(inputs: ReportInputs, path: Path) -> FileRef:
     Raises:
         DataError: the predictions lack a column or hold a class that train did not have.
     """
+    return render(path, inputs.declaration, inputs.run_id, inputs.prepared.validated.spec.label, headline(inputs), report_sections(inputs))
+
+
+def render(path: Path, declaration: Declaration, run_id: str, label: str, head: Headline, parts: tuple[Section, ...], kind: str = "run") -> FileRef:
+    """Write a page of headline and sections whole or not at all.
+
+    Args:
+        path: where the HTML file goes.
+        declaration: for name, description and task.
+        run_id: of the run.
+        label: what is predicted.
+        head: what is read first.
+        parts: the sections.
+        kind: of report, in a word.
+    """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -91,13 +106,14 @@ def write_report(inputs: ReportInputs, path: Path) -> FileRef:
         keep_trailing_newline=True,
     )
     page = environment.get_template(TEMPLATE).render(
-        name=inputs.declaration.name,
-        description=plain(inputs.declaration.description, 2000),
-        task=inputs.declaration.task.kind,
-        label=plain(inputs.prepared.validated.spec.label),
-        run_id=plain(inputs.run_id),
-        headline=headline(inputs),
-        sections=report_sections(inputs),
+        kind=kind,
+        name=declaration.name,
+        description=plain(declaration.description, 2000),
+        task=declaration.task.kind,
+        label=plain(label),
+        run_id=plain(run_id),
+        headline=head,
+        sections=parts,
         colours={name: colour for colour, name in VARIABLES.items()},
     )
     return write_atomic(path, page.encode("utf-8", "replace"))

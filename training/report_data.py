@@ -75,7 +75,7 @@ def read_sides(prepared: Prepared) -> dict[SplitName, Side]:
 
 def _side(name: SplitName, arrays: SplitArrays, prepared: Prepared) -> Side:
     spec, statistics = prepared.validated.spec, prepared.statistics
-    wanted = [c for c, used in (("__time", spec.time), ("__group", spec.group)) if used]
+    wanted = [c for c, used in (("__time", spec.time), ("__group", spec.grouped)) if used]
     if arrays.documents is not None:
         return _side_of_documents(name, arrays.documents, prepared)
     ids = pq.read_table(arrays.ids.path, columns=wanted) if wanted else None
@@ -90,7 +90,7 @@ def _side(name: SplitName, arrays: SplitArrays, prepared: Prepared) -> Side:
     return Side(
         name=name,
         rows=arrays.rows,
-        groups=pc.count_distinct(ids["__group"]).as_py() if ids is not None and spec.group else None,
+        groups=pc.count_distinct(ids["__group"]).as_py() if ids is not None and spec.grouped else None,
         times=_times(ids["__time"].drop_null()) if ids is not None and spec.time else None,
         class_counts=counts,
         label_mean=mean * statistics.target_scale + statistics.target_center,
@@ -106,7 +106,7 @@ def _side_of_documents(name: SplitName, documents: FileRef, prepared: Prepared) 
     return Side(
         name=name,
         rows=table.num_rows,
-        groups=pc.count_distinct(table["__group"]).as_py() if spec.group else None,
+        groups=pc.count_distinct(table["__group"]).as_py() if spec.grouped else None,
         times=_times(table["__time"].drop_null()) if spec.time else None,
         class_counts=None,
         label_mean=float(characters.mean()),

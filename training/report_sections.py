@@ -172,11 +172,11 @@ def _side_table(declaration: Declaration, prepared: Prepared, sides: dict[SplitN
         "regression": [f"Mean of {plain(spec.label, 30)}", "Standard deviation"],
         "causal_lm": ["Mean characters", "Standard deviation"],
     }.get(declaration.task.kind, ["Known labels"])
-    headers = ["Side", "Rows", "Share", *(["Groups"] if spec.group else []), *(["First", "Last"] if spec.time else []), *label]
+    headers = ["Side", "Rows", "Share", *(["Groups"] if spec.grouped else []), *(["First", "Last"] if spec.time else []), *label]
     rows = []
     for side in sides.values():
         row = [SIDE_NAMES[side.name], count(side.rows), share(side.rows / total)]
-        row += [count(side.groups or 0)] if spec.group else []
+        row += [count(side.groups or 0)] if spec.grouped else []
         row += [instant(side.first, spec.time_is_timestamp), instant(side.last, spec.time_is_timestamp)] if spec.time else []
         rows.append([*row, *_label_cells(side, declaration.task.kind)])
     return table(headers, rows)
@@ -243,10 +243,10 @@ def _tally(results: Sequence[CheckResult]) -> str:
 def undecided(declaration: Declaration, prepared: Prepared) -> tuple[str, ...]:
     """Questions that no check on these data can answer; the declared roles decide which are open."""
     spec, split = prepared.validated.spec, prepared.split.strategy
-    groups = ", ".join(plain(g, 40) for g in spec.group)
+    groups = ", ".join(plain(g, 40) for g in (*spec.group, *spec.group_by))
     found = [
         f"Whether rows belong together in a way that is not declared. Declared: {groups}."
-        if spec.group
+        if spec.grouped
         else "Whether several rows belong to one person, device or site: no group is declared, so each row counts as independent.",
         "Whether the same entity appears again under a new id: rows that differ in any feature are not recognised as the same.",
         "Whether each feature is known at the moment of prediction in real use; a column filled in afterwards looks like a good feature.",

@@ -40,7 +40,7 @@ class StartedRun(Record):
 
     run_id: str
     name: str
-    kind: Literal["pipeline", "train"]
+    kind: Literal["pipeline", "train", "crossvalidate"]
     tracking_uri: str
     mlflow_run_id: str
     flow_run_ids: tuple[str, ...] = ()

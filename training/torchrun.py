@@ -68,16 +68,18 @@ def environment(train: TrainConfig, error_file: Path) -> dict[str, str]:
     }
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """End torchrun and its ranks: ask, wait for the checkpoint at the step boundary, then kill the session."""
-    if process.poll() is not None:
-        return
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(GRACE_SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+def stop(*processes: subprocess.Popen[bytes]) -> None:
+    """End torchrun and its ranks, of one launch or several: ask all, wait for their checkpoints at the step boundary, then kill the sessions."""
+    going = [process for process in processes if process.poll() is None]
+    for process in going:
+        process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + GRACE_SECONDS
+    for process in going:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def forget_causes(run_dir: Path) -> None:

@@ -467,6 +467,7 @@ def test_every_default_has_its_reason(binary: ReportInputs, tree: dict[str, Any]
 
 def test_no_reason_is_left_without_a_setting(binary: ReportInputs) -> None:
     trees = [*variants(), {**variants()[-1], "loss": {"kind": "huber"}, "split": {"kind": "stratified"}, "task": {"kind": "regression"}}]
+    trees.append({**trees[-1], "data": {**trees[-1]["data"], "group_by": {"duplicates": "features"}}, "split": {"kind": "group"}})
     csv = binary.prepared.model_copy(update={"source": binary.prepared.source.model_copy(update={"format": "csv"})})
     known = {s.path for t in trees for s in report_reasons.settings(Declaration.model_validate(t), (), csv)}
     assert {key.partition("=")[0] for key in REASONS} - known == set()

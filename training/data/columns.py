@@ -7,7 +7,7 @@ import fnmatch
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from schemas.config import ColumnConfig, DataConfig, Declaration, TaskConfig
+from schemas.config import ColumnConfig, DataConfig, Declaration, GroupByConfig, TaskConfig
 from schemas.errors import SchemaError, first_few
 from schemas.records import LabelColumn, TableSpec
 
@@ -29,11 +29,12 @@ PATTERN = frozenset("*?[")
 
 
 class Resolved(NamedTuple):
-    """The table's meaning, and for each column that is used its declaration and its type in the source."""
+    """The table's meaning, for each column that is used its declaration and its type in the source, and the types of those that group rows."""
 
     spec: TableSpec
     configs: dict[str, ColumnConfig]
     types: dict[str, str]
+    grouping: dict[str, str] = {}
 
 
 def family(kind: str) -> Family:
@@ -89,7 +90,24 @@ def resolve(types: Mapping[str, str], declaration: Declaration) -> Resolved:
     _one_clock(roles, types)
     spec = _with_labels(_spec(roles, used, {n: family(types[n]) for n in used}, types), roles["label"], used, types, declaration.task)
     ignored = tuple(n for n, c in configs.items() if c.role == "ignore")
-    return Resolved(spec.model_copy(update={"ignored": ignored}), used, {n: types[n] for n in used})
+    titles = data.group_by.titles if data.group_by else ()
+    spec = spec.model_copy(update={"ignored": ignored, "group_by": titles})
+    return Resolved(spec, used, {n: types[n] for n in used}, _grouping(data.group_by, spec, types))
+
+
+def _grouping(by: GroupByConfig | None, spec: TableSpec, types: Mapping[str, str]) -> dict[str, str]:
+    """The columns that `data.group_by` names, with their types, whatever role they have."""
+    if by is None:
+        return {}
+    for name in by.source_columns:
+        if name not in types:
+            close = difflib.get_close_matches(name, list(types), n=1)
+            raise SchemaError(f"data.group_by: the source has no column {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+        if family(types[name]) in ("list", "other"):
+            raise SchemaError(f"data.group_by: column {name!r} holds {WORDS[family(types[name])]}, which are no key; name others, or say duplicates: features")
+    if by.near_duplicates == "features" and (others := [n for n in by.smiles if n not in spec.features]):
+        raise SchemaError(f"data.group_by.smiles: {others[0]!r} is no feature; name it in near_duplicates, e.g. near_duplicates: [{others[0]}]")
+    return {name: types[name] for name in by.source_columns}
 
 
 def _matched(types: Mapping[str, str], data: DataConfig) -> dict[str, ColumnConfig]:

@@ -30,6 +30,7 @@ ENTITY = re.compile(
 )
 ID = re.compile(r"id|uid|uuid|guid|key|index|instant|no|nr|row|row_?(id|number)|.*(_id|_key|_no|_nbr|_number|ID|Id)")
 CODE = re.compile(r".*(_id|_?code|_?type|_?class|weekday|month|mnth|hour|hr|season|category|zip|region)", re.IGNORECASE)
+MOLECULES = ("smiles", "canonical_smiles", "smiles_canonical", "mol_smiles")
 WEIGHTS = ("sample_weight", "row_weight", "instance_weight", "case_weight")
 PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 YAML_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
@@ -63,7 +64,7 @@ class Table(NamedTuple):
 
 
 class Draft(NamedTuple):
-    """All guesses: derived columns, a line for each column, and what the split is chosen by."""
+    """All guesses: derived columns, a line for each column, and what the split is chosen by; `molecules` names a column of SMILES."""
 
     derive: dict[str, tuple[str, str]]
     columns: dict[str, Guess]
@@ -71,6 +72,7 @@ class Draft(NamedTuple):
     groups: Profile | None
     time: str | None
     split: set[str]
+    molecules: Profile | None = None
 
 
 def draft(uri: str, label: str | None = None, name: str | None = None) -> str:
@@ -133,7 +135,8 @@ def _guess(table: Table, label: Profile, why: str) -> Draft:
     ordered = {c.name: guesses[c.name] for c in table.columns} | {n: g for n, g in guesses.items() if n in derive}
     if not any(g.role in ("feature", "numeric", "categorical") or g.role.startswith("{") for g in ordered.values()):
         raise ConfigError(f"no feature is left beside label {label.name!r}; give a table with features")
-    return Draft(derive, ordered, label, groups, time, split)
+    molecules = next((c for c in others if c.name.lower() in MOLECULES and c.family == "text"), None) if not (groups or time or split) else None
+    return Draft(derive, ordered, label, groups, time, split, molecules)
 
 
 def _left(columns: Iterable[Profile], guesses: dict[str, Guess]) -> list[Profile]:
@@ -254,6 +257,9 @@ def _split(found: Draft, table: Table, task: str) -> tuple[str, str]:
         if classes and found.groups.distinct < 500:
             return "{kind: stratified_group}", "whole groups, few enough that the shares of the classes need care"
         return "{kind: group}", "whole groups, so that test holds new ones"
+    if found.molecules:
+        kind = "stratified_group" if classes and table.rows < 20_000 else "group"
+        return f"{{kind: {kind}}}", "test holds new scaffolds, as a new series of molecules does"
     if found.time:
         return "{kind: time, embargo: 1d}", "train before test, as in use; make embargo as long as the label looks ahead"
     if classes and table.rows < 20_000:
@@ -283,6 +289,8 @@ def _render(table: Table, found: Draft, name: str) -> str:
     lines += [(f"    {_key(c)}: {g.role}", g.why) for c, g in found.columns.items() if not (short and g.obvious)]
     if short:
         lines.append(('    "*": feature', "the rest: numbers are numeric, text is categorical"))
+    if found.molecules:
+        lines.append((f"  group_by: {{scaffold: {_quoted(found.molecules.name)}}}", "molecules of one scaffold resemble each other; needs RDKit (extra chem)"))
     lines += [(f"task: {task}", why_task), (f"split: {split}", why_split)]
     lines += _model_lines(table, found)
     head = "# Drafted from the data; read each line, its reason stands beside it. `bulkhead schema` lists all that can be set.\n"

@@ -29,7 +29,7 @@ DRAFT = "draft.parquet"
 class Entry(Record):
     """One line: what a way of splitting decided when it saw a table for the first time, or new keys in it.
 
-    `way` identifies the split (see `digest_of`), `split` says it in words; `frozen` holds cut points or bin edges;
+    `way` identifies the split (see `digest_of`), `split` says it in words; `frozen` holds cut points, bin edges or widths of grids;
     `part` the Parquet file (name within the folder of parts, SHA-256) with `key_hash` and `side`; `table` is the
     SHA-256 of the validated table in which these keys were first seen; `previous` the `sha256` of the line before,
     `sha256` that of the rest of this line.
@@ -77,12 +77,17 @@ class Ledger:
         """Cut points and bin edges decided so far; empty at first sight."""
         return {k: v for e in self.entries for k, v in e.frozen.items()}
 
+    @staticmethod
+    def nothing() -> str:
+        """SQL relation as `assigned` at first sight: no key."""
+        return "(select cast(null as varchar) as key_hash, cast(null as varchar) as side where false)"
+
     @property
     def assigned(self) -> str:
         """SQL relation with `key_hash` (32 hexadecimal digits, unique) and `side` of all keys decided so far."""
         parts = [literal(str(_parts(self.path) / e.part)) for e in self.entries if e.part]
         if not parts:
-            return "(select cast(null as varchar) as key_hash, cast(null as varchar) as side where false)"
+            return self.nothing()
         return f"(select key_hash, side from read_parquet([{', '.join(parts)}], hive_partitioning = false))"
 
     def append(self, connection: duckdb.DuckDBPyConnection, split: dict[str, Any], table: str, frozen: dict[str, Any], decided: str | None) -> None:

@@ -23,7 +23,9 @@ REMEDIES = {
 }
 
 
-def refuse_unusable(connection: duckdb.DuckDBPyConnection, table: str, sides: str, spec: TableSpec, declaration: Declaration) -> None:
+def refuse_unusable(
+    connection: duckdb.DuckDBPyConnection, table: str, sides: str, spec: TableSpec, declaration: Declaration, fold: tuple[str, str] | None = None
+) -> None:
     """Refuse sides without rows, with a single class, or with a class that train lacks.
 
     Of several labels, one that has a single class on validation or test is no reason: metrics leave it out there, and say so.
@@ -34,23 +36,22 @@ def refuse_unusable(connection: duckdb.DuckDBPyConnection, table: str, sides: st
         sides: relation of `__id` and `side`.
         spec: what the columns are.
         declaration: the task and the strategy, which decides the remedy.
+        fold: of a fold, its name and the remedy.
 
     Raises:
         SplitError: with rows by side, groups, and what to change.
     """
-    remedy = REMEDIES[declaration.split.kind]
+    name, remedy = fold or (f"split {declaration.split.kind}", REMEDIES[declaration.split.kind])
     counts = dict(rows(connection, f"select side, count(*) from {sides} group by 1"))
     empty = [s for s in SPLITS if not counts.get(s)]
     if empty:
         reasons = "".join(f", {n} left out ({r})" for r, n in sorted(counts.items()) if r not in SPLITS)
-        groups = f"; {row(connection, f'select count(distinct __group) from {table}')[0]} groups" if spec.group else ""
+        groups = f"; {row(connection, f'select count(distinct __group) from {table}')[0]} groups" if spec.grouped else ""
         shown = ", ".join(f"{s} {counts.get(s, 0)}" for s in SPLITS)
-        raise SplitError(
-            f"split {declaration.split.kind}: expected rows on every side, got {shown}{reasons}{groups}: {' and '.join(empty)} would be empty; {remedy}"
-        )
-    for name in spec.label_columns if spec.text is None else ():
-        if declaration.task.label(name).kind != "regression":
-            _refuse_classes(connection, table, sides, name, spec.has_several_labels, remedy)
+        raise SplitError(f"{name}: expected rows on every side, got {shown}{reasons}{groups}: {' and '.join(empty)} would be empty; {remedy}")
+    for label in spec.label_columns if spec.text is None else ():
+        if declaration.task.label(label).kind != "regression":
+            _refuse_classes(connection, table, sides, label, spec.has_several_labels, remedy)
 
 
 def summarize(connection: duckdb.DuckDBPyConnection, table: str, sides: str, spec: TableSpec, declaration: Declaration) -> dict[SplitName, dict[str, Any]]:
@@ -61,7 +62,7 @@ def summarize(connection: duckdb.DuckDBPyConnection, table: str, sides: str, spe
         relation = _of_side(table, sides, side)
         count, groups, first, last = row(connection, f"select count(*), count(distinct __group), min(__time), max(__time) from {relation}")
         found[side] = {"rows": count, "share": round(count / kept, 6)}
-        if spec.group:
+        if spec.grouped:
             found[side]["groups"] = groups
         if spec.time:
             found[side] |= {"time_min": time_text(first, spec), "time_max": time_text(last, spec)}

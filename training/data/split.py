@@ -25,14 +25,15 @@ from schemas.digest import file_ref, replacing, verify
 from schemas.errors import SplitError, first_few
 from schemas.records import SplitTables, TableRef, TableSpec, TestTable, TrainTable, ValidatedTable, ValTable, digest_of
 from schemas.tables import arrow_schema
-from training.data.engine import connect, ident, literal, parquet, rows, write_parquet
+from training.data.engine import connect, ident, literal, rows, write_parquet
+from training.data.groups import BRIDGES, GROUPED_ROWS, Grouping, derive_groups, grouping_way, needs_group_ledger, settled_sql
 from training.data.ledger import Ledger, opened
 from training.data.side_summary import refuse_unusable, summarize
 from training.data.strata import allot, bin_edges, count_units, stratum_sql
 from training.data.time_cuts import declared_cuts, share_cuts, time_side_sql, time_text
 from training.data.typed import validated_columns
 
-ROWS, SIDES = "validated_rows", "decided_sides"
+ROWS, SIDES = GROUPED_ROWS, "decided_sides"
 
 
 class Decision(NamedTuple):
@@ -54,7 +55,8 @@ def split(validated: ValidatedTable, declaration: Declaration, out_dir: Path, le
         validated: the table to split; its file must have the recorded bytes.
         declaration: sections `split`, `task` and `data` count.
         out_dir: where the files are written (and `ledger.jsonl`, the entries that the split stood on).
-        ledger: the file that freezes decisions over runs; used by stratified splits and by time cuts at a share.
+        ledger: the file that freezes decisions over runs; used by stratified splits and by time cuts at a share, and with
+            `-groups` at its end by derived groups.
 
     Returns:
         The sides, ordered by the hash of `__id`, with plan and summary; excluded rows are counted by reason.
@@ -66,15 +68,43 @@ def split(validated: ValidatedTable, declaration: Declaration, out_dir: Path, le
     verify(validated.table.file)
     with ExitStack() as stack:
         connection = stack.enter_context(closing(connect()))
-        connection.execute(f"create view {ROWS} as select * from {parquet(validated.table)}")
-        way = way_of(declaration, validated.spec)
+        way, grouped_by = way_of(declaration, validated.spec), grouping_way(declaration, validated.spec)
+        group_book = stack.enter_context(opened(group_ledger(ledger), digest_of(grouped_by))) if needs_group_ledger(declaration, validated.spec) else None
+        grouping = derive_groups(connection, validated, declaration, group_book)
         book = stack.enter_context(opened(ledger, digest_of(way))) if needs_ledger(declaration) else None
         decision = decide(connection, validated.spec, declaration, book)
-        connection.execute(f"create temp table {SIDES} as select __id, {decision.side_sql} as side from {ROWS}")
+        connection.execute(f"create temp table {SIDES} as {_sides_sql(decision, grouping)}")
         refuse_unusable(connection, ROWS, SIDES, validated.spec, declaration)
+        if group_book is not None:
+            group_book.append(connection, grouped_by, validated.table.file.sha256, dict(grouping.frozen), grouping.decided)
         if book is not None:
             book.append(connection, way, validated.table.file.sha256, dict(decision.frozen), decision.decided)
-        return _write(connection, validated, declaration, Path(out_dir), decision, book)
+        made = write_sides(connection, validated.spec, declaration, Path(out_dir), decision.plan)
+        return made.model_copy(update=_stood_on(connection, grouping, made, Path(out_dir), book, group_book))
+
+
+def group_ledger(ledger: Path) -> Path:
+    """The file that freezes derived groups, beside that of the sides."""
+    return Path(f"{ledger}-groups")
+
+
+def _sides_sql(decision: Decision, grouping: Grouping) -> str:
+    return settled_sql(decision.side_sql, ROWS) if grouping.has_bridges else f"select __id, {decision.side_sql} as side from {ROWS}"
+
+
+def _stood_on(
+    connection: duckdb.DuckDBPyConnection, grouping: Grouping, made: SplitTables, out_dir: Path, book: Ledger | None, group_book: Ledger | None
+) -> dict[str, Any]:
+    """What the sides rest on besides the rows: both ledgers' entries, figures of derived groups, rows that belong to several."""
+    found: dict[str, Any] = {"ledger": book.copy_to(out_dir / "ledger.jsonl")} if book is not None else {}
+    if group_book is not None:
+        found["group_ledger"] = group_book.copy_to(out_dir / "group_ledger.jsonl")
+    if grouping.plan:
+        found["plan"] = made.plan | {"groups": grouping.plan}
+    if grouping.has_bridges:
+        kept = f"select __id, __group from {BRIDGES} where __id in (select __id from {SIDES} where side in ('train', 'val', 'test')) order by __id, __group"
+        found["bridges"] = write_parquet(connection, kept, out_dir / "bridges.parquet").file
+    return found
 
 
 def decide(connection: duckdb.DuckDBPyConnection, spec: TableSpec, declaration: Declaration, book: Ledger | None) -> Decision:
@@ -98,8 +128,8 @@ def hash_side_sql(key: str, seed: int, fractions: Fractions) -> str:
     return f"case when {digits} < {literal(train)} then 'train' when {digits} < {literal(val)} then 'val' else 'test' end"
 
 
-def hash_sql(key: str, seed: int) -> str:
-    """SQL for the eight hexadecimal digits of a key; every engine computes them alike."""
+def hash_sql(key: str, seed: int | str) -> str:
+    """SQL for the eight hexadecimal digits of a key under a seed, or a salt; every engine computes them alike."""
     return f"substr(md5(concat({literal(f'{seed}:')}, {key})), 1, 8)"
 
 
@@ -134,7 +164,8 @@ def way_of(declaration: Declaration, spec: TableSpec) -> dict[str, Any]:
     used = {n for names in roles.values() for n in (names if isinstance(names, list) else [names])}
     derived = {n: text for n, text in sorted(declaration.data.derive.items()) if n in used}
     way = declaration.split.model_dump(mode="json", exclude={"embargo", "pin", "cuts"})
-    return {"split": way, "roles": roles, "derive": derived, "task": declaration.task.kind}
+    by = {"group_by": grouping_way(declaration, spec)} if declaration.data.group_by and declaration.split.kind in GROUPED else {}
+    return {**by, "split": way, "roles": roles, "derive": derived, "task": declaration.task.kind}
 
 
 def _key(way: Any) -> str:
@@ -182,7 +213,7 @@ def _predefined(connection: duckdb.DuckDBPyConnection, spec: TableSpec, way: Pre
     column = ident(str(spec.split))
     values: dict[str, tuple[str, ...]] = {"train": way.train, "val": way.val, "test": way.test}
     _refuse_unknown_values(connection, str(spec.split), values)
-    key = "__group" if spec.group else "__key"
+    key = "__group" if spec.grouped else "__key"
     carved = f"case when {hash_sql(key, way.seed)} < {literal(cut_point(way.carve_val))} then 'val' else 'train' end"
     sides = {"train": carved if way.carve_val else "'train'", "val": "'val'", "test": "'test'"}
     whens = " ".join(f"when {column} in ({', '.join(map(literal, values[side]))}) then {sql}" for side, sql in sides.items() if values[side])
@@ -191,7 +222,7 @@ def _predefined(connection: duckdb.DuckDBPyConnection, spec: TableSpec, way: Pre
         "values": {s: list(v) for s, v in values.items()},
         "carve_val": way.carve_val,
         "seed": way.seed,
-        "key": "group" if spec.group else "id",
+        "key": "group" if spec.grouped else "id",
     }
     return Decision(f"case {whens} end", plan)
 
@@ -221,25 +252,34 @@ def _stratified(connection: duckdb.DuckDBPyConnection, spec: TableSpec, declarat
     edges = (book.frozen.get("bin_edges") or bin_edges(connection, ROWS, spec.label, way.bins)) if regression else None
     key = _key(way)
     count_units(connection, ROWS, key, stratum_sql(spec.label, edges), book.assigned)
-    allot(connection, way.fractions, hash_sql("unit", way.seed))
+    allot(connection, way.fractions.model_dump(), hash_sql("unit", way.seed))
     plan = {"key": _key_name(_key(way), spec), "seed": way.seed, "fractions": way.fractions.model_dump(), **({"bin_edges": edges} if edges else {})}
     frozen = {"bin_edges": edges} if edges and not book.frozen else {}
-    return Decision(f"(select side from unit_sides where key_hash = md5({key}))", plan, frozen, "(select key_hash, side from unit_sides where is_new)")
+    # a row may belong to a group that has no other rows now, and was decided before
+    known = f"(select key_hash, side from unit_sides union select key_hash, side from {book.assigned} as held where key_hash not in (select key_hash from unit_sides))"
+    sides = known if spec.group_by else "unit_sides"
+    return Decision(f"(select side from {sides} as known where key_hash = md5({key}))", plan, frozen, "(select key_hash, side from unit_sides where is_new)")
 
 
 # --------------------------------------------------------------------------------------------- files
 
 
-def _write(
-    connection: duckdb.DuckDBPyConnection, validated: ValidatedTable, declaration: Declaration, out_dir: Path, decision: Decision, book: Ledger | None
-) -> SplitTables:
-    """The three files and their references: nowhere else is a `TrainTable` made."""
+def write_sides(connection: duckdb.DuckDBPyConnection, spec: TableSpec, declaration: Declaration, out_dir: Path, plan: dict[str, Any]) -> SplitTables:
+    """The three files of the decided sides and their references: nowhere else is a `TrainTable` made.
+
+    Args:
+        connection: the engine, with the rows in `ROWS` and their sides in `SIDES`.
+        spec: what the columns are.
+        declaration: the task and the strategy.
+        out_dir: where `train.parquet`, `val.parquet` and `test.parquet` are written.
+        plan: the strategy with its resolved cut points, for people.
+    """
     tables: dict[str, TableRef] = {}
-    columns = ", ".join(map(ident, validated_columns(validated.spec)))
+    columns = ", ".join(map(ident, validated_columns(spec)))
     for side in SPLITS:
         chosen = f"select {columns} from {ROWS} where __id in (select __id from {SIDES} where side = {literal(side)})"
         metadata = {"bulkhead.side": side}  # no digest of the whole table here: train's bytes would change with every test row
-        tables[side] = write_parquet(connection, f"{chosen} order by md5(__id), __id", out_dir / f"{side}.parquet", metadata, arrow_schema(validated.spec))
+        tables[side] = write_parquet(connection, f"{chosen} order by md5(__id), __id", out_dir / f"{side}.parquet", metadata, arrow_schema(spec))
     excluded = rows(connection, f"select side, count(*) from {SIDES} where side not in ('train', 'val', 'test') group by 1 order by 1")
     return SplitTables(
         train=TrainTable(file=tables["train"].file, rows=tables["train"].rows),
@@ -247,9 +287,8 @@ def _write(
         test=TestTable(file=tables["test"].file, rows=tables["test"].rows),
         strategy=declaration.split.kind,
         excluded=dict(excluded),
-        plan=decision.plan,
-        summary=summarize(connection, ROWS, SIDES, validated.spec, declaration),
-        ledger=book.copy_to(out_dir / "ledger.jsonl") if book is not None else None,
+        plan=plan,
+        summary=summarize(connection, ROWS, SIDES, spec, declaration),
     )
 
 

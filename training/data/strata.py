@@ -1,18 +1,18 @@
 """Strata: units dealt out so that every class, or bin of a number, has the declared share of rows on each side.
 
 A unit is a row's key or a whole group. Units with the same number of rows in each class have the same profile and are
-interchangeable, so that cost grows with the number of different profiles. Shapes: P profiles, C classes, S = 3 sides.
+interchangeable, so that cost grows with the number of different profiles. Shapes: P profiles, C classes, S sides.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 
-from schemas.config import SPLITS, Fractions
 from training.data.engine import ident, literal, row
 
 EPSILON = 1e-9  # keeps 0.7 * 10 from being floored to 6
@@ -43,39 +43,39 @@ def count_units(connection: duckdb.DuckDBPyConnection, table: str, key: str, str
         stratum: SQL for the row's class.
         assigned: relation of `key_hash` and `side` decided before.
     """
-    connection.execute(f"create temp table unit_counts as select {key} as unit, {stratum} as stratum, count(*) as n from {table} group by 1, 2")
+    connection.execute(f"create or replace temp table unit_counts as select {key} as unit, {stratum} as stratum, count(*) as n from {table} group by 1, 2")
     profile = "string_agg(concat(length(stratum), ':', stratum, '=', n), ',' order by stratum)"
     units = f"select unit, md5(unit) as key_hash, {profile} as profile, sum(n) as size from unit_counts group by unit"
-    connection.execute(f"create temp table units as select u.*, a.side as held from ({units}) u left join {assigned} a on a.key_hash = u.key_hash")
+    connection.execute(f"create or replace temp table units as select u.*, a.side as held from ({units}) u left join {assigned} a on a.key_hash = u.key_hash")
 
 
-def allot(connection: duckdb.DuckDBPyConnection, fractions: Fractions, digits: str) -> None:
+def allot(connection: duckdb.DuckDBPyConnection, shares: Mapping[str, float], digits: str) -> None:
     """Make table `unit_sides` (key_hash, side, is_new): held units keep their side, new ones are dealt out.
 
     Args:
         connection: the engine, after `count_units`.
-        fractions: target shares of rows.
+        shares: side → target share of rows.
         digits: SQL for the seeded hash of `unit`; it orders units of the same profile.
     """
     order = f"floor(log2(size)) desc, min({digits}), profile"  # large units first; among those alike in size the seed decides
     connection.execute(
-        "create temp table new_profiles as select profile, count(*) as units, min(unit) as example, "
+        "create or replace temp table new_profiles as select profile, count(*) as units, min(unit) as example, "
         f"row_number() over (order by {order}) - 1 as position from units where held is null group by profile, size"
     )
     connection.execute(
-        "create temp table strata as select stratum, row_number() over (order by stratum) - 1 as position from (select distinct stratum from unit_counts)"
+        "create or replace temp table strata as select stratum, row_number() over (order by stratum) - 1 as position from (select distinct stratum from unit_counts)"
     )
-    counts = allocate(*_matrices(connection), fractions)
-    dealt = {"position": np.arange(len(counts)), "train": counts[:, 0], "val": counts[:, 1]}
-    connection.register("dealt", pa.table(dealt))
+    counts = allocate(*_matrices(connection, tuple(shares)), tuple(shares.values()))
+    upto = counts.cumsum(axis=1)
+    connection.register("dealt", pa.table({"position": np.arange(len(counts))} | {f"upto_{i}": upto[:, i] for i in range(len(shares))}))
     rank = f"row_number() over (partition by u.profile order by {digits}, u.unit)"
-    new = f"select u.key_hash, {rank} as place, d.train, d.val from units u join new_profiles p on p.profile = u.profile join dealt d on d.position = p.position where u.held is null"
-    side = "case when place <= train then 'train' when place <= train + val then 'val' else 'test' end"
+    new = f"select u.key_hash, {rank} as place, d.* exclude (position) from units u join new_profiles p on p.profile = u.profile join dealt d on d.position = p.position where u.held is null"
+    side = f"case {' '.join(f'when place <= upto_{i} then {literal(name)}' for i, name in enumerate(shares))} end"
     held = "select key_hash, held as side, false as is_new from units where held is not null"
-    connection.execute(f"create temp table unit_sides as {held} union all select key_hash, {side}, true from ({new})")
+    connection.execute(f"create or replace temp table unit_sides as {held} union all select key_hash, {side}, true from ({new})")
 
 
-def _matrices(connection: duckdb.DuckDBPyConnection) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _matrices(connection: duckdb.DuckDBPyConnection, sides: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Arguments of `allocate`: profiles [P, C], units [P], held rows [S, C], held units [S]."""
     units = _numbers(connection, "select units from new_profiles order by position")["units"]
     classes = row(connection, "select count(*) from strata")[0]
@@ -83,8 +83,8 @@ def _matrices(connection: duckdb.DuckDBPyConnection) -> tuple[np.ndarray, np.nda
     cells = "select p.position as p, s.position as c, n from new_profiles p join unit_counts u on u.unit = p.example join strata s on s.stratum = u.stratum"
     found = _numbers(connection, cells)
     profiles[found["p"], found["c"]] = found["n"]
-    held_rows, held_units = np.zeros((len(SPLITS), classes), dtype=np.int64), np.zeros(len(SPLITS), dtype=np.int64)
-    for i, side in enumerate(SPLITS):
+    held_rows, held_units = np.zeros((len(sides), classes), dtype=np.int64), np.zeros(len(sides), dtype=np.int64)
+    for i, side in enumerate(sides):
         of_side = f"from units where held = {literal(side)}"
         held_units[i] = row(connection, f"select count(*) {of_side}")[0]
         cells = (
@@ -101,7 +101,7 @@ def _numbers(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any]:
     return {str(name): table.column(name).to_numpy() for name in table.column_names}
 
 
-def allocate(profiles: np.ndarray, units: np.ndarray, held_rows: np.ndarray, held_units: np.ndarray, fractions: Fractions) -> np.ndarray:
+def allocate(profiles: np.ndarray, units: np.ndarray, held_rows: np.ndarray, held_units: np.ndarray, targets: Sequence[float]) -> np.ndarray:
     """Units of each profile for each side, so that every class comes as close to the declared shares as whole units allow.
 
     Profiles are taken in the order given (large ones first do best). Each is shared out in proportion to what the
@@ -113,19 +113,19 @@ def allocate(profiles: np.ndarray, units: np.ndarray, held_rows: np.ndarray, hel
         units: how many new units have the profile, int [P].
         held_rows: rows by class of the units whose side is decided already, int [S, C].
         held_units: how many those are, int [S].
-        fractions: target shares of train, val, test.
+        targets: shares of rows, one for each side.
 
     Returns:
         int [P, S]; each row sums to `units`.
 
     Source: the greedy of scikit-learn's StratifiedGroupKFold, with unequal folds and many equal units at once.
     """
-    shares = np.array([fractions.train, fractions.val, fractions.test])
+    shares = np.array(targets)
     totals = held_rows.sum(axis=0) + (profiles * units[:, None]).sum(axis=0)
     target = shares[:, None] * totals  # [S, C]
     scale = 1.0 / np.maximum(target, EPSILON)
     rows = held_rows.astype(np.float64)
-    result = np.zeros((len(profiles), 3), dtype=np.int64)
+    result = np.zeros((len(profiles), len(shares)), dtype=np.int64)
     for i, profile in enumerate(profiles.astype(np.float64)):
         lacking = np.maximum(((target - rows) * profile * scale[0]).sum(axis=1), 0.0)
         result[i] = np.floor(units[i] * (lacking / lacking.sum() if lacking.sum() > 0 else shares) + EPSILON)
@@ -140,7 +140,7 @@ def allocate(profiles: np.ndarray, units: np.ndarray, held_rows: np.ndarray, hel
 
 def _none_empty(result: np.ndarray, held: np.ndarray) -> np.ndarray:
     """Move the last (smallest) unit of the side with most new units to a side that has none."""
-    for side in range(3):
+    for side in range(len(held)):
         counts = held + result.sum(axis=0)
         donor = int(result.sum(axis=0).argmax())
         if counts[side] == 0 and counts[donor] > 1:

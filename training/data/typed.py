@@ -21,7 +21,7 @@ LABEL_SQL = {"bool": "boolean", "int": "bigint", "float": "double", "text": "var
 
 
 def typed_sql(resolved: Resolved, relation: str) -> str:
-    """A relation with the columns of the validated table, those role columns that have limits, and the columns of `raw_names`.
+    """A relation with the columns of the validated table, role columns that have limits, and the columns of `raw_names` and `grouping_names`.
 
     Without a declared id, `__key` is the hash of the features and `__id` the hash of the whole row with its occurrence,
     so that rows keep both when the source is reordered, and rows of equal features share a key.
@@ -33,6 +33,7 @@ def typed_sql(resolved: Resolved, relation: str) -> str:
     parts |= {"__label_time": _time(spec.label_time, spec, resolved.types)} if spec.label_time else {}
     parts |= {name: _time(name, spec, resolved.types) for name in spec.available}
     parts |= {stored: ident(name) for name, stored in raw_names(spec).items()}
+    parts |= {stored: _grouping_value(name, resolved.grouping[name]) for name, stored in grouping_names(resolved).items()}
     if spec.id:
         parts |= {"__id": key_sql(spec.id), "__key": key_sql(spec.id)}
         return f"(select {_listed(parts)} from {relation})"
@@ -52,6 +53,11 @@ def validated_columns(spec: TableSpec) -> tuple[str, ...]:
 def raw_names(spec: TableSpec) -> dict[str, str]:
     """Source columns that derived features are computed from, each with the name under which the typed table has it as it was."""
     return {name: f"__raw_{position}" for position, name in enumerate(raw_columns(spec.derived, spec.derived))}
+
+
+def grouping_names(resolved: Resolved) -> dict[str, str]:
+    """Columns that group rows (`data.group_by`), each with the name under which the typed table has it: numbers float64, the rest text."""
+    return {name: f"__by_{position}" for position, name in enumerate(resolved.grouping)}
 
 
 def value_columns(resolved: Resolved) -> tuple[str, ...]:
@@ -115,6 +121,10 @@ def _number(name: str, kind: str) -> str:
         return f"cast(cast({column} as integer) as double)"
     number = f"try_cast({column} as double)" if found == "text" else f"cast({column} as double)"
     return f"{without_nan(number)} + cast(0 as double)"  # makes 0.0 of -0.0
+
+
+def _grouping_value(name: str, kind: str) -> str:
+    return _number(name, kind) if family(kind) in ("int", "float", "bool") else f"cast({ident(name)} as varchar)"
 
 
 def _category(name: str, kind: str) -> str:

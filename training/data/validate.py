@@ -10,7 +10,7 @@ import duckdb
 
 from schemas.config import Declaration
 from schemas.errors import DataError, SchemaError, first_few
-from schemas.records import SourceRef, TableSpec, ValidatedTable
+from schemas.records import FileRef, SourceRef, TableSpec, ValidatedTable
 from schemas.tables import arrow_schema
 from training.data.columns import Resolved, resolve
 from training.data.engine import confine, connect, ident, row, rows, write_parquet
@@ -19,7 +19,7 @@ from training.data.label_values import label_violations, labelled_rows
 from training.data.portable import portable
 from training.data.raw_rows import keep_raw_rows
 from training.data.source import relation_sql, unreadable, verify_source
-from training.data.typed import typed_sql, validated_columns
+from training.data.typed import grouping_names, typed_sql, validated_columns
 from training.data.violations import repeated_values, source_violations, value_violations
 
 STAGED, TYPED = "staged_rows", "typed_rows"
@@ -82,7 +82,16 @@ def _write(connection: duckdb.DuckDBPyConnection, derived: str, relation: str, r
     columns = ", ".join(map(ident, validated_columns(resolved.spec)))
     ordered = f"select {columns} from {TYPED} order by {ORDER}"
     table = write_parquet(connection, ordered, Path(out_dir) / "validated.parquet", schema=arrow_schema(resolved.spec))
-    return ValidatedTable(table=table, spec=resolved.spec, raw_rows=raw_rows, filtered_rows=total - kept, unlabelled_rows=unlabelled, ignored_labels=ignored)
+    left_out = {"filtered_rows": total - kept, "unlabelled_rows": unlabelled, "ignored_labels": ignored}
+    return ValidatedTable(table=table, spec=resolved.spec, raw_rows=raw_rows, group_columns=_group_columns(connection, resolved, out_dir), **left_out)
+
+
+def _group_columns(connection: duckdb.DuckDBPyConnection, resolved: Resolved, out_dir: Path) -> FileRef | None:
+    """`__id` and the columns that group rows, in the order of the table."""
+    if not resolved.grouping:
+        return None
+    listed = ", ".join(["__id", *(f"{stored} as {ident(name)}" for name, stored in grouping_names(resolved).items())])
+    return write_parquet(connection, f"select {listed} from {TYPED} order by {ORDER}", Path(out_dir) / "group_columns.parquet").file
 
 
 def _cause(connection: duckdb.DuckDBPyConnection, source: SourceRef, base: str, declaration: Declaration, error: duckdb.Error) -> DataError:

@@ -149,6 +149,15 @@ def test_wide_tables_list_only_what_needs_a_word(tmp_path):
     assert roles(declaration) == {"flat": "ignore", "label": "label", "*": "auto"}
 
 
+def test_molecules_are_grouped_by_scaffold(tmp_path):
+    table = {"smiles": ["C" * (i + 1) for i in range(40)], "size": [float(i) for i in range(40)], "y": [0, 1] * 20}
+    pq.write_table(pa.table(table), tmp_path / "t.parquet")
+    declaration = load(tmp_path, draft(str(tmp_path / "t.parquet"), label="y"))
+    assert declaration.data.group_by.scaffold == "smiles" and declaration.split.kind == "stratified_group"
+    pq.write_table(pa.table({**table, "patient_id": [f"p{i % 20}" for i in range(40)]}), tmp_path / "g.parquet")
+    assert load(tmp_path, draft(str(tmp_path / "g.parquet"), label="y")).data.group_by is None
+
+
 def test_what_cannot_be_drafted_is_said(tmp_path):
     pq.write_table(pa.table(planted()), tmp_path / "t.parquet")
     with pytest.raises(ConfigError, match="label 'outcme': no such column; did you mean one of outcome"):

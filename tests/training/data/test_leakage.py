@@ -78,7 +78,7 @@ def test_clean_sides_pass_every_check(tmp_path: Path) -> None:
         "time_overlap": "pass",
     }
     leakage = check_leakage(split, validated, declared())
-    assert {"min_rows", "duplicates"} <= {r.name for r in leakage.results} and {r.verdict for r in leakage.results} == {"pass"}
+    assert {"min_rows", "duplicates", "label_conflicts"} <= {r.name for r in leakage.results} and {r.verdict for r in leakage.results} == {"pass"}
     require_passed(report)
     require_passed(leakage)
 

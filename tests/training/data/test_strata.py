@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.config import Fractions
 from training.data.strata import allocate
 
 NONE = np.zeros((3, 2), dtype=np.int64), np.zeros(3, dtype=np.int64)
-FRACTIONS = Fractions(train=0.7, val=0.15, test=0.15)
+FRACTIONS = (0.7, 0.15, 0.15)
 
 
 @pytest.mark.req("D3")
@@ -50,6 +49,6 @@ def test_later_units_fill_what_the_sides_lack() -> None:
 @pytest.mark.req("D3")
 def test_a_rare_class_in_few_groups_is_spread_over_all_sides() -> None:
     profiles = np.array([[40, 10], [42, 8], [41, 9], [50, 0], [49, 0], [48, 0], [47, 0]])
-    counts = allocate(profiles, np.array([1, 1, 1, 2, 2, 2, 2]), *NONE, Fractions(train=0.5, val=0.25, test=0.25))
+    counts = allocate(profiles, np.array([1, 1, 1, 2, 2, 2, 2]), *NONE, (0.5, 0.25, 0.25))
     positives = (counts * profiles[:, 1:]).sum(axis=0)
     assert (positives > 0).all()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
+from typing import Any
 
 from schemas.config import Declaration
 from schemas.digest import verify
 from schemas.records import CheckReport, CheckResult, SplitTables, ValidatedTable
 from training.data.engine import connect
 from training.data.leakage.battery import statistical_results
+from training.data.leakage.conflicts import label_conflict_results
 from training.data.leakage.duplicates import duplicate_results
 from training.data.leakage.overlap import find_missing_rows, judge_rows, overlap_results
 from training.data.leakage.sides import Sides, sides_of
@@ -33,7 +36,8 @@ def check_overlap(split: SplitTables, validated: ValidatedTable, declaration: De
 def check_leakage(split: SplitTables, validated: ValidatedTable, declaration: Declaration) -> CheckReport:
     """What gives the test score away without any key in common: equal and similar rows, columns that tell the label; and sides too small to say anything."""
     with closing(connect()) as connection:
-        return CheckReport(results=tuple(leak_results(sides_of(connection, split, validated.spec, declaration))))
+        sides = sides_of(connection, split, validated.spec, declaration)
+        return CheckReport(results=tuple(leak_results(sides, split.plan.get("groups"))))
 
 
 def hard_results(sides: Sides) -> list[CheckResult]:
@@ -42,7 +46,12 @@ def hard_results(sides: Sides) -> list[CheckResult]:
     return [judged(result, sides.declaration) for result in found]
 
 
-def leak_results(sides: Sides) -> list[CheckResult]:
-    """What needs the rows' content."""
-    found = [*size_results(sides), *duplicate_results(sides), *statistical_results(sides)]
+def leak_results(sides: Sides, derived: Mapping[str, Any] | None = None) -> list[CheckResult]:
+    """What needs the rows' content.
+
+    Args:
+        sides: the rows.
+        derived: figures of the groups that `data.group_by` derived (`plan["groups"]` of the split).
+    """
+    found = [*size_results(sides), *duplicate_results(sides), *label_conflict_results(sides, derived), *statistical_results(sides)]
     return [judged(result, sides.declaration) for result in found]

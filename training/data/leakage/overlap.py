@@ -34,12 +34,14 @@ def judge_ids(found: Straddle, repeated: int, spec: TableSpec) -> CheckResult:
 
 def judge_groups(found: Straddle, spec: TableSpec, declaration: Declaration) -> CheckResult:
     """Fail when a declared group stands on two sides, whatever the strategy."""
-    name = " + ".join(spec.group)
+    name = " + ".join((*spec.group, *spec.group_by))
     sides = found.examples[0][1] if found.examples else ""
     first = first_few([k for k, _ in found.examples], found.keys)
     remedy = (
         "correct the split column"
         if declaration.split.kind == "predefined"
+        else "set split.kind: group, or allow group_overlap with a reason"
+        if spec.group_by
         else f"set split.kind: group with {name}: group, or allow group_overlap with a reason"
     )
     return CheckResult(
@@ -90,7 +92,9 @@ def overlap_results(sides: Sides) -> list[CheckResult]:
     ids, alias = _crossing(sides, "__id")
     results = [judge_ids(ids, repeated_keys(sides, "__id") if ids.repeated else 0, spec)]
     results += [judge_aliases(alias, "id", spec.id)] if spec.id else []
-    if spec.group:
+    if spec.group_by:  # of derived groups the name is a hash, which has one spelling
+        results.append(judge_groups(_crossing(sides, "__group")[0], spec, sides.declaration))
+    elif spec.group:
         groups, alias = _crossing(sides, "__group")
         results += [judge_groups(groups, spec, sides.declaration), judge_aliases(alias, "group", spec.group)]
     return results

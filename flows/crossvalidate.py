@@ -1,0 +1,78 @@
+"""Cross-validate: train and test the folds of a declaration. Run it with `bulkhead run FILE cv.folds=5`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from prefect import flow
+
+from schemas.config import Declaration
+from schemas.errors import ConfigError
+from schemas.fold_records import CrossValidation
+from schemas.load import load_declaration
+from schemas.records import PreflightReport, Prepared, RunSpec, SourceRef, SplitTables, ValidatedTable
+from tasks.context import RunContext, fold_runs, run_name, tracked
+from tasks.crossvalidate import collect_fold, report_folds
+from tasks.evaluate import evaluate_model
+from tasks.launch import train_folds
+from tasks.poison import poison_test
+from tasks.preflight import check_model
+from tasks.prepared import bind
+from tasks.source import fingerprint_source, validate_table
+from tasks.split import assert_disjoint, check_all_folds, check_fold, leakage_checks, split_fold, split_rows
+from tasks.statistics import fit_statistics, materialise_arrays
+from tasks.track import log_checks, log_prepared
+
+
+@flow(
+    name="crossvalidate",
+    flow_run_name=run_name,
+    description="Train and test each fold of the train and validation rows; mean, spread and a table. Registers nothing.",
+    persist_result=False,
+)
+def crossvalidate(config_path: str, overrides: list[str] | None = None) -> CrossValidation:
+    """Cross-validate a declaration.
+
+    Args:
+        config_path: Path of the YAML declaration.
+        overrides: Values that replace the file's, each as path=value, e.g. cv.folds=5.
+    """
+    declaration = load_declaration(config_path, overrides or ())
+    if not declaration.cv.folds:
+        raise ConfigError("cv.folds is 0, so there is nothing to cross-validate; set cv.folds, e.g. to 5, or use the flow pipeline")
+    with tracked(declaration, "crossvalidate") as run:
+        source = fingerprint_source(declaration)
+        validated = validate_table(source, declaration)
+        pool = split_rows(validated, declaration)
+        assert_disjoint(pool, validated, declaration)
+        leakage_checks(pool, validated, declaration)
+        prepared = [prepare_fold(source, validated, pool, declaration, number) for number in range(declaration.cv.folds)]
+        coverage = check_all_folds([fold.split for fold in prepared], declaration)
+        with fold_runs(run) as runs:
+            checked = [check_before(fold, of_fold) for fold, of_fold in zip(prepared, runs, strict=True)]
+            trained = train_folds([spec for spec, _ in checked], [r.run_dir for r in runs], [r.tracker for r in runs])
+            results = [
+                collect_fold(of_fold, number, fold, preflight, report, evaluate_model(spec, report, of_fold.run_dir, "test"))
+                for number, (of_fold, fold, (spec, preflight), report) in enumerate(zip(runs, prepared, checked, trained, strict=True), start=1)
+            ]
+        return report_folds(run, validated.spec.label, results, coverage)
+
+
+def prepare_fold(source: SourceRef, validated: ValidatedTable, pool: SplitTables, declaration: Declaration, number: int) -> Prepared:
+    """One fold, from the rows to the arrays: checked, and fitted on its own train alone."""
+    started = datetime.now(UTC)
+    fold = split_fold(validated, pool, declaration, number)
+    checks = check_fold(fold, validated, declaration)
+    statistics = fit_statistics(fold.train, validated, declaration)
+    arrays = materialise_arrays(fold, validated, statistics, declaration)
+    poison = poison_test(fold, validated, declaration)
+    return bind(source, validated, fold, (checks, poison), statistics, arrays, started)
+
+
+def check_before(prepared: Prepared, run: RunContext) -> tuple[RunSpec, PreflightReport]:
+    """What the training program of a fold reads, after its model was tried on one batch."""
+    log_prepared(run, prepared)
+    spec = run.spec(prepared)
+    preflight = check_model(spec)
+    log_checks(run, "preflight", preflight.checks)
+    return spec, preflight

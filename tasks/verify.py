@@ -1,0 +1,11 @@
+"""Prove what the registry alone can prove of a model version, for `bulkhead verify`."""
+
+from __future__ import annotations
+
+from training.tracking import default_tracking_uri
+from training.verify import Verification, verify_version
+
+
+def verify_model(model_uri: str, tracking_uri: str | None) -> Verification:
+    """Statement by statement, whether files, digests, checks, metrics and run of a version agree."""
+    return verify_version(model_uri, tracking_uri or default_tracking_uri(None))

@@ -1,0 +1,107 @@
+"""Copies that contradict each other: rows equal in every feature, or copies by `data.group_by`, with different labels.
+
+No leak, but a limit of any score: of two such rows a model is wrong on one at least. Where more than a tenth of the rows
+repeat others the features are coarse and equal rows are different subjects: then it is told, and no warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from schemas.records import CheckResult
+from training.data.engine import ident, row, row_md5_sql, rows
+from training.data.leakage.sides import Sides
+
+EVIDENCE_ROWS = 10
+COARSE_SHARE = 0.1  # of rows that repeat another one, from which equal features do not mean the same subject
+CLOSE = 0.1  # standard deviations of a numeric label that are no contradiction
+
+
+class Conflicts(NamedTuple):
+    """Rows that equal another one in every feature: `repeats` beyond the first of each set, `rows` in sets whose labels differ."""
+
+    total: int
+    repeats: int
+    rows: int
+    examples: list[dict[str, Any]]
+
+
+def find_label_conflicts(sides: Sides) -> Conflicts:
+    """Over all sides. Candidates by a 64-bit hash, then compared by the 128-bit hash of type, length and null of each value."""
+    connection, names = sides.connection, list(sides.spec.label_columns)
+    features = sides.spec.features
+    everything = sides.together(["__id", *dict.fromkeys([*names, *features])])
+    quick = f"hash({', '.join(map(ident, features))})"
+    connection.execute(f"create or replace temp table repeated_hashes as select {quick} as h from {everything} group by 1 having count(*) > 1")
+    labels = ", ".join(f"{ident(n)} as label_{i}" for i, n in enumerate(names))
+    connection.execute(
+        f"create or replace temp table equal_rows as select __id, {labels}, {row_md5_sql(features)} as content from {everything} where {quick} in (select h from repeated_hashes)"
+    )
+    differ = " or ".join(_differ(sides, name, f"label_{i}", everything) for i, name in enumerate(names))
+    connection.execute(
+        f"create or replace temp table disputed_rows as select content, count(*) as n from equal_rows group by content having count(*) > 1 and ({differ})"
+    )
+    repeats = row(connection, "select coalesce(sum(n - 1), 0) from (select count(*) as n from equal_rows group by content)")[0]
+    disputed = row(connection, "select coalesce(sum(n), 0) from disputed_rows")[0]
+    shown = " || ', ' || ".join(f"coalesce(cast(label_{i} as varchar), 'unknown')" for i in range(len(names)))
+    examples = rows(
+        connection,
+        f"select __id, {shown}, content from equal_rows where content in (select content from disputed_rows) order by content, __id limit {EVIDENCE_ROWS}",
+    )
+    return Conflicts(sum(sides.num_rows.values()), int(repeats), int(disputed), [{"id": i, "label": label, "copies": c[:8]} for i, label, c in examples])
+
+
+def judge_label_conflicts(found: Conflicts, derived: Mapping[str, Any], columns: tuple[str, ...]) -> CheckResult:
+    """Warn where copies contradict each other and repeated rows are few enough to be copies.
+
+    Args:
+        found: rows equal in every feature.
+        derived: figures of the groups that `data.group_by` derived; empty where it derived none.
+        columns: the label columns.
+    """
+    coarse = found.repeats > COARSE_SHARE * max(found.total, 1)
+    texts = [f"{found.rows} rows equal another one in every feature and have another label"] if found.rows else []
+    figures: dict[str, float | int | str | None] = {"rows": found.rows, "repeats": found.repeats, "total": found.total}
+    evidence = list(found.examples)
+    for family in ("duplicates", "near_duplicates"):
+        copies = derived.get(family, {})
+        figures |= {f"{family}_{name}": copies[name] for name in ("rows", "conflicting_rows") if name in copies}
+        if copies.get("conflicting_rows"):
+            texts.append(f"{copies['conflicting_rows']} of {copies['rows']} {family.replace('_', '-')} (data.group_by) have another label than their copy")
+            evidence += copies["examples"]
+    is_copy = bool(found.rows and not coarse) or len(texts) > bool(found.rows)
+    note = (
+        f"; {found.repeats} of {found.total} rows repeat another one, so the features are coarse and this is no error by itself"
+        if texts and not is_copy
+        else ""
+    )
+    return CheckResult(
+        name="label_conflicts",
+        verdict="warn" if is_copy else "pass",
+        summary=("; ".join(texts) or "no two rows that are equal in every feature have different labels") + note,
+        figures=figures,
+        evidence=tuple(evidence[:EVIDENCE_ROWS]),
+        columns=columns,
+        remedy="look at the rows: correct the labels, or leave such rows out with data.filter" if is_copy else "",
+    )
+
+
+def label_conflict_results(sides: Sides, derived: Mapping[str, Any] | None = None) -> list[CheckResult]:
+    """The check; nothing for a language model, which has no label.
+
+    Args:
+        sides: the rows.
+        derived: `plan["groups"]` of the split, where groups were derived.
+    """
+    if sides.spec.text is not None or not sides.spec.features:
+        return []
+    return [judge_label_conflicts(find_label_conflicts(sides), derived or {}, tuple(sides.spec.label_columns))]
+
+
+def _differ(sides: Sides, name: str, column: str, everything: str) -> str:
+    """SQL condition over a set of equal rows: two of its known labels contradict each other."""
+    if sides.declaration.task.label(name).kind != "regression":
+        return f"count(distinct {column}) > 1"
+    spread = row(sides.connection, f"select coalesce(stddev_pop(cast({ident(name)} as double)), 0) from {everything}")[0]
+    return f"max({column}) - min({column}) > {CLOSE * float(spread)!r}"

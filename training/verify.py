@@ -1,0 +1,220 @@
+"""What the registry alone proves of a model version: `bulkhead verify models:/NAME@champion`.
+
+Nothing of the model is run before its files agree with the version's tags. What cannot be proven from here, because the rows
+are elsewhere (that the digests of source and sides are those of the data one has), is for `bulkhead reproduce`.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mlflow import MlflowClient
+from mlflow.entities.model_registry import ModelVersion
+from pydantic import ValidationError
+
+from schemas.config import Declaration
+from schemas.errors import BulkheadError, IntegrityError, RegistryError
+from schemas.load import declare, parse_yaml
+from schemas.records import CheckResult, Evidence, Record, Verdict, digest_of
+from training import registry
+from training.provenance import masked
+from training.serving import read_spec
+from training.signature import input_example
+
+TAGGED = ("config_sha256", "source_sha256", "statistics_sha256", "arrays_sha256", "checkpoint_sha256", "model_sha256", "run_id")
+DIGITS = 6  # of the metrics in the version's tags
+
+
+class Verification(Record):
+    """What was proven of a version, statement by statement."""
+
+    uri: str
+    name: str
+    version: str
+    aliases: tuple[str, ...]
+    run_id: str
+    git_sha: str
+    results: tuple[CheckResult, ...]
+
+    @property
+    def failed(self) -> tuple[CheckResult, ...]:
+        """Statements that do not hold."""
+        return tuple(r for r in self.results if r.verdict == "fail")
+
+
+class Proof:
+    """A version's files in a folder, verified, beside what the registry and its run say of it.
+
+    Args:
+        version: of the registry.
+        folder: its files.
+        client: of the registry's server.
+    """
+
+    def __init__(self, version: ModelVersion, folder: Path, client: MlflowClient) -> None:
+        artifacts = folder / "artifacts"
+        self.version, self.folder, self.client = version, folder, client
+        self.spec = read_spec(artifacts / registry.FILES["spec"])
+        try:
+            self.evidence = Evidence.model_validate_json((artifacts / registry.FILES["evidence"]).read_bytes())
+            self.manifest: dict[str, Any] = json.loads((artifacts / registry.FILES["split_manifest"]).read_text(encoding="utf-8"))
+            self.trained_on = np.load(artifacts / registry.FILES["trained_on"], allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise IntegrityError(f"the evidence of version {version.version} of {version.name!r} cannot be read ({error}); register it again") from error
+
+    def digests(self) -> CheckResult:
+        """Spec, evidence and tags name the same program, statistics, data, weights and run."""
+        tags, evidence, spec = self.version.tags, self.evidence, self.spec
+        wrong = [f"tag {field}" for field in TAGGED if tags.get(f"bulkhead.{field}") != getattr(evidence, field)]
+        same = {
+            "program": (spec["program"]["sha256"], evidence.program_sha256),
+            "statistics": (spec["statistics_sha256"], evidence.statistics_sha256),
+            "run id": (spec["run_id"], evidence.run_id),
+            "name": (self.version.name, evidence.name),
+            "git commit": (tags.get("bulkhead.git_sha"), str((evidence.provenance.get("git") or {}).get("sha") or "unknown")),
+            "split manifest": (digest_of(self.manifest), digest_of(evidence.split)),
+        }
+        wrong += [what for what, (a, b) in same.items() if a != b]
+        return _statement("digests", not wrong, "spec, evidence, split manifest and tags name the same run, data, weights and program", _list(wrong))
+
+    def checks(self) -> CheckResult:
+        """No check of the run failed; what was allowed is shown with its reason."""
+        failed = [c.name for c in self.evidence.checks if c.verdict == "fail"]
+        allowed = [f"{c.name} ({c.reason})" for c in self.evidence.checks if c.verdict == "allowed"]
+        warned = [c.name for c in self.evidence.checks if c.verdict == "warn"]
+        names = {c.name for c in self.evidence.checks}
+        missing = [n for n in ("row_coverage", "id_overlap") if n not in names]
+        told = f"{len(self.evidence.checks)} checks, none failed" + (f"; warnings: {', '.join(warned)}" if warned else "")
+        told += f"; allowed: {'; '.join(allowed)}" if allowed else ""
+        return _statement("checks", not failed and not missing, told, _list([*failed, *(f"{n} was not made" for n in missing)]))
+
+    def gate(self) -> CheckResult:
+        """The gate let it through."""
+        gate = self.evidence.gate
+        if gate is None:
+            return CheckResult(name="gate", verdict="warn", summary="registered without a gate", remedy="run the pipeline, which compares with the champion")
+        against = f" against version {gate.champion_version} on {gate.compared_rows} rows that neither has learned from" if gate.champion_version else ""
+        return _statement("gate", gate.passed, f"{gate.verdict}{against}", gate.verdict)
+
+    def rows(self) -> CheckResult:
+        """It says which rows it has learned from: sorted distinct hashes, at least one for each row of train and validation."""
+        keys, sides = self.trained_on, self.evidence.split.get("sides", {})
+        learned = sum(int(sides.get(side, {}).get("rows", 0)) for side in ("train", "val"))
+        sound = keys.dtype == np.uint64 and bool((keys[1:] > keys[:-1]).all()) and len(keys) >= learned > 0
+        return _statement(
+            "trained_on", sound, f"{len(keys):,} keys of the {learned:,} rows it learned from", f"{len(keys):,} keys for {learned:,} rows, or out of order"
+        )
+
+    def run(self) -> Iterator[CheckResult]:
+        """The MLflow run that made it has ended well and says the same of it."""
+        try:
+            run = self.client.get_run(str(self.version.run_id))
+        except Exception as error:
+            yield _statement("run", False, "", f"its MLflow run {self.version.run_id} is not there: {masked(str(error))[:200]}")
+            return
+        yield _statement(
+            "run", run.info.status == "FINISHED", f"MLflow run {run.info.run_id} is finished", f"MLflow run {run.info.run_id} is {run.info.status}"
+        )
+        recorded = {f"test/{n}": i.value for n, i in self.evidence.metrics.items() if i.value is not None}
+        wrong = [n for n, value in recorded.items() if not np.isclose(run.data.metrics.get(n, np.nan), value, rtol=1e-9, atol=0.0)]
+        wrong += [f"tag of {n}" for n, value in recorded.items() if self.version.tags.get(f"bulkhead.test.{n.removeprefix('test/')}") != f"{value:.{DIGITS}g}"]
+        yield _statement("metrics", not wrong, f"{len(recorded)} test metrics agree in evidence, run and tags", _list(wrong))
+        with tempfile.TemporaryDirectory(prefix="bulkhead-verify-") as scratch:
+            yield self._artifact(scratch, "evidence.json", "evidence", self._same_evidence)
+            yield self._artifact(scratch, "config.yaml", "config", self._same_config)
+
+    def _artifact(self, scratch: str, name: str, what: str, problem: Callable[[Path], str]) -> CheckResult:
+        try:
+            path = Path(self.client.download_artifacts(str(self.version.run_id), name, scratch))
+        except Exception as error:
+            return _statement(what, False, "", f"{name} of the run is not there: {masked(str(error))[:200]}")
+        found = problem(path)
+        return _statement(what, not found, f"{name} of the run is that of the version", found)
+
+    def _same_evidence(self, path: Path) -> str:
+        known = Evidence.model_validate_json(path.read_bytes())
+        return "" if known == self.evidence else "evidence.json of the run differs from that of the version"
+
+    def _same_config(self, path: Path) -> str:
+        try:
+            declaration: Declaration = declare(parse_yaml(path.read_text(encoding="utf-8"), path.name))
+        except (BulkheadError, ValidationError) as error:
+            return f"config.yaml of the run cannot be read: {error}"
+        masked_config = "***" in path.read_text(encoding="utf-8")  # credentials are not logged, so the digest cannot be made again
+        return (
+            "" if masked_config or digest_of(declaration) == self.evidence.config_sha256 else "config.yaml of the run is another declaration than the version's"
+        )
+
+    def commit(self) -> CheckResult:
+        """It is known which code made it."""
+        git = self.evidence.provenance.get("git") or {}
+        if not git.get("sha"):
+            return CheckResult(name="commit", verdict="warn", summary="made by code outside of git: it cannot be reproduced from a commit")
+        if git.get("dirty"):
+            return CheckResult(name="commit", verdict="warn", summary=f"made by commit {git['sha'][:12]} with uncommitted changes (dirty.diff of the run)")
+        return CheckResult(name="commit", verdict="pass", summary=f"made by commit {git['sha'][:12]}")
+
+    def predicts(self, uri: str, tracking_uri: str) -> CheckResult:
+        """Loaded as a consumer loads it, it answers its example row for row."""
+        example = input_example(self.spec)
+        found = registry.load_model(uri, tracking_uri).predict(example)
+        sound = len(found) == len(example) and not found.isna().any(axis=None)
+        return _statement(
+            "predicts",
+            sound,
+            f"predicts {', '.join(map(str, found.columns))} for its input example",
+            f"predicts {len(found)} rows for {len(example)}, or nulls",
+        )
+
+
+def _statement(name: str, holds: bool, told: str, problem: str) -> CheckResult:
+    verdict: Verdict = "pass" if holds else "fail"
+    remedy = "" if holds else "do not use this version: point the alias to another, or register it again through the pipeline"
+    return CheckResult(name=name, verdict=verdict, summary=told if holds else problem, remedy=remedy)
+
+
+def _list(wrong: list[str]) -> str:
+    return f"do not agree: {', '.join(wrong)}"
+
+
+def verify_version(model_uri: str, tracking_uri: str) -> Verification:
+    """Everything that the registry alone allows to prove of a version.
+
+    Args:
+        model_uri: `models:/NAME@ALIAS` or `models:/NAME/VERSION`.
+        tracking_uri: address of the registry.
+
+    Raises:
+        RegistryError: there is no such version, it was not made by this project, or it cannot be fetched.
+    """
+    version = registry.version_of(model_uri, tracking_uri)
+    if version is None:
+        raise RegistryError(f"expected models:/NAME@ALIAS or models:/NAME/VERSION, got {model_uri!r}")
+    client = MlflowClient(tracking_uri, tracking_uri)
+    results: list[CheckResult] = []
+    with tempfile.TemporaryDirectory(prefix="bulkhead-verify-") as scratch:
+        folder = registry.fetched(version, model_uri, tracking_uri, Path(scratch))
+        try:
+            registry.verify_files(folder, version)
+            proof = Proof(version, folder, client)
+        except IntegrityError as error:  # nothing of a changed file is read, let alone run
+            results.append(_statement("files", False, "", str(error)))
+        else:
+            count = sum(key.startswith(registry.DIGEST_TAG) for key in version.tags)
+            results.append(_statement("files", True, f"{count} files have the SHA-256 that was registered", ""))
+            results += [proof.digests(), proof.checks(), proof.gate(), proof.rows(), *proof.run(), proof.commit(), proof.predicts(model_uri, tracking_uri)]
+    tags = version.tags
+    return Verification(
+        uri=model_uri,
+        name=version.name,
+        version=str(version.version),
+        aliases=tuple(version.aliases),
+        run_id=tags.get("bulkhead.run_id", ""),
+        git_sha=tags.get("bulkhead.git_sha", ""),
+        results=tuple(results),
+    )
