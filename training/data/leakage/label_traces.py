@@ -132,7 +132,9 @@ def _extremes(label: Label) -> Label:
 def _value_codes(rows: Sampled, name: str) -> Codes:
     if name in rows.category:
         return rows.category[name] + 1
-    _, codes = np.unique(rows.numeric[name], return_inverse=True)  # NaN is one value
+    found, codes = np.unique(rows.numeric[name], return_inverse=True)  # NaN is one value
+    if len(found) >= FINE:  # of a measurement only its nulls: rows of one value are neighbours in time or place, not independent
+        return np.isnan(rows.numeric[name]).astype(np.int64)
     return np.asarray(codes, dtype=np.int64)
 
 

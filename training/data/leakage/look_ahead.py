@@ -18,7 +18,7 @@ from training.data.leakage.sampled import Codes, Flags, Floats, numbers
 from training.data.leakage.sides import Sides
 
 ROWS = 40_000
-WINDOWS = (1, 2, 3, 5, 7, 12, 24, 48)
+WINDOWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 24, 30, 48)
 FEWEST_ROWS = 300
 LEAST_EXPLAINED = 0.3  # of the next values' surprise, below which a warning would be about nothing
 LEAST_CERTAIN = 0.9  # of the surprise: no column that is known in time holds nearly all of it
@@ -35,6 +35,7 @@ class LookAhead(NamedTuple):
     future: float
     past: float
     rows: int
+    fine: bool = True
 
 
 def find_look_ahead(sides: Sides) -> list[LookAhead]:
@@ -42,7 +43,7 @@ def find_look_ahead(sides: Sides) -> list[LookAhead]:
     if sides.spec.time is None or not sides.spec.numeric:
         return []
     found: dict[str, LookAhead] = {}
-    for label in label_numbers(sides):
+    for label in label_numbers(sides, with_places=True):
         for item in _of_label(sides, label):
             if item.column not in found or item.future - item.past > found[item.column].future - found[item.column].past:
                 found[item.column] = item
@@ -57,11 +58,12 @@ def _of_label(sides: Sides, label: LabelNumber) -> list[LookAhead]:
     if not same.any() or (time[1:] == time[:-1])[same].mean() > 0.05:
         return []
     columns = {n: numbers(table[n]) for n in sides.spec.numeric}
-    fine = {n: np.nan_to_num(v - np.nanmean(v)) for n, v in columns.items() if len(np.unique(v[~np.isnan(v)])) >= FINE_VALUES}
-    if not fine:
+    varied = {n: np.nan_to_num(v - np.nanmean(v)) for n, v in columns.items() if len(np.unique(v[~np.isnan(v)])) > 1}
+    if not varied:
         return []
-    features = np.stack(list(fine.values()), axis=1)
-    return [item for window in WINDOWS for item in _of_window(list(fine), features, target, entity, window, label.name)]
+    features = np.stack(list(varied.values()), axis=1)
+    is_fine = {n: len(np.unique(v)) >= FINE_VALUES for n, v in varied.items()}
+    return [item._replace(fine=is_fine[item.column]) for window in WINDOWS for item in _of_window(list(varied), features, target, entity, window, label.name)]
 
 
 def _series(sides: Sides, label: LabelNumber) -> pa.Table:
@@ -114,7 +116,7 @@ def judge_look_ahead(found: list[LookAhead], sides: Sides, checks: ChecksConfig)
     results = []
     for f in found:
         certain = f.future >= LEAST_CERTAIN
-        if not certain and (f.future < LEAST_EXPLAINED or f.future - f.past < checks.look_ahead_gain):
+        if not certain and (not f.fine or f.future < LEAST_EXPLAINED or f.future - f.past < checks.look_ahead_gain):
             continue
         results.append(
             CheckResult(

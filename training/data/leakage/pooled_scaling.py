@@ -19,6 +19,7 @@ from training.data.leakage.sides import Sides
 
 LEAST_ROWS = 30
 LEAST_DISTINCT = 0.2  # share of distinct values from which a column is a measurement
+UNLIKELY = 1e-5  # from which a warning is given
 TRAIN_UNLIKELY = 1e-3  # train's own statistics must not be neat, too
 LEAST_LEAD = 5.0  # times as frequent as the next value: a median is a value of the data, which many rows may share without it
 SAME = 1e-6  # in standard deviations: two fills are the same number
@@ -77,7 +78,7 @@ def find_pooled_scaling(moments: dict[str, dict[str, Moments]], sides: Sides) ->
             continue
         chance = _neat(everything) * len(moments)
         standard = abs(everything.std - 1) <= 2 / everything.number  # by n or by n - 1
-        if chance <= TRAIN_UNLIKELY and _neat(train) > TRAIN_UNLIKELY and (standard or _is_measured(sides, name, everything.number)):
+        if chance <= UNLIKELY and _neat(train) > TRAIN_UNLIKELY and (standard or _is_measured(sides, name, everything.number)):
             found.append(Pooled(name, "mean 0 and standard deviation 1" if standard else "mean 0", everything.mean, train.mean, chance))
     return sorted(found, key=lambda p: (p.chance, p.column))
 
@@ -170,14 +171,19 @@ def _as_median(sides: Sides, name: str, value: float) -> list[Pooled]:
 # -------------------------------------------------------------------------------------------- verdicts
 
 
+def _tidy(value: float) -> float:
+    """A figure without the last bits, in which sums of a parallel engine differ from run to run."""
+    return float(f"{value:.9g}") if abs(value) > 1e-12 else 0.0
+
+
 def judge_pooled(name: str, found: list[Pooled], checks: ChecksConfig) -> list[CheckResult]:
     """Fail where luck is out of the question, warn where it is unlikely."""
     results = [
         CheckResult(
             name=name,
             verdict="fail" if p.chance <= checks.pooled_chance else "warn",
-            summary=f"column {p.column!r}: {p.what} over all sides ({p.pooled:.6g}), not over train ({p.train:.6g}): it was fitted on held-out rows, too",
-            figures={"pooled": p.pooled, "train": p.train, "chance": float(f"{p.chance:.3g}"), "threshold": checks.pooled_chance},
+            summary=f"column {p.column!r}: {p.what} over all sides ({_tidy(p.pooled):.6g}), not over train ({p.train:.6g}): it was fitted on held-out rows, too",
+            figures={"pooled": _tidy(p.pooled), "train": _tidy(p.train), "chance": float(f"{p.chance:.3g}"), "threshold": checks.pooled_chance},
             columns=(p.column,),
             remedy="take the column as it was before, and let the run fit scaling and filling on train",
         )

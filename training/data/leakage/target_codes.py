@@ -19,6 +19,7 @@ from training.data.leakage.sides import Sides
 
 FEWEST_CODES, FEWEST_UNSEEN, MOST_CODES = 8, 4, 20_000
 SMOOTHING = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 50.0, 100.0, 200.0, 300.0, 500.0, 1000.0)
+ROUNDING = 1e-12
 EXACT = 1e-6  # unexplained share of a code's variance: rounding
 CLOSE, RATIO = 0.05, 4.0  # a code that follows all rows this closely, and train this many times less so
 
@@ -82,7 +83,8 @@ def _unexplained(code: Floats, count: Floats, total: Floats, mean: float, weight
         centred, target = encoded - np.average(encoded, weights=weight), code - np.average(code, weights=weight)
         power, spread = (weight * centred**2).sum(), (weight * target**2).sum()
         shares.append(1 - (weight * centred * target).sum() ** 2 / (power * spread) if power > 0 and spread > 0 else 1.0)
-    return float(max(min(shares), 0.0))
+    least = max(min(shares), 0.0)
+    return _short(least) if least > ROUNDING else 0.0  # below, sums of a parallel engine differ from run to run
 
 
 def judge_target_codes(found: list[TargetCodes], checks: ChecksConfig) -> list[CheckResult]:

@@ -11,6 +11,14 @@ import pytest
 from tests.training.data.leakage.planted import flagged, honest_table, named, results_for, shares
 
 RNG = np.random.default_rng(7)
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers() -> None:
+    """Each test draws the same numbers, whichever run before it."""
+    RNG.bit_generator.state = np.random.default_rng(7).bit_generator.state
+
+
 Plant = Callable[[pd.DataFrame], pd.Series]
 
 
