@@ -199,6 +199,24 @@ def predict(
 
 
 @app.command()
+def verify(
+    model_uri: Annotated[str, typer.Argument(help="e.g. models:/clinic-visits@champion or models:/clinic-visits/3", metavar="MODEL_URI")],
+    tracking_uri: Annotated[str | None, typer.Option(help="Default: MLFLOW_TRACKING_URI, else the Bulkhead home's SQLite file.")] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Prove from the registry alone that a model's files, digests, checks, metrics and run agree; exit code 1 if something does not."""
+    with stated_errors(debug):
+        environment(debug)
+        from flows.summary import print_verification
+        from tasks.verify import verify_model
+
+        proven = verify_model(model_uri, tracking_uri)
+        print_json(proven.model_dump(mode="json")) if as_json else print_verification(proven)
+    raise typer.Exit(1 if proven.failed else 0)
+
+
+@app.command()
 def sample(
     target: Annotated[str, typer.Argument(help="Run directory, or a model such as models:/shakespeare@champion.", metavar="RUN_DIR|MODEL_URI")],
     prompt: Annotated[str, typer.Option(help="What each text begins with.")] = "",

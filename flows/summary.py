@@ -9,6 +9,7 @@ from pathlib import Path
 from schemas.fold_records import CrossValidation
 from schemas.records import EvaluationReport, Interval, Prepared, Record, Registered, SampleReport, TrainReport
 from tasks.context import RunContext
+from training.verify import Verification
 
 
 class RunSummary(Record):
@@ -117,3 +118,14 @@ def print_samples(made: SampleReport) -> None:
     if made.note:
         shares = ", ".join(f"{name} {share:.1%}" for name, share in made.molecules.items())
         print(f"\n  {shares + '; ' if shares else ''}{made.note}", file=sys.stderr)
+
+
+def print_verification(proven: Verification) -> None:
+    """One line for each statement: whether it holds, and what was found."""
+    marks = {"pass": "✓", "fail": "✗"}
+    aliases = f" ({', '.join(proven.aliases)})" if proven.aliases else ""
+    print(f"models:/{proven.name}/{proven.version}{aliases}")
+    for result in proven.results:
+        print(f"{marks.get(result.verdict, '!')} {result.name:<12} {result.summary}")
+    if proven.failed:
+        print(f"\n  {proven.failed[0].remedy}")

@@ -85,7 +85,11 @@ FAULTS: dict[str, tuple[Fault, str, str]] = {
     "a better score": (lambda uri, run, case: tag(uri, "bulkhead.test.auroc", "0.9"), "metrics", "do not agree: tag of test/auroc"),
     "the run's score": (lambda uri, run, case: MlflowClient(uri, uri).log_metric(run, "test/auroc", 0.9), "metrics", "do not agree: test/auroc"),
     "a run that failed": (lambda uri, run, case: MlflowClient(uri, uri).set_terminated(run, "FAILED"), "run", "is FAILED"),
-    "no declaration": (lambda uri, run, case: MlflowClient(uri, uri).log_text(run, "{}", "config.yaml"), "config", "config.yaml of the run cannot be read"),
+    "no declaration": (
+        lambda uri, run, case: MlflowClient(uri, uri).log_text(run, "{}", "config.yaml"),
+        "config",
+        "config.yaml of the run is another declaration",
+    ),
     "another declaration": (
         lambda uri, run, case: MlflowClient(uri, uri).log_text(
             run, config_text(case.declaration.model_copy(update={"train": case.declaration.train.model_copy(update={"epochs": 99})})), "config.yaml"

@@ -188,7 +188,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], str]] = [
     ("pattern", GOOD, {**ROLES, "lab_*": "numeric"}, {}, r"data\.columns\.lab_\*: the source has no such columns; the source has id, who"),
     ("two labels", changed(y2=GOOD["y"]), {"id": "id", "y*": "label", "*": "feature"}, {}, r"expected one column with role label, got 2: y, y2"),
     ("no feature", {"id": [1, 2], "y": [0, 1]}, {"id": "id", "y": "label"}, {}, r"expected at least one feature, got none"),
-    ("reserved", changed(__key=[1, 2, 3, 4]), ROLES, {}, r"column '__key': the names __id, __key, __group, __time are reserved"),
+    ("reserved", changed(__key=[1, 2, 3, 4]), ROLES, {}, r"column '__key': the names __id, __key, __group, __time, __label_time are reserved"),
     ("float id", changed(id=[1.0, 2.0, 3.0, 4.0]), ROLES, {}, r"column 'id' \(role id\): expected text or whole numbers, got numbers.*cast\(id as bigint\)"),
     ("float group", changed(who=[1.0, 2.0, 3.0, 4.0]), ROLES, {}, r"column 'who' \(role group\): expected text or whole numbers, got numbers"),
     ("text time", changed(at=["a", "b", "c", "d"]), ROLES, {}, r"column 'at' \(role time\): expected dates, timestamps or numbers, got text; derive one.*strptime"),

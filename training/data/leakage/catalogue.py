@@ -156,10 +156,11 @@ CATALOGUE: dict[str, Explanation] = {
     "duplicates": Explanation(
         "Equal rows on two sides",
         "held-out rows whose features all equal those of a train row",
-        "share of such rows, by a 128-bit hash of the features",
+        "share of such rows, by a 64-bit hash of the features that a 128-bit one confirms",
         ("max_duplicate_share",),
-        "Set the share above zero for tables of few values, where equal rows are independent of each other.",
-        "one hash of every row, about two seconds a million",
+        "It fails where there are more such rows than train's own rate of equal rows explains (binomial, 1 %), or where they are 1 % of a side "
+        "and fewer than a tenth of them have another label; else it warns: coarse features make different subjects alike on every side.",
+        "one hash of every row, about a fifth of a second a million",
         SEEN,
         "Drop the copies, declare what they share as a group, or leave the id out so that equal rows stay together.",
     ),

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 
 from schemas.records import CheckResult
 from training.data.engine import ident, row, row_md5_sql, rows
+from training.data.leakage.duplicates import quick_hash_sql, repeated_hashes
 from training.data.leakage.sides import Sides
 
 EVIDENCE_ROWS = 10
+LEAST_SHARE = 0.0005  # of rows in conflict, below which they are told and no warning
 COARSE_SHARE = 0.1  # of rows that repeat another one, from which equal features do not mean the same subject
 CLOSE = 0.1  # standard deviations of a numeric label that are no contradiction
 
@@ -32,8 +34,8 @@ def find_label_conflicts(sides: Sides) -> Conflicts:
     connection, names = sides.connection, list(sides.spec.label_columns)
     features = sides.spec.features
     everything = sides.together(["__id", *dict.fromkeys([*names, *features])])
-    quick = f"hash({', '.join(map(ident, features))})"
-    connection.execute(f"create or replace temp table repeated_hashes as select {quick} as h from {everything} group by 1 having count(*) > 1")
+    quick = quick_hash_sql(sides)
+    repeated_hashes(sides)
     labels = ", ".join(f"{ident(n)} as label_{i}" for i, n in enumerate(names))
     connection.execute(
         f"create or replace temp table equal_rows as select __id, {labels}, {row_md5_sql(features)} as content from {everything} where {quick} in (select h from repeated_hashes)"
@@ -60,7 +62,7 @@ def judge_label_conflicts(found: Conflicts, derived: Mapping[str, Any], columns:
         derived: figures of the groups that `data.group_by` derived; empty where it derived none.
         columns: the label columns.
     """
-    coarse = found.repeats > COARSE_SHARE * max(found.total, 1)
+    coarse = found.repeats > COARSE_SHARE * max(found.total, 1) or found.rows < LEAST_SHARE * found.total
     texts = [f"{found.rows} rows equal another one in every feature and have another label"] if found.rows else []
     figures: dict[str, float | int | str | None] = {"rows": found.rows, "repeats": found.repeats, "total": found.total}
     evidence = list(found.examples)
@@ -72,7 +74,7 @@ def judge_label_conflicts(found: Conflicts, derived: Mapping[str, Any], columns:
             evidence += copies["examples"]
     is_copy = bool(found.rows and not coarse) or len(texts) > bool(found.rows)
     note = (
-        f"; {found.repeats} of {found.total} rows repeat another one, so the features are coarse and this is no error by itself"
+        f"; {found.repeats} of {found.total} rows repeat another one, which is either seldom, or so often that features are coarse: no error by itself"
         if texts and not is_copy
         else ""
     )
