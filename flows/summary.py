@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 
 from schemas.fold_records import CrossValidation
-from schemas.records import EvaluationReport, Interval, Prepared, Record, Registered, SampleReport, TrainReport
+from schemas.records import EvaluationReport, Interval, Prepared, Record, Registered, SampleReport, TrainReport, Verification
 from tasks.context import RunContext
-from training.verify import Verification
 
 
 class RunSummary(Record):

@@ -55,6 +55,7 @@ __all__ = [
     "ValTable",
     "ValidatedTable",
     "Verdict",
+    "Verification",
     "digest_of",
 ]
 
@@ -298,3 +299,20 @@ class Evidence(Record):
     mode: str
     promise: str
     provenance: dict[str, Any]
+
+
+class Verification(Record):
+    """What was proven of a version, statement by statement."""
+
+    uri: str
+    name: str
+    version: str
+    aliases: tuple[str, ...]
+    run_id: str
+    git_sha: str
+    results: tuple[CheckResult, ...]
+
+    @property
+    def failed(self) -> tuple[CheckResult, ...]:
+        """Statements that do not hold."""
+        return tuple(r for r in self.results if r.verdict == "fail")

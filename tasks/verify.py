@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from schemas.records import Verification
 from training.tracking import default_tracking_uri
-from training.verify import Verification, verify_version
+from training.verify import verify_version
 
 
 def verify_model(model_uri: str, tracking_uri: str | None) -> Verification:

@@ -18,7 +18,7 @@ from mlflow.entities.model_registry import ModelVersion
 
 from schemas.errors import BulkheadError, IntegrityError, RegistryError
 from schemas.load import parse_yaml
-from schemas.records import CheckResult, Evidence, Record, Verdict, digest_of
+from schemas.records import CheckResult, Evidence, Verdict, Verification, digest_of
 from training import registry
 from training.provenance import masked
 from training.serving import read_spec
@@ -26,23 +26,6 @@ from training.signature import input_example
 
 TAGGED = ("config_sha256", "source_sha256", "statistics_sha256", "arrays_sha256", "checkpoint_sha256", "model_sha256", "run_id")
 DIGITS = 6  # of the metrics in the version's tags
-
-
-class Verification(Record):
-    """What was proven of a version, statement by statement."""
-
-    uri: str
-    name: str
-    version: str
-    aliases: tuple[str, ...]
-    run_id: str
-    git_sha: str
-    results: tuple[CheckResult, ...]
-
-    @property
-    def failed(self) -> tuple[CheckResult, ...]:
-        """Statements that do not hold."""
-        return tuple(r for r in self.results if r.verdict == "fail")
 
 
 class Proof:

@@ -121,7 +121,7 @@ def _beijing(data: Path, seed: int) -> Base:
     """Hours of one air station; a day lies between the sides."""
     frame = _read(data / "beijing_air_dongsi.csv.gz").dropna(subset=["PM2.5"])
     at = pd.to_datetime(frame[["year", "month", "day", "hour"]])
-    frame = frame.drop(columns=["No", "year", "day", "station"]).assign(at=at)
+    frame = frame.drop(columns=["No", "year", "day", "station", "PM10"]).assign(at=at)  # PM10 holds PM2.5, measured in the same hour
     return Base("beijing_air", _with_ids(_stretch(frame, seed), seed), "regression", "PM2.5", time="at", splits=("time",), embargo=2, series=True)
 
 

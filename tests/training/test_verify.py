@@ -10,13 +10,13 @@ import pytest
 from mlflow import MlflowClient
 
 from schemas.errors import RegistryError
-from schemas.records import CheckResult, Evidence, ExportedModel, GateReport, digest_of
+from schemas.records import CheckResult, Evidence, ExportedModel, GateReport, Verification, digest_of
 from tests.training.cases import Case, evidence_of
 from tests.training.mlflow_home import blank_database, clinic, uri
 from training.data.unseen import trained_keys
 from training.registry import register
 from training.tracking import config_text, start_run
-from training.verify import Verification, verify_version
+from training.verify import verify_version
 
 __all__ = ["blank_database", "clinic", "uri"]
 MODEL = "models:/clinic@champion"
