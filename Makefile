@@ -28,7 +28,7 @@ run: $(VENV)/.runtime $(if $(filter examples/clinic_visits.yaml,$(CONFIG)),.bulk
 	@$(BIN)/bulkhead run $(CONFIG)
 
 test: check ## lint, types, layers and every test (under 12 minutes on 2 cores)
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --durations 20
 
 check: lint types ## lint, format, spelling and types
 

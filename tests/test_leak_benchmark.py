@@ -74,7 +74,7 @@ def test_the_poison_test_tells_leaky_fits_from_clean_ones() -> None:
     assert [name for name, fit in CLEAN.items() if accused(fit)] == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.req("D6")
 def test_the_quick_form_writes_the_page_with_figures(tmp_path: Path) -> None:
     page = tmp_path / "page.md"

@@ -124,7 +124,7 @@ def at_work(word: str) -> list[int]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.req("P4")
 def test_a_cancelled_cross_validation_leaves_no_process(outcome: dict[str, Any], home: Path) -> None:
     arguments = ["run", str(home.parent / "folds.yaml"), "train.epochs=100000", "train.patience=100000"]
