@@ -22,6 +22,7 @@ from training.data.leakage.label_sql import label_numbers
 from training.data.leakage.near_duplicates import LEAST_ROWS, collision_verdict, near_figures
 from training.data.leakage.sampled import Sampled
 from training.data.leakage.sides import Sides
+from training.data.scaffold import molecule_keys
 
 LEAST_DISTINCT = 0.5  # share of distinct values from which a column is text and not a category
 LEAST_LENGTH = 20  # letters and digits from which equal texts are no accident
@@ -140,11 +141,10 @@ def canonical_molecules(sides: Sides, name: str) -> str | None:
 
 
 def _canonical(texts: list[str | None]) -> list[str | None]:
-    """Canonical SMILES, None where a text is no molecule. RDKit works on one molecule at a time."""
-    chem, log = importlib.import_module("rdkit.Chem"), importlib.import_module("rdkit.RDLogger")
-    log.DisableLog("rdApp.*")
-    molecules = [chem.MolFromSmiles(text) if text else None for text in texts]
-    return [chem.MolToSmiles(m) if m is not None else None for m in molecules]
+    """Canonical SMILES, None where a text is no molecule."""
+    distinct = sorted({text for text in texts if text})
+    keys = {text: key if is_read else None for text, (key, is_read) in zip(distinct, molecule_keys(distinct, "molecule"), strict=True)}
+    return [keys.get(text or "") for text in texts]
 
 
 # ---------------------------------------------------------------------------------------- long texts
