@@ -36,6 +36,7 @@ def test_a_killed_run_ends_with_the_bits_of_the_undisturbed_one(tmp_path: Path, 
     assert [trial.hits for trial in done] == [["step.backward"], [], ["checkpoint.manifest_written"]]
 
 
+@pytest.mark.long
 @pytest.mark.req("C5")
 def test_in_elastic_mode_the_number_of_ranks_may_change_as_well(tmp_path: Path) -> None:
     reference = make_reference(tmp_path, "elastic", (1,))

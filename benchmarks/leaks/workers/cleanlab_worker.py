@@ -12,11 +12,10 @@ import sys
 import warnings
 from typing import Any
 
-warnings.filterwarnings("ignore")
-
 
 def main() -> None:
     """Answer jobs until the input ends."""
+    warnings.filterwarnings("ignore")
     try:
         import cleanlab
         import pandas as pd

@@ -10,12 +10,11 @@ import sys
 import warnings
 from typing import Any
 
-warnings.filterwarnings("ignore")
-logging.disable(logging.CRITICAL)
-
 
 def main() -> None:
     """Answer jobs until the input ends."""
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.CRITICAL)
     try:
         import deepchecks
         import pandas as pd
