@@ -30,6 +30,7 @@ from training.overfit import ROWS, overfit, without_dropout
 from training.preflight_optimizer import check_optimizer
 from training.preflight_verdict import SAME, failed, judged_loss, largest_difference, line, passed, summed_up
 from training.probe import Probe, first_rows, spread_rows
+from training.review.own_module import review_own_module
 from training.targets import targets_of
 
 SAMPLE_ROWS = 512  # for the initial loss
@@ -61,6 +62,7 @@ def preflight(run: RunSpec) -> PreflightReport:
     from training.preflight_tokens import check_vocabulary, inspect_tokens  # they build on the checks below
 
     declaration = declare(run.declaration)
+    reviewed = review_own_module(declaration)  # before anything imports it
     texts = declaration.task.kind == "causal_lm"
     targets = check_vocabulary(run) if texts else check_labels(declaration, run.statistics, run.arrays)
     if targets.verdict == "fail":
@@ -76,7 +78,7 @@ def preflight(run: RunSpec) -> PreflightReport:
         report = inspect(
             declaration, run.statistics, network, first_rows(train, SAMPLE_ROWS), spread_rows(train, ROWS, targets_of(declaration, run.statistics))
         )
-    return report.model_copy(update={"checks": CheckReport(results=(targets, *report.checks.results, optimizer))})
+    return report.model_copy(update={"checks": CheckReport(results=(targets, *reviewed, *report.checks.results, optimizer))})
 
 
 def require_passed(report: PreflightReport) -> None:

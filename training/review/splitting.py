@@ -1,0 +1,56 @@
+"""Random splits of rows, and what was computed from what before them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.program import Program, Scope
+from training.review.syntax import dotted, last_name, names_read, words
+
+SPLITTERS = {"train_test_split", "random_split"}
+
+
+def splits(program: Program) -> Iterator[tuple[ast.Call, Scope, list[ast.expr]]]:
+    """Every random split of rows: the call, its scope and what is split."""
+    for call in program.all_calls:
+        name = last_name(call.func)
+        if name in SPLITTERS and program.resolve(call.func).startswith(("sklearn.", "torch.")):
+            yield call, program.scope(call), call.args if name == "train_test_split" else call.args[:1]
+
+
+def before(program: Program, node: ast.AST, split: ast.AST) -> bool:
+    """Whether a node runs before a split: same function, higher up, and not in another branch."""
+    return program.scope(node) is program.scope(split) and (line_of(node) < line_of(split))
+
+
+def line_of(node: ast.AST) -> int:
+    """The line of a node."""
+    return int(getattr(node, "lineno", 0))
+
+
+def sources_of(name: str, scope: Scope, line: int, depth: int = 0) -> set[str]:
+    """The names from which a name was computed before a line, itself included."""
+    found = {name}
+    for binding in scope.bindings.get(name, ()):
+        if line_of(binding.statement) <= line and depth < 5 and binding.how in ("assign", "augment"):
+            for other in names_read(binding.value) - found:
+                found |= sources_of(other, scope, line_of(binding.statement), depth + 1) if other in scope.bindings else {other}
+    return found
+
+
+def is_part(name: str) -> bool:
+    """Whether a name speaks of one side of a split."""
+    return (
+        bool({"train", "test", "val", "valid", "validation", "tr", "te", "dev", "holdout"} & words(name)) or "train" in name.lower() or "test" in name.lower()
+    )
+
+
+def shares_rows(program: Program, call: ast.Call, rows: ast.expr, parts: list[ast.expr], scope: Scope, split: ast.Call) -> bool:
+    """Whether what is split is what was fitted on, or what came of the fit."""
+    statement = program.statement(call)
+    made = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} | {
+        dotted(t.value) for t in getattr(statement, "targets", ()) if isinstance(t, ast.Subscript)
+    }
+    behind = {b for part in parts[:1] for n in names_read(part) for b in sources_of(n, scope, split.lineno)}
+    return bool((made | names_read(rows)) & behind) and not any(is_part(n) for part in parts[:1] for n in names_read(part) if n not in made)
