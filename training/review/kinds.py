@@ -46,7 +46,7 @@ def is_scheduler_origin(origin: Origin) -> bool:
     return (
         ".lr_scheduler." in origin.name
         or origin.last == "SWALR"
-        or (origin.name.startswith("transformers.") and origin.last.startswith("get_") and "schedul" in origin.last)
+        or (origin.name.startswith("transformers.") and origin.last.startswith("get_") and "schedule" in origin.last)
     )
 
 
