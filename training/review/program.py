@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from training.review.syntax import FunctionNode, dotted, import_aliases, method, own_nodes, receiver
+from training.review.syntax import FunctionNode, dotted, identifiers, import_aliases, method, own_nodes, receiver
 
 DEPTH = 6  # how many names a value is followed through
 WORK = 500  # steps after which a question is given up
@@ -192,6 +192,11 @@ class Program:
     def all_calls(self) -> list[ast.Call]:
         """Every call of the file."""
         return [n for n in self.nodes[ast.Call] if isinstance(n, ast.Call)]
+
+    @cached_property
+    def identifiers(self) -> set[str]:
+        """All names and attributes of the file."""
+        return identifiers(self.tree)
 
     @cached_property
     def called_names(self) -> set[str]:

@@ -126,6 +126,9 @@ def _reaches_loss(program: Program, event: Event, losses: set[str]) -> bool:
     made = {n.id for t in getattr(statement, "targets", ()) for n in ast.walk(t) if isinstance(n, ast.Name)}
     if made & losses or any(isinstance(a, ast.Call) and loss_kind(program, a, event.scope) for a in program.ancestors(event.node)):
         return True
+    for node in ast.walk(event.scope.node):
+        if isinstance(node, ast.Assign) and {n for t in node.targets for n in names_read(t)} & losses and names_read(node.value) & made:
+            return True
     for call in ast.walk(event.scope.node):
         if (
             isinstance(call, ast.Call)
@@ -353,7 +356,7 @@ def metric_of_one_rank(subject: Subject) -> Iterator[Place]:
 def group_not_destroyed(subject: Subject) -> Iterator[Place]:
     """`init_process_group` without `destroy_process_group` in the file."""
     program = subject.program
-    if any("destroy" in n for n in identifiers(program.tree)):
+    if any("destroy" in n for n in program.identifiers):
         return
     for call in program.all_calls:
         if program.resolve(call.func) == "torch.distributed.init_process_group":
@@ -387,7 +390,7 @@ def group_not_destroyed(subject: Subject) -> Iterator[Place]:
 def pinned_copy_without_pinning(subject: Subject) -> Iterator[Place]:
     """`non_blocking=True` in a file whose loaders are in sight, and pin nothing."""
     program = subject.program
-    if not loaders(program) or "pin_memory" in {k.arg for c in program.all_calls for k in c.keywords} | identifiers(program.tree):
+    if not loaders(program) or "pin_memory" in {k.arg for c in program.all_calls for k in c.keywords} | program.identifiers:
         return
     for call in program.all_calls:
         if method(call) in ("to", "cuda") and any(k.arg == "non_blocking" for k in call.keywords) and receiver(call) is not None:

@@ -102,9 +102,7 @@ def _called_elsewhere(program: Program, scope: Scope, trace: list[Event]) -> boo
     if program.call_sites[scope] or any(e.kind == "backward" for e in trace):
         return False
     return (
-        scope.name == ""
-        or (scope.owner is not None and "eval" in identifiers(scope.owner))
-        or any(m in identifiers(program.tree) for m in ("eval_mode", "set_mode"))
+        scope.name == "" or (scope.owner is not None and "eval" in identifiers(scope.owner)) or any(m in program.identifiers for m in ("eval_mode", "set_mode"))
     )
 
 
@@ -145,7 +143,7 @@ def _unseen_calls(events: list[Event]) -> set[str]:
 def no_grad_missing(subject: Subject) -> Iterator[Place]:
     """A forward pass in a loop over held-out batches, with gradients on."""
     program = subject.program
-    if {"set_grad_enabled", "autograd", "enable_grad"} & identifiers(program.tree):
+    if {"set_grad_enabled", "autograd", "enable_grad"} & program.identifiers:
         return
     for loop, forwards, _ in evaluations(subject):
         first = forwards[0]

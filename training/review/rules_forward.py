@@ -9,7 +9,8 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_frozen_name, is_model
 from training.review.program import Program, Scope
 from training.review.rules_module import is_layer
-from training.review.syntax import FunctionNode, dotted, identifiers, keyword, last_name, method, names_read, own_nodes, receiver
+from training.review.syntax import FunctionNode, dotted, identifiers, keyword, last_name, method, own_nodes, receiver
+from training.review.values import reaching
 
 MAKES_TENSORS = (
     "tensor",
@@ -65,70 +66,88 @@ MAKES_TENSORS = (
         """,
 )
 def forward_detached(subject: Subject) -> Iterator[Place]:
-    """In `forward` the output of an own layer is replaced by its detached self, and goes on into the output."""
+    """In `forward` the output of an own layer goes on detached alone: into the next layer, or out as the result."""
     program = subject.program
     for owner in program.module_classes:
         forward = program.methods[owner].get("forward")
-        if forward is None or "requires_grad" in ast.unparse(owner) or "requires_grad_" in identifiers(owner):
+        if forward is None or {"requires_grad", "requires_grad_"} & identifiers(owner):
             continue
         for node in own_nodes(forward.node):
-            value = node.value if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name) else None
-            inner = _cut(program, value)
-            if inner is None or not isinstance(node, ast.Assign):
+            inner = _detached(program, node)
+            if inner is None or any(isinstance(a, ast.If | ast.With) for a in program.ancestors(node)):
                 continue
-            target = dotted(node.targets[0])
-            layers = {n.attr for n in ast.walk(inner) if isinstance(n, ast.Attribute) and dotted(n.value) == "self"} | _layers_behind(inner, target, forward)
-            used_live = [
-                n for n in own_nodes(forward.node) if isinstance(n, ast.Name) and n.id in names_read(inner) - {target, "self"} and n.lineno > node.lineno
-            ]
+            layers = _layers_behind(program, inner, forward)
+            statement = program.statement(node)
+            told = {*layers, *(last_name(t) for t in getattr(statement, "targets", ()))}
             if (
                 layers
-                and not any(is_frozen_name(name) or "pos" in name or "quant" in name for name in {*layers, target})
-                and not used_live
-                and _goes_on(forward, target, node)
-                and not any(isinstance(a, ast.If | ast.With) for a in program.ancestors(node))
+                and not any(is_frozen_name(name) or "pos" in name or "quant" in name for name in told)
+                and not _lives_on(program, inner, node, forward)
+                and _goes_on(program, node, forward)
             ):
-                yield node, f"{target} is cut off from {', '.join(f'self.{name}' for name in sorted(layers))}, which cannot learn"
+                yield node, f"{ast.unparse(inner)} is cut off here, so {', '.join(f'self.{name}' for name in sorted(layers))} cannot learn"
 
 
-def _cut(program: Program, value: ast.expr | None) -> ast.expr | None:
-    """What an expression detaches as a whole."""
-    match value:
-        case ast.Call(func=ast.Attribute(value=inner, attr="detach" | "numpy")):
+def _detached(program: Program, node: ast.AST) -> ast.expr | None:
+    """What a node detaches."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=inner, attr="detach"), args=[]):
             return inner
-        case ast.Call(args=[inner, *_]) if program.is_torch(value.func, "tensor", "as_tensor", "from_numpy") and isinstance(inner, ast.Call):
+        case ast.Call(args=[inner, *_]) if program.is_torch(node.func, "tensor", "as_tensor", "from_numpy") and not calls_of(inner, "detach"):
             return inner
         case ast.Attribute(value=inner, attr="data"):
             return inner
     return None
 
 
-def _layers_behind(inner: ast.expr, target: str, forward: Scope) -> set[str]:
-    """The own layers in an earlier value of the name, where it is replaced by its detached self."""
-    if dotted(inner) != target:
-        return set()
-    earlier = [b.value for b in forward.bindings.get(target, ()) if getattr(b.statement, "lineno", 0) < inner.lineno and b.how == "assign"]
-    return {
-        n.func.attr
-        for value in earlier
-        for n in ast.walk(value)
-        if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and dotted(n.func.value) == "self"
-    }
+def calls_of(node: ast.AST, name: str) -> bool:
+    """Whether a method of that name is called within."""
+    return any(isinstance(n, ast.Call) and method(n) == name for n in ast.walk(node))
 
 
-def _goes_on(forward: Scope, target: str, statement: ast.stmt) -> bool:
-    """Whether the name is given to an own layer, or is the output as a whole, later."""
-    for node in own_nodes(forward.node):
-        if (
-            isinstance(node, ast.Call)
-            and node.lineno > statement.lineno
-            and dotted(node.func).startswith("self.")
-            and target in {n for a in node.args for n in names_read(a)}
+def _layers_behind(program: Program, inner: ast.expr, forward: Scope) -> set[str]:
+    """The own layers that made a value: called in it, or in the last value of the name that it is."""
+    values = reaching(program, inner, forward) if isinstance(inner, ast.Name) else [inner]
+    called = [n.func for value in values for n in ast.walk(value) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
+    return {f.attr for f in called if dotted(f.value) == "self" and any(is_layer(program, o.call, o.scope) for o in program.origins(f, forward))}
+
+
+def _lives_on(program: Program, inner: ast.expr, node: ast.AST, forward: Scope) -> bool:
+    """Whether the name that is detached is also used with its gradient."""
+    if not isinstance(inner, ast.Name):
+        return False
+    statement = program.statement(node)
+    rebound = isinstance(statement, ast.Assign) and dotted(statement.targets[0]) == inner.id
+    made = max(
+        (b.statement.lineno for b in forward.bindings.get(inner.id, ()) if isinstance(b.statement, ast.stmt) and b.statement.lineno < statement.lineno),
+        default=0,
+    )
+    for use in own_nodes(forward.node):
+        if not (isinstance(use, ast.Name) and use.id == inner.id and isinstance(use.ctx, ast.Load)) or use is inner or use.lineno <= made:
+            continue
+        parent = program.parents[use]
+        if not (isinstance(parent, ast.Attribute) and parent.attr in ("detach", "shape", "size", "device", "dtype", "dim", "data")) and not (
+            rebound and use.lineno > statement.lineno
         ):
             return True
-        if isinstance(node, ast.Return) and node.value is not None and dotted(node.value) == target:
-            return True
     return False
+
+
+def _goes_on(program: Program, node: ast.AST, forward: Scope) -> bool:
+    """Whether a value becomes the input of an own layer or the whole result, through functions of torch and further methods."""
+    parent = program.parents[node]
+    if isinstance(parent, ast.Attribute):
+        grandparent = program.parents[parent]
+        return isinstance(grandparent, ast.Call) and grandparent.func is parent and _goes_on(program, grandparent, forward)
+    if isinstance(parent, ast.Call):
+        return dotted(parent.func).startswith("self.") or (program.resolve(parent.func).startswith("torch.") and _goes_on(program, parent, forward))
+    if isinstance(parent, ast.Return):
+        return True
+    if not (isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name)):
+        return False
+    name, line = parent.targets[0].id, parent.lineno
+    uses = [n for n in own_nodes(forward.node) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load) and n.lineno > line]
+    return any(_goes_on(program, use, forward) for use in uses if program.statement(use) is not parent)
 
 
 @rule(

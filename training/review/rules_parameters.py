@@ -198,9 +198,9 @@ def _updated(node: ast.AST) -> str:
 @rule(
     "BH418",
     "forward-called-directly",
-    "warning",
+    "note",
     title="forward is called by name",
-    why="`model.forward(x)` passes by the hooks of `model(x)`: those of DDP that average gradients, of `torch.compile`, of profilers.",
+    why="`model.forward(x)` passes by the hooks of `model(x)`: those of `register_forward_hook`, of sharding, of `torch.compile`.",
     remedy="call the module itself: `model(x)`",
     bad="""
         import torch

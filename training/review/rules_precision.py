@@ -6,8 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import is_scaler
-from training.review.syntax import identifiers, keyword, last_name, receiver
+from training.review.kinds import is_model, is_scaler
+from training.review.program import Program
+from training.review.syntax import calls, keyword, last_name, method, receiver
+from training.review.trace import Event
 
 
 @rule(
@@ -179,16 +181,31 @@ def scaler_bypassed(subject: Subject) -> Iterator[Place]:
 def float16_without_scaler(subject: Subject) -> Iterator[Place]:
     """A forward under float16 autocast, a backward that is not scaled, and no scaler in the file."""
     program = subject.program
-    if "GradScaler" in identifiers(program.tree) or subject.framework or not subject.trains or "accelerate" in program.modules_imported:
+    if "GradScaler" in program.identifiers or subject.framework or not subject.trains or "accelerate" in program.modules_imported:
         return
-    if any("scal" in name.lower() for name in identifiers(program.tree)):
+    if any("scal" in name.lower() for name in program.identifiers):
         return
     for trace in subject.traces:
+        for call in _half_networks(program, trace):
+            yield call, "this network is trained in float16, and the gradient is not scaled"
         for event in (e for e in trace if e.kind == "backward"):
             for other in trace:
                 for name, node in other.contexts:
                     if other.loops[:1] == event.loops[:1] and isinstance(node, ast.Call) and _is_half(program.resolve(node.func) or name, node):
                         yield node, "this forward runs in float16, and the gradient is not scaled"
+
+
+def _half_networks(program: Program, trace: list[Event]) -> Iterator[ast.Call]:
+    """Every `.half()` of a network whose forward stands in a loop with a backward."""
+    looped = {e.loops[-1] for e in trace if e.kind == "backward" and e.loops}
+    trained = {e.key for e in trace if e.kind == "forward" and looped & set(e.loops) and not e.within("no_grad", "inference_mode")}
+    for event in trace:
+        for call in calls(event.node) if event.kind in ("call", "assign") else ():
+            target = receiver(call)
+            if method(call) == "half" and target is not None and is_model(program, target, event.scope):
+                statement = program.statement(call)
+                if trained & {event.frame.key(target), *(event.frame.key(t) for t in getattr(statement, "targets", ()))}:
+                    yield call
 
 
 def _is_half(name: str, call: ast.Call) -> bool:

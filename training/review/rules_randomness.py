@@ -116,7 +116,7 @@ def seed_incomplete(subject: Subject) -> Iterator[Place]:
     program = subject.program
     seeded = [c for c in program.all_calls if program.resolve(c.func) in ("random.seed", "numpy.random.seed") and c.args]
     others = {n for n in program.called_names if "seed" in n} - {"seed", "initial_seed", "get_seed"}
-    if seeded and not others and subject.trains and "torch" in program.modules_imported and "seed_everything" not in identifiers(program.tree):
+    if seeded and not others and subject.trains and "torch" in program.modules_imported and "seed_everything" not in program.identifiers:
         yield seeded[-1], "torch is not seeded: initial weights and the order of batches differ from run to run"
 
 

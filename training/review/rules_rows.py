@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Scope
 from training.review.splitting import before, is_part, line_of, shares_rows, sources_of, splits
-from training.review.syntax import constant, dotted, identifiers, is_false, is_true, keyword, last_name, method, names_read, receiver, words
+from training.review.syntax import constant, dotted, is_false, is_true, keyword, last_name, method, names_read, receiver, words
 
 GROUPS = {
     "patient",
@@ -96,7 +96,7 @@ def resample_before_split(subject: Subject) -> Iterator[Place]:
 def random_split_of_groups(subject: Subject) -> Iterator[Place]:
     """A frame with a column like `patient_id` is split by `train_test_split`, and the file nowhere splits by group."""
     program = subject.program
-    if any("group" in n.lower() and n != "groupby" for n in program.called_names) or "groups" in identifiers(program.tree) or "unique" in program.called_names:
+    if any("group" in n.lower() and n != "groupby" for n in program.called_names) or "groups" in program.identifiers or "unique" in program.called_names:
         return
     for split, scope, parts in splits(program):
         if last_name(split.func) != "train_test_split":
@@ -113,7 +113,7 @@ def random_split_of_groups(subject: Subject) -> Iterator[Place]:
             ):
                 continue
             used = names_read(program.statement(node)) if program.scope(node) is scope and line_of(node) <= split.lineno else set()
-            if used & frames and "drop_duplicates" not in identifiers(program.tree):
+            if used & frames and "drop_duplicates" not in program.identifiers:
                 yield split, f"rows are split at random, though {column!r} (line {line_of(node)}) says that several may belong together"
                 break
 
@@ -145,7 +145,7 @@ def random_split_of_groups(subject: Subject) -> Iterator[Place]:
 def random_split_of_time(subject: Subject) -> Iterator[Place]:
     """A frame that is shifted, rolled or sorted by time is split with shuffling; or folds of it are shuffled."""
     program = subject.program
-    if "TimeSeriesSplit" in program.called_names or "groups" in identifiers(program.tree):
+    if "TimeSeriesSplit" in program.called_names or "groups" in program.identifiers:
         return
     for call in program.all_calls:
         scope = program.scope(call)

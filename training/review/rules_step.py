@@ -164,7 +164,7 @@ def backward_missing(subject: Subject) -> Iterator[Place]:
     if {"backward", "manual_backward", "grad", "grad_and_value", "value_and_grad"} & subject.program.called_names or subject.framework:
         return
     for steps in step_groups(subject):
-        if steps.loop is None or not steps.clears or steps.step.via or "grad" in identifiers(subject.program.tree):
+        if steps.loop is None or not steps.clears or steps.step.via or "grad" in subject.program.identifiers:
             continue
         losses = [e for e in steps.inside if e.kind == "assign" and "loss" in e.key.lower()]
         handed_on = any(

@@ -41,9 +41,7 @@ def sources_of(name: str, scope: Scope, line: int, depth: int = 0) -> set[str]:
 
 def is_part(name: str) -> bool:
     """Whether a name speaks of one side of a split."""
-    return (
-        bool({"train", "test", "val", "valid", "validation", "dev", "holdout"} & words(name)) or "train" in name.lower() or "test" in name.lower()
-    )
+    return bool({"train", "test", "val", "valid", "validation", "dev", "holdout"} & words(name)) or "train" in name.lower() or "test" in name.lower()
 
 
 def shares_rows(program: Program, call: ast.Call, rows: ast.expr, parts: list[ast.expr], scope: Scope, split: ast.Call) -> bool:

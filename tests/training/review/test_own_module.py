@@ -105,5 +105,5 @@ def test_preflight_stops_on_it_and_the_result_is_part_of_the_report(package: Pat
     (package / "noisy.py").write_text(ALWAYS_ON)
     report = preflight(write_run(tmp_path / "run", declared("noisy")))
     assert next(r for r in report.checks.results if r.name == "BH403").verdict == "fail"
-    with pytest.raises(PreflightError, match="BH403: noisy.py:13: dropout is on in evaluation too"):
+    with pytest.raises(PreflightError, match=r"BH403: noisy\.py:13: dropout is on in evaluation too"):
         require_passed(report)
