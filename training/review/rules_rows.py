@@ -94,12 +94,12 @@ def resample_before_split(subject: Subject) -> Iterator[Place]:
         """,
 )
 def random_split_of_groups(subject: Subject) -> Iterator[Place]:
-    """A frame with a column like `patient_id` is split by `train_test_split`, and the file nowhere splits by group."""
+    """A frame with a column like `patient_id` is split by row, and the file nowhere splits by group."""
     program = subject.program
     if any("group" in n.lower() and n != "groupby" for n in program.called_names) or "groups" in program.identifiers or "unique" in program.called_names:
         return
     for split, scope, parts in splits(program):
-        if last_name(split.func) != "train_test_split":
+        if last_name(split.func) == "random_split":
             continue
         frames = {b for part in parts for n in names_read(part) for b in sources_of(n, scope, split.lineno)}
         for node in ast.walk(scope.node):

@@ -13,7 +13,14 @@ from training.review.program import Origin, Program, Scope
 from training.review.syntax import constant, identifiers, keyword, last_name, method, receiver, words
 from training.review.trace import Event, Loop
 
-LENGTHS = {"CosineAnnealingLR": ("T_max", 1), "LinearLR": ("total_iters", 3), "PolynomialLR": ("total_iters", 1), "OneCycleLR": ("total_steps", 2)}
+LENGTHS = {
+    "CosineAnnealingLR": ("T_max", 1),
+    "LinearLR": ("total_iters", 3),
+    "PolynomialLR": ("total_iters", 1),
+    "OneCycleLR": ("total_steps", 2),
+    "get_scheduler": ("num_training_steps", 3),
+    **{f"get_{kind}_schedule_with_warmup": ("num_training_steps", 2) for kind in ("linear", "cosine")},
+}
 PER_EPOCH_GAMMA = 0.99  # a factor below it, once a batch, leaves 4e-5 after 1,000 batches
 PER_EPOCH_STEPS = 200  # a constant length below it counts epochs
 

@@ -52,7 +52,8 @@ def view_as_transpose(subject: Subject) -> Iterator[Place]:
             continue
         scope = program.scope(call)
         given = call.args[0].elts if len(call.args) == 1 and isinstance(call.args[0], ast.Tuple) else call.args
-        order = [_size_of(program, size, source.id, call, scope) for size in given]
+        sizes = given[:-1] if given and constant(given[-1]) == -1 else given  # the rest, whatever it is
+        order = [_size_of(program, size, source.id, call, scope) for size in sizes]
         known = [o for o in order if o is not None]
         if (
             len(known) >= 2

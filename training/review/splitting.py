@@ -6,17 +6,26 @@ import ast
 from collections.abc import Iterator
 
 from training.review.program import Program, Scope
-from training.review.syntax import dotted, last_name, names_read, words
+from training.review.syntax import dotted, last_name, method, names_read, receiver, words
 
-SPLITTERS = {"train_test_split", "random_split"}
+SPLITTERS = {
+    "train_test_split": slice(None),
+    "random_split": slice(1),
+    "cross_val_score": slice(1, None),
+    "cross_validate": slice(1, None),
+    "cross_val_predict": slice(1, None),
+}
+FOLDS = {"KFold", "StratifiedKFold", "ShuffleSplit", "StratifiedShuffleSplit", "RepeatedKFold", "RepeatedStratifiedKFold"}
 
 
 def splits(program: Program) -> Iterator[tuple[ast.Call, Scope, list[ast.expr]]]:
-    """Every random split of rows: the call, its scope and what is split."""
+    """Every random split of rows: the call, its scope and what is split, rows first and labels after them."""
     for call in program.all_calls:
-        name = last_name(call.func)
-        if name in SPLITTERS and program.resolve(call.func).startswith(("sklearn.", "torch.")):
-            yield call, program.scope(call), call.args if name == "train_test_split" else call.args[:1]
+        name, scope = last_name(call.func), program.scope(call)
+        if program.resolve(call.func).startswith(("sklearn.model_selection.", "torch.utils.data.")) and name in SPLITTERS:
+            yield call, scope, call.args[SPLITTERS[name]]
+        elif method(call) == "split" and any(o.name.startswith("sklearn.") and o.last in FOLDS for o in program.origins(receiver(call), scope)):
+            yield call, scope, call.args
 
 
 def before(program: Program, node: ast.AST, split: ast.AST) -> bool:

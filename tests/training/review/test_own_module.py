@@ -71,7 +71,9 @@ def test_an_error_fails_and_an_allowance_with_a_reason_lets_it_through(package: 
 
 
 def test_a_warning_warns(package: Path) -> None:
-    (package / "loose.py").write_text(SOUND.replace("self.head =", "self.shift = torch.zeros(width)\n        self.head =").replace(".relu()", ".relu() + self.shift"))
+    (package / "loose.py").write_text(
+        SOUND.replace("self.head =", "self.shift = torch.zeros(width)\n        self.head =").replace(".relu()", ".relu() + self.shift")
+    )
     assert results("loose")["BH408"].verdict == "warn"
 
 

@@ -11,6 +11,7 @@ from training.review.engine import chosen_rules, python_files, review_file, revi
 
 ROOT = Path(__file__).resolve().parents[3]
 SOUND = sorted([*(ZOO / "scripts").glob("*.py"), *(ZOO / "healthy").glob("*.py")])
+FAULTY = sorted((ZOO / "faulty").glob("*.py"))
 OURS = [ROOT / name for name in ("training", "tasks", "flows", "schemas", "benchmarks", "examples")]
 
 
@@ -28,8 +29,16 @@ def test_a_planted_mistake_is_named_by_its_rule(mutation: Mutation) -> None:
     assert all(f.message and f.line > 0 for f in found)
 
 
+@pytest.mark.req("M5")
+@pytest.mark.parametrize("path", FAULTY, ids=lambda p: p.stem)
+def test_a_faulty_program_is_found_by_the_rule_in_its_name(path: Path) -> None:
+    rule = path.stem.partition("_")[0]
+    found = {f.rule for f in review_file(path, chosen_rules())}
+    assert rule in found and found <= {rule, "BH701"}
+
+
 def test_the_zoo_is_large_enough() -> None:
-    assert len(MUTATIONS) >= 80 and len(SOUND) >= 29
+    assert len(MUTATIONS) + len(FAULTY) >= 145 and len(SOUND) >= 38
     assert {m.program.partition("/")[0] for m in MUTATIONS} == {"scripts", "healthy"}
 
 
