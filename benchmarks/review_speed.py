@@ -23,7 +23,7 @@ MOST_SECONDS = 60.0
 
 def write_files(folder: Path, files: int, lines: int) -> None:
     """Files of at least `lines` lines, each a few whole programs one after another, beginning with another one in turn."""
-    programs = [path.read_text() for path in sorted([*ZOO.glob("scripts/*.py"), *ZOO.glob("healthy/*.py")])]
+    programs = [path.read_text() for path in sorted([*ZOO.glob("scripts/*.py"), *ZOO.glob("sound/*.py")])]
     for number in range(files):
         text, following = "", number
         while text.count("\n") < lines:

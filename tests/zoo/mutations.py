@@ -1,4 +1,4 @@
-"""Mistakes planted in the programs of `scripts/` and `healthy/`: the program, the rule that must name it, and what is replaced by what."""
+"""Mistakes planted in the programs of `scripts/` and `sound/`: the program, the rule that must name it, and what is replaced by what."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Mutation(NamedTuple):
 
 
 GPT, IMAGES, TEXT = "scripts/pretrain_gpt", "scripts/train_images", "scripts/finetune_text"
-FROZEN, TABULAR, TRAINER = "healthy/frozen_backbone", "healthy/tabular", "healthy/trainer_class"
+FROZEN, TABULAR, TRAINER = "sound/frozen_backbone", "sound/tabular", "sound/trainer_class"
 
 MUTATIONS = (
     # ---------------------------------------------------------------- the script of a small GPT
@@ -187,41 +187,41 @@ MUTATIONS = (
     ),
     Mutation(TRAINER, "BH605", "        dist.all_reduce(total)\n", ""),
     Mutation(TRAINER, "BH602", "            output = self.model(source)\n            loss", "            output = self.model.module(source)\n            loss"),
-    Mutation("healthy/gan", "BH101", "            opt_g.zero_grad()\n", ""),
+    Mutation("sound/gan", "BH101", "            opt_g.zero_grad()\n", ""),
     Mutation(
-        "healthy/multi_loss",
+        "sound/multi_loss",
         "BH121",
         "loss = weights[name] * loss_fn(outputs[name], targets[name]) / accumulate",
         "loss = loss_fn(outputs[name], targets[name])",
     ),
-    Mutation("healthy/multi_loss", "BH122", "        if (i + 1) % accumulate == 0 or i + 1 == num_batches:", "        if (i + 1) % accumulate == 0:"),
-    Mutation("healthy/distillation", "BH305", "F.log_softmax(student_logits / temperature, dim=-1)", "F.softmax(student_logits / temperature, dim=-1)"),
-    Mutation("healthy/weight_tying", "BH303", "        return F.log_softmax(decoded, dim=1), hidden", "        return F.softmax(decoded, dim=1), hidden"),
-    Mutation("healthy/ema", "BH207", "{k: v.detach().clone() for k, v in ema.module.state_dict().items()}", "model.state_dict()"),
+    Mutation("sound/multi_loss", "BH122", "        if (i + 1) % accumulate == 0 or i + 1 == num_batches:", "        if (i + 1) % accumulate == 0:"),
+    Mutation("sound/distillation", "BH305", "F.log_softmax(student_logits / temperature, dim=-1)", "F.softmax(student_logits / temperature, dim=-1)"),
+    Mutation("sound/weight_tying", "BH303", "        return F.log_softmax(decoded, dim=1), hidden", "        return F.softmax(decoded, dim=1), hidden"),
+    Mutation("sound/ema", "BH207", "{k: v.detach().clone() for k, v in ema.module.state_dict().items()}", "model.state_dict()"),
     Mutation(
-        "healthy/diffusion",
+        "sound/diffusion",
         "BH114",
         "            lr_scheduler.step()\n            optimizer.zero_grad()\n            if step % 100 == 0:\n                print(step, loss.item(), lr_scheduler.get_last_lr())\n",
         "            optimizer.zero_grad()\n        lr_scheduler.step()\n",
     ),
     Mutation(
-        "healthy/kfold",
+        "sound/kfold",
         "BH123",
         "        for _ in range(epochs):\n            model.train()\n",
         "        for epoch in range(epochs):\n            optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)\n            model.train()\n",
     ),
     Mutation(
-        "healthy/attention_shapes", "BH412", "        y = y.transpose(0, 1).reshape(batch, -1)\n", "        y = x.transpose(0, 1).reshape(x.shape[0], -1)\n"
+        "sound/attention_shapes", "BH412", "        y = y.transpose(0, 1).reshape(batch, -1)\n", "        y = x.transpose(0, 1).reshape(x.shape[0], -1)\n"
     ),
-    Mutation("healthy/attention_shapes", "BH413", ".softmax(dim=-1))", ".softmax(dim=0))"),
+    Mutation("sound/attention_shapes", "BH413", ".softmax(dim=-1))", ".softmax(dim=0))"),
     Mutation(
-        "healthy/attention_shapes",
+        "sound/attention_shapes",
         "BH408",
         '        self.register_buffer("positions", torch.arange(layers))\n\n    def forward(self, states):\n',
         "        self.offset = torch.zeros(layers)\n\n    def forward(self, states):\n        states = states + self.offset\n",
     ),
     Mutation(
-        "healthy/vae",
+        "sound/vae",
         "BH309",
         "            loss.backward()\n",
         "            loss = torch.tensor(loss.item(), requires_grad=True)\n            loss.backward()\n",

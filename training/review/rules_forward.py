@@ -93,7 +93,7 @@ def _detached(program: Program, node: ast.AST) -> ast.expr | None:
     match node:
         case ast.Call(func=ast.Attribute(value=inner, attr="detach"), args=[]):
             return inner
-        case ast.Call(args=[inner, *_]) if program.is_torch(node.func, "tensor", "as_tensor", "from_numpy") and not calls_of(inner, "detach"):
+        case ast.Call(args=[inner, *_]) if program.is_torch(node.func, "tensor") and not calls_of(inner, "detach"):
             return inner
         case ast.Attribute(value=inner, attr="data"):
             return inner

@@ -161,9 +161,7 @@ def loss_cut_from_graph(subject: Subject) -> Iterator[Place]:
             if not isinstance(target, ast.Name):
                 continue
             for value in reaching(program, target, event.scope):
-                cut = isinstance(value, ast.Call) and (
-                    method(value) == "detach" or (program.is_torch(value.func, "tensor", "as_tensor", "Variable") and _recomputed(value))
-                )
+                cut = isinstance(value, ast.Call) and (method(value) == "detach" or (program.is_torch(value.func, "tensor") and _recomputed(value)))
                 if cut:
                     yield value, f"{target.id} is cut off from the network here", event.node
                 elif isinstance(value, ast.Call) and _of_detached_scores(program, value, event.scope):

@@ -42,7 +42,8 @@ from training.review.trace import Event
 def zero_grad_missing(subject: Subject) -> Iterator[Place]:
     """A loop with `backward` and `step`, and nothing in it that clears the gradients of that optimizer."""
     for steps in step_groups(subject):
-        if steps.loop is None or not steps.backwards or steps.clears:
+        made_inside = any(e.kind == "assign" and e.key == steps.step.key for e in steps.inside)  # a new one for new tensors
+        if steps.loop is None or not steps.backwards or steps.clears or made_inside:
             continue
         where = "is cleared outside this loop only" if steps.clears_outside else "is never cleared"
         yield steps.step.node, f"the gradient that {steps.name}.step() uses {where}", steps.loop.node

@@ -10,7 +10,7 @@ from tests.zoo.mutations import MUTATIONS, ZOO, Mutation
 from training.review.engine import chosen_rules, python_files, review_file, review_text
 
 ROOT = Path(__file__).resolve().parents[3]
-SOUND = sorted([*(ZOO / "scripts").glob("*.py"), *(ZOO / "healthy").glob("*.py")])
+SOUND = sorted([*(ZOO / "scripts").glob("*.py"), *(ZOO / "sound").glob("*.py")])
 FAULTY = sorted((ZOO / "faulty").glob("*.py"))
 OURS = [ROOT / name for name in ("training", "tasks", "flows", "schemas", "benchmarks", "examples")]
 
@@ -39,7 +39,7 @@ def test_a_faulty_program_is_found_by_the_rule_in_its_name(path: Path) -> None:
 
 def test_the_zoo_is_large_enough() -> None:
     assert len(MUTATIONS) + len(FAULTY) >= 145 and len(SOUND) >= 38
-    assert {m.program.partition("/")[0] for m in MUTATIONS} == {"scripts", "healthy"}
+    assert {m.program.partition("/")[0] for m in MUTATIONS} == {"scripts", "sound"}
 
 
 def test_this_repository_raises_no_alarm() -> None:

@@ -5,5 +5,5 @@ df = pd.read_csv("x.csv")
 groups_col = df["patient_id"]
 X = df.drop(columns=["patient_id", "y"]).values
 y = df["y"].values
-for tr, te in KFold(5, shuffle=True, random_state=0).split(X):
+for train, test in KFold(5, shuffle=True, random_state=0).split(X):
     pass
