@@ -21,7 +21,6 @@ THINGS = {
     "args", "cfg", "class", "cls", "config", "dict", "dim", "dir", "file", "id", "input", "inputs", "kwargs", "loss", "name", "names", "out", "output", "outputs",
     "params", "path", "size", "state", "type", "weights",
 }  # fmt: skip
-LOADER = re.compile(r"(loader|dataloader|batches|_dl$|^dl$|data_iter|pbar|progress)", re.IGNORECASE)
 NO_OPTIMIZER = {"Optimizer"}
 HELD_OUT = {"val", "valid", "validation", "eval", "evaluation", "test", "testing", "dev", "holdout"}
 FROZEN = {"teacher", "ema", "target", "frozen", "swa", "reference", "ref", "old", "momentum", "averaged", "vgg", "clip", "pretrained", "best"}
@@ -91,16 +90,6 @@ def is_model(program: Program, node: ast.expr | None, scope: Scope) -> bool:
 def is_frozen_name(key: str) -> bool:
     """Whether a name says that the network is not the one that learns."""
     return bool(FROZEN & words(key))
-
-
-def is_loader(program: Program, node: ast.expr | None, scope: Scope) -> bool:
-    """Whether iterating over it gives batches."""
-    if node is None:
-        return False
-    inner = node
-    while isinstance(inner, ast.Call) and inner.args and last_name(inner.func) in ("enumerate", "tqdm", "iter", "track", "log_every", "islice", "zip"):
-        inner = inner.args[0]
-    return any(o.last.endswith("DataLoader") for o in program.origins(inner, scope)) or bool(LOADER.search(last_name(inner)))
 
 
 def looks_held_out(name: str) -> bool:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from training.review.findings import Subject
 from training.review.program import Program
-from training.review.syntax import keyword, last_name, names_read, words
+from training.review.syntax import last_name, words
 from training.review.trace import Event, Loop
 
 
@@ -44,11 +44,6 @@ def common_loop(a: Event, b: Event) -> Loop | None:
     """The innermost loop that holds both."""
     shared = [x for x, y in zip(a.loops, b.loops, strict=False) if x is y]
     return shared[-1] if shared else None
-
-
-def later_in(loop: Loop, event: Event, trace: list[Event]) -> list[Event]:
-    """What comes after an event in the same passage of a loop."""
-    return [e for e in trace[trace.index(event) + 1 :] if loop in e.loops]
 
 
 def step_groups(subject: Subject) -> Iterator[Steps]:
@@ -113,18 +108,3 @@ def is_loader_loop(loop: Loop) -> bool:
         return False
     heads = {w for n in ast.walk(loop.node.iter) if isinstance(n, ast.Name | ast.Attribute) for w in words(last_name(n))}
     return bool(heads & {"loader", "dataloader", "batches", "dl", "trainloader", "testloader", "valloader", "iterator", "batch"})
-
-
-def divides(node: ast.AST, names: set[str]) -> bool:
-    """Whether something with one of these names is divided, or multiplied by a share, within a statement."""
-    for part in ast.walk(node):
-        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Div | ast.Mult) and names_read(part) & names:
-            return True
-        if isinstance(part, ast.AugAssign) and isinstance(part.op, ast.Div | ast.Mult) and names_read(part.target) & names:
-            return True
-    return False
-
-
-def has_argument(call: ast.Call, name: str) -> bool:
-    """Whether a keyword is given, whatever its value."""
-    return keyword(call, name) is not None

@@ -12,7 +12,7 @@ from training.review.program import Program, Scope
 from training.review.syntax import identifiers, last_name, words
 from training.review.trace import Event, Loop
 
-QUIET = {"no_grad", "inference_mode", "set_grad_enabled"}
+QUIET = {"no_grad", "inference_mode", "set_grad_enabled", "eval_mode"}
 
 
 def evaluations(subject: Subject) -> Iterator[tuple[Loop, list[Event], list[Event]]]:

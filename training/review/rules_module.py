@@ -115,7 +115,7 @@ def _appended(program: Program, owner: ast.ClassDef, name: str, value: ast.expr)
 
 def _registered(owner: ast.ClassDef, name: str, text: str) -> bool:
     """Whether the class hands the list to a container, or registers its members one by one."""
-    if "add_module(" in text or "register_module(" in text or "setattr(self" in text:
+    if "add_module(" in text or "register_parameter(" in text or "register_module(" in text or "setattr(self" in text:
         return True
     handed = [c for c in ast.walk(owner) if isinstance(c, ast.Call) and last_name(c.func) in CONTAINERS | {"extend"}]
     return any(isinstance(n, ast.Attribute) and n.attr == name for c in handed for a in c.args for n in ast.walk(a))
