@@ -83,4 +83,4 @@ def python_files(paths: Iterable[Path]) -> list[Path]:
 
 
 def _left_out(path: Path) -> bool:
-    return any(part.startswith(".") or part in ("__pycache__", "node_modules", "venv", "build") for part in path.parts)
+    return any(part.startswith(".") or part in ("__pycache__", "node_modules", "site-packages", "venv", "build") for part in path.parts)
