@@ -18,7 +18,7 @@ found by its rule and by no other, what is called right by none. How to use the 
 
 def rules_page() -> str:
     """The page as Markdown."""
-    listed = "\n".join(f"* [{rule.id}](#{rule.id.lower()}-{rule.name}) {rule.severity}: {rule.title[:1].lower()}{rule.title[1:]}" for rule in LOADED.values())
+    listed = "\n".join(f"* [{rule.id}](#{rule.id.lower()}-{rule.name}) {rule.severity}: {rule.title}" for rule in LOADED.values())
     about = "\n".join(f"* {id} {name}: {told}" for id, (name, told) in ABOUT_FILES.items())
     return "\n".join([HEAD, listed, "", "And about files and comments themselves:", "", about, "", *(explain(rule) + "\n" for rule in LOADED.values())])
 
