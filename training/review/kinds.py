@@ -84,7 +84,8 @@ def is_model(program: Program, node: ast.expr | None, scope: Scope) -> bool:
     name = last_name(node)
     if any(o.name.startswith("torch.") for o in known) or name in program.classes or (ACTIONS | THINGS) & words(name):
         return False
-    return bool(MODEL.match(name)) and program.local_function(name, scope) is None
+    named = bool(MODEL.match(name)) or (not known and program.module_named(name) is not None)
+    return named and program.local_function(name, scope) is None
 
 
 def is_frozen_name(key: str) -> bool:

@@ -97,14 +97,23 @@ def concerns(program: Program, event: Event, step: Event) -> bool:
 
 
 def is_epoch_loop(loop: Loop) -> bool:
-    """Whether a loop counts epochs, by the names in its head."""
+    """Whether a loop counts epochs, by the names in its head, or because it counts passages over a loader."""
+    if isinstance(loop.node, ast.For) and last_name(getattr(loop.node.iter, "func", None)) == "range" and _goes_over_loader(loop.node.body):
+        return True
     head = loop.node.test if isinstance(loop.node, ast.While) else ast.Tuple([loop.node.target, loop.node.iter], ast.Load())
     return any("epoch" in w for n in ast.walk(head) if isinstance(n, ast.Name | ast.Attribute) for w in words(last_name(n)))
 
 
+def _goes_over_loader(body: list[ast.stmt]) -> bool:
+    """Whether one of the statements is a loop over batches."""
+    return any(isinstance(s, ast.For) and _names_loader(s.iter) for s in body)
+
+
 def is_loader_loop(loop: Loop) -> bool:
     """Whether a loop goes over batches, by the names in its head."""
-    if isinstance(loop.node, ast.While):
-        return False
-    heads = {w for n in ast.walk(loop.node.iter) if isinstance(n, ast.Name | ast.Attribute) for w in words(last_name(n))}
+    return not isinstance(loop.node, ast.While) and _names_loader(loop.node.iter)
+
+
+def _names_loader(head: ast.expr) -> bool:
+    heads = {w for n in ast.walk(head) if isinstance(n, ast.Name | ast.Attribute) for w in words(last_name(n))}
     return bool(heads & {"loader", "dataloader", "batches", "dl", "trainloader", "testloader", "valloader", "iterator", "batch"})

@@ -199,6 +199,11 @@ class Program:
         return identifiers(self.tree)
 
     @cached_property
+    def rank_names(self) -> set[str]:
+        """Names that some call is given as its `rank`: ranks, whatever they are called."""
+        return {k.value.id for call in self.all_calls for k in call.keywords if k.arg == "rank" and isinstance(k.value, ast.Name)}
+
+    @cached_property
     def called_names(self) -> set[str]:
         """The last names of everything that is called in the file."""
         return {n.func.attr if isinstance(n.func, ast.Attribute) else n.func.id for n in self.all_calls if isinstance(n.func, ast.Attribute | ast.Name)}
@@ -241,6 +246,11 @@ class Program:
     def module_classes(self) -> list[ast.ClassDef]:
         """The torch modules of the file."""
         return [owner for owner in self.classes.values() if self.is_module(owner)]
+
+    def module_named(self, name: str) -> ast.ClassDef | None:
+        """The torch module of the file that a name is called after, as `melody` after `Melody`."""
+        plain = name.replace("_", "").lower()
+        return next((owner for owner in self.module_classes if owner.name.lower() == plain and owner.name != name), None)
 
     def find_method(self, owner: ast.ClassDef, name: str) -> Scope | None:
         """A method of the class or of its bases in this file."""

@@ -139,14 +139,14 @@ def _reaches_loss(program: Program, event: Event, losses: set[str]) -> bool:
     return False
 
 
-def by_rank(event: Event) -> bool:
-    """Whether something happens on one rank alone, by the names in a condition around it."""
-    return any(isinstance(branch, ast.If) and _names_rank(branch.test, event.scope) for branch, _ in event.branches)
+def by_rank(event: Event, ranks: set[str]) -> bool:
+    """Whether something happens on one rank alone, by the names in a condition around it; `ranks` are the file's own names of a rank."""
+    return any(isinstance(branch, ast.If) and _names_rank(branch.test, event.scope, ranks) for branch, _ in event.branches)
 
 
-def _names_rank(test: ast.expr, scope: Scope) -> bool:
+def _names_rank(test: ast.expr, scope: Scope, ranks: set[str]) -> bool:
     names = identifiers(test) | {n for name in names_read(test) for b in scope.bindings.get(name, ()) for n in identifiers(b.value)}
-    return any(RANKS & words(n) for n in names)
+    return bool(ranks & names) or any(RANKS & words(n) for n in names)
 
 
 @rule(
@@ -190,7 +190,7 @@ def every_rank_saves(subject: Subject) -> Iterator[Place]:
     called = {f for f, sites in program.call_sites.items() if sites}
     for trace in subject.traces:
         for event in trace:
-            if event.kind != "save" or by_rank(event) or any("rank" in n or "zero" in n for n, _ in event.contexts):
+            if event.kind != "save" or by_rank(event, program.rank_names) or any("rank" in n or "zero" in n for n, _ in event.contexts):
                 continue
             path = event.call.args[1] if len(event.call.args) > 1 else None
             named = path is not None and any(
@@ -247,27 +247,27 @@ def collective_on_one_rank(subject: Subject) -> Iterator[Place]:
             if isinstance(e.node, ast.Call) and program.resolve(e.node.func).startswith("torch.distributed.") and last_name(e.node.func) in COLLECTIVES
         ]
         for event in found:
-            guards = [b for b in event.branches if isinstance(b[0], ast.If) and _one_rank(b[0].test)]
-            paired = any(o is not event and last_name(o.call.func) == last_name(event.call.func) and _other_side(event, o) for o in found)
+            guards = [b for b in event.branches if isinstance(b[0], ast.If) and _one_rank(b[0].test, program.rank_names)]
+            paired = any(o is not event and last_name(o.call.func) == last_name(event.call.func) and _other_side(event, o, program.rank_names) for o in found)
             if guards and not paired and "group" not in {k.arg for k in event.call.keywords}:
                 yield event.node, f"{last_name(event.call.func)} runs on one rank alone: it waits for the others for ever"
 
 
-def _one_rank(test: ast.expr) -> bool:
+def _one_rank(test: ast.expr, ranks: set[str]) -> bool:
     """Whether a condition compares a rank with a number, or asks for the main process."""
     if isinstance(test, ast.BoolOp):
-        return isinstance(test.op, ast.And) and any(_one_rank(v) for v in test.values)
+        return isinstance(test.op, ast.And) and any(_one_rank(v, ranks) for v in test.values)
     if isinstance(test, ast.UnaryOp):
-        return _one_rank(test.operand)
+        return _one_rank(test.operand, ranks)
     if isinstance(test, ast.Compare):
-        return isinstance(test.ops[0], ast.Eq | ast.NotEq | ast.In | ast.NotIn) and any("rank" in words(n) for n in identifiers(test.left))
+        return isinstance(test.ops[0], ast.Eq | ast.NotEq | ast.In | ast.NotIn) and any("rank" in words(n) or n in ranks for n in identifiers(test.left))
     return bool({"main", "master", "rank0", "primary"} & words(last_name(test.func if isinstance(test, ast.Call) else test)))
 
 
-def _other_side(event: Event, other: Event) -> bool:
+def _other_side(event: Event, other: Event, ranks: set[str]) -> bool:
     """Whether another event stands under a condition on the rank too, but not under the same branch."""
     own = {(id(b), taken) for b, taken in event.branches}
-    guards = [(id(b), taken) for b, taken in other.branches if isinstance(b, ast.If) and _one_rank(b.test)]
+    guards = [(id(b), taken) for b, taken in other.branches if isinstance(b, ast.If) and _one_rank(b.test, ranks)]
     return bool(guards) and any(g not in own for g in guards)
 
 

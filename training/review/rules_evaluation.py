@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import HELD_OUT, is_frozen_name, looks_held_out
 from training.review.loops import last_name_of_key
 from training.review.program import Program, Scope
-from training.review.syntax import identifiers, last_name, words
+from training.review.syntax import identifiers, last_name, receiver, words
 from training.review.trace import Event, Loop
 
 QUIET = {"no_grad", "inference_mode", "set_grad_enabled", "eval_mode"}
@@ -36,10 +36,12 @@ def evaluations(subject: Subject) -> Iterator[tuple[Loop, list[Event], list[Even
 
 
 def _over_held_out(loop: Loop, inside: list[Event]) -> bool:
-    """Whether a loop goes over held-out batches, by the names in its head or of its function."""
+    """Whether a loop goes over held-out batches, by the names in its head, those its caller passes for them, or that of its function."""
     if isinstance(loop.node, ast.While):
         return False
-    heads = identifiers(loop.node.iter)
+    frame = next((e.frame for e in inside if e.scope is loop.scope), None)
+    passed = {last_name_of_key(frame.key(n)) for n in ast.walk(loop.node.iter) if isinstance(n, ast.Name)} if frame is not None else set()
+    heads = identifiers(loop.node.iter) | passed
     if any(looks_held_out(n) for n in heads):
         return True
     named = bool((HELD_OUT | {"validate", "evaluate"}) & words(loop.scope.name)) and not {"train", "fit"} & words(loop.scope.name)
@@ -199,7 +201,7 @@ def train_mode_not_restored(subject: Subject) -> Iterator[Place]:
                 inside = [e for e in trace if loop in e.loops]
                 if not any(e.kind == "backward" for e in inside) or any(e.kind == "train" for e in inside) or _sets_mode(subject.program, inside):
                     continue
-                if _learns(event.key, inside, trace) and not event.within("eval_mode"):
+                if _learns(subject.program, event, inside, trace) and not event.within("eval_mode"):
                     yield event.node, f"{event.key.rpartition(':')[2]} is put into eval mode in the training loop, and never back into train mode", loop.node
                     break
 
@@ -210,7 +212,16 @@ def _sets_mode(program: Program, events: list[Event]) -> bool:
     return any(last_name(e.call.func) in ("train", "set_mode", "set_train", "train_mode") for e in unseen)
 
 
-def _learns(key: str, inside: list[Event], trace: list[Event]) -> bool:
-    """Whether a network is called with gradients in the loop, or was in train mode before."""
-    forward = any(e.kind == "forward" and e.key == key and not e.within(*QUIET) for e in inside)
-    return forward or any(e.kind == "train" and e.key == key for e in trace)
+def _learns(program: Program, mode: Event, inside: list[Event], trace: list[Event]) -> bool:
+    """Whether the network, perhaps in its wrapper, is called with gradients in the loop, or was in train mode before."""
+    made = _made(program, receiver(mode.node), mode.scope)
+    forwards = [e for e in inside if e.kind == "forward" and not e.within(*QUIET)]
+    if any(e.key == mode.key or made & _made(program, e.call.func, e.scope) for e in forwards):
+        return True
+    return any(e.kind == "train" and e.key == mode.key for e in trace)
+
+
+def _made(program: Program, network: ast.expr | None, scope: Scope) -> set[ast.Call]:
+    """The calls that made a network; none where it is a copy of another one."""
+    made = program.origins(network, scope)
+    return set() if any(o.last == "deepcopy" for o in made) else {o.call for o in made}

@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_frozen_name, is_model
 from training.review.program import Program, Scope
 from training.review.rules_module import is_layer
-from training.review.syntax import FunctionNode, dotted, identifiers, keyword, last_name, method, own_nodes, receiver
+from training.review.syntax import FunctionNode, dotted, identifiers, keyword, last_name, method, names_read, own_nodes, receiver
 from training.review.values import reaching
 
 MAKES_TENSORS = (
@@ -106,9 +106,10 @@ def calls_of(node: ast.AST, name: str) -> bool:
 
 
 def _layers_behind(program: Program, inner: ast.expr, forward: Scope) -> set[str]:
-    """The own layers that made a value: called in it, or in the last value of the name that it is."""
+    """The own layers that made a value: called in it, or in the last value of the name that it is, and not under `no_grad`, where nothing is left to cut."""
     values = reaching(program, inner, forward) if isinstance(inner, ast.Name) else [inner]
     called = [n.func for value in values for n in ast.walk(value) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
+    called = [f for f in called if not any(isinstance(a, ast.With) for a in program.ancestors(f))]
     return {f.attr for f in called if dotted(f.value) == "self" and any(is_layer(program, o.call, o.scope) for o in program.origins(f, forward))}
 
 
@@ -140,7 +141,8 @@ def _goes_on(program: Program, node: ast.AST, forward: Scope) -> bool:
         grandparent = program.parents[parent]
         return isinstance(grandparent, ast.Call) and grandparent.func is parent and _goes_on(program, grandparent, forward)
     if isinstance(parent, ast.Call):
-        return dotted(parent.func).startswith("self.") or (program.resolve(parent.func).startswith("torch.") and _goes_on(program, parent, forward))
+        alone = not any(names_read(a) - {"self"} for a in parent.args if a is not node)  # beside another value, as the target of a loss, it cuts nothing
+        return dotted(parent.func).startswith("self.") or (program.resolve(parent.func).startswith("torch.") and alone and _goes_on(program, parent, forward))
     if isinstance(parent, ast.Return):
         return True
     if not (isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name)):
@@ -188,6 +190,15 @@ def result_discarded(subject: Subject) -> Iterator[Place]:
         "sigmoid",
         "tanh",
         "gelu",
+        "silu",
+        "elu",
+        "selu",
+        "mish",
+        "leaky_relu",
+        "softplus",
+        "layer_norm",
+        "interpolate",
+        "pad",
         "dropout",
         "normalize",
         "cat",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import looks_held_out
 from training.review.program import Program
-from training.review.syntax import has_unpacking, identifiers, is_false, is_true, keyword, last_name, words
+from training.review.syntax import constant, has_unpacking, identifiers, is_false, is_true, keyword, last_name, words
 
 PREPARES = {"accelerate", "lightning", "pytorch_lightning", "lightning_fabric", "deepspeed", "ray", "composer"}
 
@@ -93,13 +93,14 @@ def sampler_and_shuffle(subject: Subject) -> Iterator[Place]:
         """,
 )
 def set_epoch_missing(subject: Subject) -> Iterator[Place]:
-    """A shuffling DistributedSampler of train rows in a file that loops over epochs and never calls `set_epoch`."""
+    """A shuffling DistributedSampler of train rows in a file that goes over them again and again and never calls `set_epoch`."""
     program = subject.program
     if "set_epoch" in program.called_names or program.modules_imported & PREPARES:
         return
-    epochs = [n for n in program.nodes[ast.For] if isinstance(n, ast.For) and any("epoch" in w for w in words(last_name(n.target)))]
-    epochs += [n for n in program.nodes[ast.For] if isinstance(n, ast.For) and any("epoch" in w for name in identifiers(n.iter) for w in words(name))]
+    named: list[ast.AST] = [n for n in program.nodes[ast.For] if isinstance(n, ast.For) and any("epoch" in w for w in words(last_name(n.target)))]
+    named += [n for n in program.nodes[ast.For] if isinstance(n, ast.For) and any("epoch" in w for name in identifiers(n.iter) for w in words(name))]
     for call in program.all_calls:
+        epochs = named or list(_passages(subject, call))
         if (
             program.is_torch(call.func, "DistributedSampler")
             and not is_false(keyword(call, "shuffle", 3))
@@ -109,6 +110,19 @@ def set_epoch_missing(subject: Subject) -> Iterator[Place]:
             and not any(looks_held_out(last_name(a)) for a in call.args)
         ):
             yield call, "set_epoch is never called: every epoch has the same order", epochs[0]
+
+
+def _passages(subject: Subject, sampler: ast.Call) -> Iterator[ast.AST]:
+    """Loops that train over a loader in each passage, and outlive this sampler's making."""
+    program = subject.program
+    if not program.is_torch(sampler.func, "DistributedSampler"):
+        return
+    for trace in subject.traces:
+        made_in = {x for e in trace if e.node is sampler for x in e.loops}
+        for loops in (e.loops for e in trace if e.kind == "backward" and len(e.loops) > 1):
+            over_loader = [x for x in loops[1:] if isinstance(x.node, ast.For) and any(o.last == "DataLoader" for o in program.origins(x.node.iter, x.scope))]
+            if over_loader and loops[0] not in made_in:
+                yield loops[0].node
 
 
 @rule(
@@ -151,5 +165,26 @@ def loader_not_distributed(subject: Subject) -> Iterator[Place]:
     for call in loaders(program):
         given = keyword(call, "sampler", 3) or keyword(call, "batch_sampler", 4)
         shared_out = {"rank", "world"} & {w for a in (*call.args, *(k.value for k in call.keywords)) for n in identifiers(a) for w in words(n)}
-        if given is None and is_true(keyword(call, "shuffle", 2)) and not shared_out and not has_unpacking(call) and not looks_held_out(name_of(program, call)):
+        if (
+            given is None
+            and is_true(keyword(call, "shuffle", 2))
+            and not shared_out
+            and not _may_get_sampler(program, call)
+            and not looks_held_out(name_of(program, call))
+        ):
             yield call, "every rank reads all rows: this loader has no DistributedSampler"
+
+
+def _may_get_sampler(program: Program, call: ast.Call) -> bool:
+    """Whether arguments are unpacked from anything but a dict in sight, which is unpacked alone, and holds no sampler."""
+    if any(isinstance(a, ast.Starred) for a in call.args):
+        return True
+    for value in (k.value for k in call.keywords if k.arg is None):
+        bound = program.bindings_of(value, program.scope(call))
+        held = bound[0].value if len(bound) == 1 else None
+        uses = [program.parents[n] for n in program.nodes[ast.Name] if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.id == last_name(value)]
+        if not isinstance(held, ast.Dict) or None in held.keys or not all(isinstance(p, ast.keyword) and p.arg is None for p in uses):
+            return True
+        if {"sampler", "batch_sampler"} & set(map(constant, held.keys)):
+            return True
+    return False

@@ -6,8 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.syntax import dotted, is_true, keyword, last_name
-from training.review.values import LossCall, activation, loss_calls
+from training.review.kinds import is_frozen_name, is_model
+from training.review.program import Program, Scope
+from training.review.syntax import dotted, is_true, keyword, last_name, method, receiver
+from training.review.values import LossCall, activation, loss_calls, reaching
 
 SCORES = {"logits", "output", "outputs", "pred", "preds", "prediction", "predictions", "y_hat", "y_pred", "out", "scores"}
 TARGETS = {"label", "labels", "target", "targets", "y", "y_true", "yb", "gt"}
@@ -200,12 +202,26 @@ def kl_without_log(subject: Subject) -> Iterator[Place]:
         """,
 )
 def loss_arguments_swapped(subject: Subject) -> Iterator[Place]:
-    """By name the first argument is a label, the second a score, for a loss whose arguments differ."""
+    """The first argument is a label, the second a score, by name or by where they come from, for a loss whose arguments differ."""
     for loss in loss_calls(subject.program):
         if loss.kind in ("cross_entropy", "nll", "bce", "bce_logits") and len(loss.call.args) >= 2 and loss.target is not None:
             second = last_name(loss.target) in SCORES or activation(subject.program, loss.target, loss.scope) in ("linear", "log_softmax")
-            if last_name(loss.scores) in TARGETS and second:
+            traced = _from_batch(loss.scores, loss.scope) and _from_network(subject.program, loss.target, loss.scope)
+            if (last_name(loss.scores) in TARGETS and second) or traced:
                 yield loss.call, f"{ast.unparse(loss.scores)} comes first and {ast.unparse(loss.target)} second: the loss expects scores, then labels"
+
+
+def _from_batch(node: ast.expr, scope: Scope) -> bool:
+    """Whether a name is a part of what a loop gives, at most moved."""
+    bindings = scope.bindings.get(node.id, []) if isinstance(node, ast.Name) else []
+    moved = all(b.how == "loop" or (method(b.value) in ("to", "cuda") and last_name(receiver(b.value)) == last_name(node)) for b in bindings)
+    return moved and any(b.how == "loop" and b.index is not None for b in bindings)
+
+
+def _from_network(program: Program, node: ast.expr, scope: Scope) -> bool:
+    """Whether a name holds what a network that learns gave."""
+    values = reaching(program, node, scope) if isinstance(node, ast.Name) else []
+    return bool(values) and all(isinstance(v, ast.Call) and is_model(program, v.func, scope) and not is_frozen_name(last_name(v.func)) for v in values)
 
 
 @rule(

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import is_scheduler_origin
+from training.review.kinds import is_optimizer, is_scheduler_origin
 from training.review.loops import is_epoch_loop, is_loader_loop
 from training.review.program import Origin, Program, Scope
 from training.review.syntax import constant, identifiers, keyword, last_name, method, receiver, words
@@ -21,6 +21,7 @@ LENGTHS = {
     "get_scheduler": ("num_training_steps", 3),
     **{f"get_{kind}_schedule_with_warmup": ("num_training_steps", 2) for kind in ("linear", "cosine")},
 }
+READ_OR_SAVED = ("state_dict", "load_state_dict", "get_last_lr", "last_epoch")
 PER_EPOCH_GAMMA = 0.99  # a factor below it, once a batch, leaves 4e-5 after 1,000 batches
 PER_EPOCH_STEPS = 200  # a constant length below it counts epochs
 
@@ -116,15 +117,10 @@ def scheduler_never_stepped(subject: Subject) -> Iterator[Place]:
         return
     for scope in program.scopes:
         for name, bindings in scope.bindings.items():
-            made = [b for b in bindings if isinstance(b.value, ast.Call) and b.index is None and _makes_schedule(program, b.value, scope)]
-            if made and scope.parent is None and not subject.trains:
-                continue
-            if made and not _is_used(program, name, scope):
-                yield made[0].value, f"{name} is made here and never stepped"
-
-
-def _makes_schedule(program: Program, call: ast.Call, scope: Scope) -> bool:
-    return is_scheduler_origin(Origin(program.resolve(call.func), call, scope))
+            calls = (b.value for b in bindings if isinstance(b.value, ast.Call) and b.index is None)
+            made = next((c for c in calls if is_scheduler_origin(Origin(program.resolve(c.func), c, scope))), None)
+            if made is not None and (scope.parent is not None or subject.trains) and not _is_used(program, name, scope):
+                yield made, f"{name} is made here and never stepped"
 
 
 def _is_used(program: Program, name: str, scope: Scope) -> bool:
@@ -133,14 +129,20 @@ def _is_used(program: Program, name: str, scope: Scope) -> bool:
         if not (isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)):
             continue
         parent = program.parents[node]
-        if isinstance(parent, ast.Attribute) and parent.attr in ("state_dict", "load_state_dict", "get_last_lr", "last_epoch"):
+        if (isinstance(parent, ast.Attribute) and parent.attr in READ_OR_SAVED) or (isinstance(parent, ast.Call) and last_name(parent.func) == "prepare"):
             continue
-        if isinstance(parent, ast.Call) and last_name(parent.func) == "prepare":
-            continue
-        if isinstance(parent, ast.IfExp | ast.Compare):
-            continue
-        return True
+        if not isinstance(parent, ast.IfExp | ast.Compare) and not (isinstance(parent, ast.Dict) and not _steps_what_it_holds(program, parent)):
+            return True
     return scope.parent is None and not any(program.scope(n) is scope for n in program.nodes[ast.For])
+
+
+def _steps_what_it_holds(program: Program, held: ast.Dict) -> bool:
+    """Whether something in a dict may be stepped: the dict is handed on, or something other than an optimizer is stepped in the file."""
+    statement = program.statement(held)
+    name = last_name(statement.targets[0]) if isinstance(statement, ast.Assign) and statement.value is held else ""
+    readers = [program.parents[n] for n in program.nodes[ast.Name] if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
+    handed_on = not name or any(not isinstance(p, ast.Attribute) or p.attr not in ("items", "values", "keys") for p in readers)
+    return handed_on or any(method(c) == "step" and not is_optimizer(program, receiver(c), program.scope(c)) for c in program.all_calls)
 
 
 @rule(

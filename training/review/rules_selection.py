@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_model, looks_held_out
 from training.review.loops import last_name_of_key
-from training.review.program import Program, Scope
+from training.review.program import Binding, Program, Scope
 from training.review.rules_evaluation import evaluations
 from training.review.syntax import FunctionNode, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, words
 
@@ -216,7 +216,7 @@ def best_weights_not_copied(subject: Subject) -> Iterator[Place]:
     everything = [(n, b, s) for s in program.scopes for n, bs in s.bindings.items() for b in bs]
     everything += [(n, b, b.scope) for attributes in program.attributes.values() for n, bs in attributes.items() for b in bs]
     for name, binding, scope in everything:
-        if binding.index is not None or binding.how != "assign" or "best" not in words(name):
+        if binding.index is not None or binding.how != "assign" or not ("best" in words(name) or _restored_later(program, name, binding, scope)):
             continue
         live = isinstance(binding.value, ast.Call) and method(binding.value) == "state_dict" and is_model(program, receiver(binding.value), scope)
         alias = (
@@ -230,6 +230,16 @@ def best_weights_not_copied(subject: Subject) -> Iterator[Place]:
         )
         if (live or alias) and looped and not _copied_later(program, name, binding.statement):
             yield binding.value, f"{name} refers to the live weights: training goes on in them"
+
+
+def _restored_later(program: Program, name: str, binding: Binding, scope: Scope) -> bool:
+    """Whether a name is bound under a condition in a loop, and loaded back after that loop."""
+    around = program.ancestors(binding.statement)
+    loops = [a for a in around if isinstance(a, ast.For | ast.While)]
+    if not loops or not any(isinstance(a, ast.If) for a in around[: around.index(loops[0])]):
+        return False
+    loads = [c for c in program.all_calls if method(c) == "load_state_dict" and c.args and last_name(c.args[0]) == name and program.scope(c) is scope]
+    return any(c.lineno > (loops[-1].end_lineno or 0) for c in loads)
 
 
 def _copied_later(program: Program, name: str, statement: ast.AST) -> bool:

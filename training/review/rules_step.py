@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.loops import Placed, Steps, common_loop, step_groups
 from training.review.program import Program
-from training.review.syntax import dotted, identifiers, last_name, method
+from training.review.syntax import dotted, last_name, method
 from training.review.trace import Event
+from training.review.values import loss_kind
 
 
 @rule(
@@ -167,9 +168,9 @@ def backward_missing(subject: Subject) -> Iterator[Place]:
     for steps in step_groups(subject):
         if steps.loop is None or not steps.clears or steps.step.via or "grad" in subject.program.identifiers:
             continue
-        losses = [e for e in steps.inside if e.kind == "assign" and "loss" in e.key.lower()]
+        losses = {name for e in steps.inside if isinstance(e.node, ast.Assign) and _is_loss(subject.program, e) for name in map(last_name, e.node.targets)}
         handed_on = any(
-            e.kind == "call" and {n for a in e.call.args for n in identifiers(a)} & {last_name(t) for x in losses for t in _targets(x)}
+            e.kind == "call" and _hands_on(subject.program, e.call, losses)
             for e in steps.inside
             if isinstance(e.node, ast.Call) and method(e.node) not in ("append", "item", "update", "print", "detach")
         )
@@ -177,8 +178,17 @@ def backward_missing(subject: Subject) -> Iterator[Place]:
             yield steps.step.node, f"{steps.name}.step() without a backward: nothing is learned", steps.loop.node
 
 
-def _targets(event: Event) -> list[ast.expr]:
-    return list(event.node.targets) if isinstance(event.node, ast.Assign) else []
+def _is_loss(program: Program, event: Event) -> bool:
+    """Whether an assignment keeps a loss, by its name or by what computes it."""
+    value = event.node.value if isinstance(event.node, ast.Assign) else None
+    return event.kind == "assign" and ("loss" in event.key.lower() or (isinstance(value, ast.Call) and loss_kind(program, value, event.scope) != ""))
+
+
+def _hands_on(program: Program, call: ast.Call, losses: set[str]) -> bool:
+    """Whether a call gets a loss itself, not only its number."""
+    given = [n for a in call.args for n in ast.walk(a) if isinstance(n, ast.Name | ast.Attribute) and last_name(n) in losses]
+    parents = [program.parents[n] for n in given]
+    return any(not (isinstance(p, ast.Attribute) and p.attr in ("item", "detach")) for p in parents)
 
 
 @rule(

@@ -230,15 +230,31 @@ def _is_batched(program: Program, node: ast.expr | None, scope: Scope, call: ast
         values = reaching(program, node, scope)
         return len(values) == 1 and not isinstance(values[0], ast.Name) and _is_batched(program, values[0], scope, call)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult | ast.Div | ast.Mult):
-        return any(method(n) == "transpose" and [constant(a) for a in n.args] in ([-2, -1], [-1, -2]) for n in ast.walk(node) if isinstance(n, ast.Call))
+        return any(_compares_tokens(program, n) for n in ast.walk(node) if isinstance(n, ast.Call))
     if not isinstance(node, ast.Call):
         return False
+    if _batched_product(program, node):
+        return True
     returned = isinstance(program.statement(call), ast.Return)
     if scope.name == "forward" and dotted(node.func).startswith("self.") and returned:
         return any(o.last == "Linear" for o in program.origins(node.func, scope))
     return "loader" in " ".join(n.lower() for a in program.ancestors(call) if isinstance(a, ast.For) for n in identifiers(a.iter)) and is_model(
         program, node.func, scope
     )
+
+
+def _compares_tokens(program: Program, call: ast.Call) -> bool:
+    """Whether a part of a product transposes keys, or is a product of batches by itself."""
+    return (method(call) == "transpose" and [constant(a) for a in call.args] in ([-2, -1], [-1, -2])) or _batched_product(program, call)
+
+
+def _batched_product(program: Program, call: ast.Call) -> bool:
+    """Whether it is an einsum whose first dimension runs along in all its factors, and is not summed over: a batch."""
+    spec = constant(call.args[0]) if call.args and program.is_torch(call.func, "einsum") else None
+    if not isinstance(spec, str):
+        return False
+    factors, _, result = spec.replace(" ", "").partition("->")
+    return len(result) > 2 and result[0].isalpha() and "," in factors and all(f[:1] == result[0] for f in factors.split(","))
 
 
 @rule(

@@ -128,8 +128,8 @@ def _of_module(program: Program, node: ast.Call, scope: Scope, depth: int, index
     made = program.origins(node.func, scope)
     if not made and isinstance(node.func, ast.Name) and depth < 8:
         only = [owner for owner in program.module_classes if "forward" in program.methods[owner]]
-        is_network = is_model(program, node.func, scope) and len(only) == 1
-        return class_activation(program, only[0], depth + 1, index) if is_network else ""
+        owner = program.module_named(node.func.id) or (only[0] if len(only) == 1 else None)
+        return class_activation(program, owner, depth + 1, index) if owner is not None and is_model(program, node.func, scope) else ""
     found = {module_activation(program, o.call, o.name, o.scope, depth + 1, index) for o in made if o.last not in WRAPPERS}
     return found.pop() if len(found) == 1 else ""
 

@@ -1,127 +1,112 @@
-"""Fine-tune a sequence classifier with accelerate."""
+"""Route support tickets to teams: a pretrained encoder and its new head are tuned on tickets that people routed."""
 
 import argparse
-import math
-import os
+import json
+from pathlib import Path
 
-import datasets
-import evaluate
 import torch
 from accelerate import Accelerator
-from accelerate.logging import get_logger
 from accelerate.utils import set_seed
-from datasets import load_dataset
+from datasets import ClassLabel, load_dataset
+from sklearn.metrics import balanced_accuracy_score, f1_score
 from torch.utils.data import DataLoader
-from tqdm.auto import tqdm
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, get_scheduler
+from tqdm import tqdm
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, get_cosine_schedule_with_warmup
 
-logger = get_logger(__name__)
+PARTS = ("train", "val")
 
 
-def parse_args():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--task_name", default="mrpc")
-    parser.add_argument("--model_name_or_path", default="bert-base-cased")
-    parser.add_argument("--max_length", type=int, default=128)
-    parser.add_argument("--per_device_train_batch_size", type=int, default=8)
-    parser.add_argument("--per_device_eval_batch_size", type=int, default=8)
-    parser.add_argument("--learning_rate", type=float, default=5e-5)
-    parser.add_argument("--weight_decay", type=float, default=0.0)
-    parser.add_argument("--num_train_epochs", type=int, default=3)
-    parser.add_argument("--max_train_steps", type=int, default=None)
-    parser.add_argument("--gradient_accumulation_steps", type=int, default=1)
-    parser.add_argument("--lr_scheduler_type", default="linear")
-    parser.add_argument("--num_warmup_steps", type=int, default=0)
-    parser.add_argument("--output_dir", default="out")
-    parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--checkpointing_steps", type=int, default=None)
+def options():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tickets", type=Path, help="holds train.csv and val.csv with the columns subject, body, team")
+    parser.add_argument("--encoder", default="distilroberta-base")
+    parser.add_argument("--tokens", type=int, default=320)
+    parser.add_argument("--rows", type=int, default=12)
+    parser.add_argument("--window", type=int, default=4, help="batches a step of the optimizer")
+    parser.add_argument("--rate", type=float, default=3e-5)
+    parser.add_argument("--passes", type=int, default=4)
+    parser.add_argument("--state-every", type=int, default=0, help="steps between saved states; 0: none")
+    parser.add_argument("--seed", type=int, default=11)
+    parser.add_argument("--result", type=Path, default=Path("router"))
     return parser.parse_args()
 
 
+def read(args, tokenizer):
+    tables = load_dataset("csv", data_files={part: str(args.tickets / f"{part}.csv") for part in PARTS})
+    teams = ClassLabel(names=sorted(set(tables["train"]["team"])))
+
+    def encode(rows):
+        encoded = tokenizer(rows["subject"], rows["body"], truncation="only_second", max_length=args.tokens)
+        return {**encoded, "labels": [teams.str2int(team) for team in rows["team"]]}
+
+    return tables.map(encode, batched=True, remove_columns=["subject", "body", "team"]), teams.names
+
+
+def groups_of(model, decay):
+    """Matrices shrink; biases and gains of norms do not."""
+    shrinking, free = [], []
+    for parameter in model.parameters():
+        (shrinking if parameter.ndim >= 2 else free).append(parameter)
+    return [{"params": shrinking, "weight_decay": decay}, {"params": free, "weight_decay": 0.0}]
+
+
 def main():
-    args = parse_args()
-    accelerator = Accelerator(gradient_accumulation_steps=args.gradient_accumulation_steps)
-    if args.seed is not None:
-        set_seed(args.seed)
-    if accelerator.is_main_process:
-        os.makedirs(args.output_dir, exist_ok=True)
-        datasets.utils.logging.set_verbosity_warning()
-    accelerator.wait_for_everyone()
+    args = options()
+    accelerator = Accelerator(gradient_accumulation_steps=args.window, mixed_precision="bf16")
+    set_seed(args.seed, device_specific=True)
+    tokenizer = AutoTokenizer.from_pretrained(args.encoder)
+    with accelerator.main_process_first():  # the others find its cache
+        tickets, teams = read(args, tokenizer)
+    model = AutoModelForSequenceClassification.from_pretrained(args.encoder, num_labels=len(teams))
 
-    raw_datasets = load_dataset("nyu-mll/glue", args.task_name)
-    num_labels = len(raw_datasets["train"].features["label"].names)
-    config = AutoConfig.from_pretrained(args.model_name_or_path, num_labels=num_labels)
-    tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
-    model = AutoModelForSequenceClassification.from_pretrained(args.model_name_or_path, config=config)
+    def padded(rows):
+        return tokenizer.pad(rows, pad_to_multiple_of=8, return_tensors="pt")
 
-    def preprocess_function(examples):
-        result = tokenizer(examples["sentence1"], examples["sentence2"], max_length=args.max_length, truncation=True)
-        result["labels"] = examples["label"]
-        return result
+    train_loader = DataLoader(tickets["train"], batch_size=args.rows, shuffle=True, collate_fn=padded)
+    val_loader = DataLoader(tickets["val"], batch_size=4 * args.rows, collate_fn=padded)
+    optimizer = torch.optim.AdamW(groups_of(model, 0.02), lr=args.rate)
+    steps = args.passes * -(-len(train_loader) // args.window)
+    schedule = get_cosine_schedule_with_warmup(optimizer, num_warmup_steps=steps // 20, num_training_steps=steps)
+    model, optimizer, train_loader, val_loader, schedule = accelerator.prepare(model, optimizer, train_loader, val_loader, schedule)
 
-    with accelerator.main_process_first():
-        processed = raw_datasets.map(preprocess_function, batched=True, remove_columns=raw_datasets["train"].column_names)
-    train_dataset = processed["train"]
-    eval_dataset = processed["validation"]
-    collate = DataCollatorWithPadding(tokenizer)
-    train_dataloader = DataLoader(train_dataset, shuffle=True, collate_fn=collate, batch_size=args.per_device_train_batch_size)
-    eval_dataloader = DataLoader(eval_dataset, collate_fn=collate, batch_size=args.per_device_eval_batch_size)
-
-    no_decay = ["bias", "LayerNorm.weight"]
-    optimizer_grouped_parameters = [
-        {"params": [p for n, p in model.named_parameters() if not any(nd in n for nd in no_decay)], "weight_decay": args.weight_decay},
-        {"params": [p for n, p in model.named_parameters() if any(nd in n for nd in no_decay)], "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.AdamW(optimizer_grouped_parameters, lr=args.learning_rate)
-
-    num_update_steps_per_epoch = math.ceil(len(train_dataloader) / args.gradient_accumulation_steps)
-    if args.max_train_steps is None:
-        args.max_train_steps = args.num_train_epochs * num_update_steps_per_epoch
-    lr_scheduler = get_scheduler(
-        name=args.lr_scheduler_type, optimizer=optimizer, num_warmup_steps=args.num_warmup_steps, num_training_steps=args.max_train_steps
-    )
-    model, optimizer, train_dataloader, eval_dataloader, lr_scheduler = accelerator.prepare(model, optimizer, train_dataloader, eval_dataloader, lr_scheduler)
-    metric = evaluate.load("glue", args.task_name)
-
-    progress_bar = tqdm(range(args.max_train_steps), disable=not accelerator.is_local_main_process)
-    completed_steps = 0
-    for epoch in range(args.num_train_epochs):
+    bar = tqdm(total=steps, disable=not accelerator.is_main_process)
+    for number in range(args.passes):
         model.train()
-        total_loss = 0
-        for batch in train_dataloader:
+        summed = torch.zeros((), device=accelerator.device)
+        for batch in train_loader:
             with accelerator.accumulate(model):
-                outputs = model(**batch)
-                loss = outputs.loss
-                total_loss += loss.detach().float()
+                loss = model(**batch).loss
+                summed += loss.detach()
                 accelerator.backward(loss)
                 if accelerator.sync_gradients:
-                    accelerator.clip_grad_norm_(model.parameters(), 1.0)
+                    accelerator.clip_grad_norm_(model.parameters(), 0.5)
                 optimizer.step()
-                lr_scheduler.step()
+                schedule.step()
                 optimizer.zero_grad()
-            if accelerator.sync_gradients:
-                progress_bar.update(1)
-                completed_steps += 1
-                if args.checkpointing_steps and completed_steps % args.checkpointing_steps == 0:
-                    accelerator.save_state(os.path.join(args.output_dir, f"step_{completed_steps}"))
-            if completed_steps >= args.max_train_steps:
-                break
+            if not accelerator.sync_gradients:
+                continue
+            bar.update()
+            if args.state_every and bar.n % args.state_every == 0:
+                accelerator.save_state(args.result / f"state-{bar.n}")
 
         model.eval()
-        for batch in eval_dataloader:
-            with torch.no_grad():
-                outputs = model(**batch)
-            predictions = outputs.logits.argmax(dim=-1)
-            predictions, references = accelerator.gather_for_metrics((predictions, batch["labels"]))
-            metric.add_batch(predictions=predictions, references=references)
-        eval_metric = metric.compute()
-        logger.info(f"epoch {epoch}: {eval_metric}, train loss {total_loss.item() / len(train_dataloader)}")
+        guesses, truths = [], []
+        for batch in val_loader:
+            with torch.inference_mode():
+                scores = model(**batch).logits
+            guess, truth = accelerator.gather_for_metrics((scores.argmax(dim=-1), batch["labels"]))
+            guesses += guess.tolist()
+            truths += truth.tolist()
+        figures = {"macro_f1": f1_score(truths, guesses, average="macro"), "balanced_accuracy": balanced_accuracy_score(truths, guesses)}
+        accelerator.print(f"pass {number + 1}: train loss {summed.item() / len(train_loader):.3f}, {json.dumps(figures)}")
 
     accelerator.wait_for_everyone()
-    unwrapped_model = accelerator.unwrap_model(model)
-    unwrapped_model.save_pretrained(args.output_dir, is_main_process=accelerator.is_main_process, save_function=accelerator.save)
+    tuned = accelerator.unwrap_model(model)
+    tuned.save_pretrained(args.result, is_main_process=accelerator.is_main_process, save_function=accelerator.save)
     if accelerator.is_main_process:
-        tokenizer.save_pretrained(args.output_dir)
+        tokenizer.save_pretrained(args.result)
+        (args.result / "teams.json").write_text(json.dumps(teams))
+    bar.close()
     accelerator.end_training()
 
 

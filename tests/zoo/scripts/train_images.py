@@ -1,255 +1,185 @@
-"""Train a network of torchvision on folders of images, one process for each device."""
+"""Tell plants by photographs of their leaves: a folder a species, a process a device, the best network kept."""
 
 import argparse
-import os
-import random
+import math
 import shutil
 import time
-from enum import Enum
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-import torch.nn as nn
-import torchvision.datasets as datasets
-import torchvision.models as models
-import torchvision.transforms as transforms
-from torch.optim.lr_scheduler import StepLR
-from torch.utils.data import Subset
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import MultiStepLR
+from torch.utils.data import DataLoader, Subset
+from torch.utils.data.distributed import DistributedSampler
+from torchvision import models
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
 
-parser = argparse.ArgumentParser()
-parser.add_argument("data", nargs="?", default="imagenet")
-parser.add_argument("-a", "--arch", default="resnet18")
-parser.add_argument("-j", "--workers", default=4, type=int)
-parser.add_argument("--epochs", default=90, type=int)
-parser.add_argument("--start-epoch", default=0, type=int)
-parser.add_argument("-b", "--batch-size", default=256, type=int)
-parser.add_argument("--lr", default=0.1, type=float)
-parser.add_argument("--momentum", default=0.9, type=float)
-parser.add_argument("--weight-decay", default=1e-4, type=float)
-parser.add_argument("-p", "--print-freq", default=10, type=int)
-parser.add_argument("--resume", default="", type=str)
-parser.add_argument("-e", "--evaluate", action="store_true")
-parser.add_argument("--world-size", default=-1, type=int)
-parser.add_argument("--rank", default=-1, type=int)
-parser.add_argument("--dist-url", default="tcp://127.0.0.1:23456", type=str)
-parser.add_argument("--seed", default=None, type=int)
-
-best_acc1 = 0
+MEAN, SPREAD = (0.46, 0.51, 0.38), (0.21, 0.20, 0.22)
 
 
-def main():
-    args = parser.parse_args()
+def options():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("photographs", type=Path, help="holds train/ and val/, in each a folder a species")
+    parser.add_argument("--network", default="resnet34", choices=models.list_models(module=models))
+    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--rows", type=int, default=192, help="photographs a step, over all devices")
+    parser.add_argument("--rate", type=float, default=0.05)
+    parser.add_argument("--readers", type=int, default=6)
+    parser.add_argument("--go-on-from", type=Path)
+    parser.add_argument("--only-score", action="store_true")
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--keep-in", type=Path, default=Path("leaves"))
+    return parser.parse_args()
+
+
+class Mean:
+    """A mean over rows that several processes may add to; and the time since it was made."""
+
+    def __init__(self, label, form=".3f"):
+        self.label, self.form = label, form
+        self.total, self.rows = 0.0, 0
+        self.born = time.monotonic()
+
+    def add(self, value, rows):
+        self.total += value * rows
+        self.rows += rows
+
+    def join_ranks(self, device):
+        both = torch.tensor([self.total, self.rows], dtype=torch.float64, device=device)
+        dist.all_reduce(both)
+        self.total, self.rows = both.tolist()
+
+    @property
+    def value(self):
+        return self.total / self.rows if self.rows else math.nan
+
+    def __str__(self):
+        return f"{self.label} {self.value:{self.form}}"
+
+
+@torch.no_grad()
+def share_within(scores, species, *places):
+    """How often the right species is among the first 1, 3, ... of the scores, a number for each of `places`."""
+    ranked = scores.topk(max(places), dim=1).indices
+    hit = ranked == species[:, None]
+    return [hit[:, :place].any(dim=1).float().mean().item() for place in places]
+
+
+def folders(args):
+    pixels = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, SPREAD)]
+    turned = v2.Compose([v2.RandomRotation(180), v2.RandomResizedCrop(192, scale=(0.3, 1.0)), v2.RandomVerticalFlip(), *pixels])
+    plain = v2.Compose([v2.Resize(224), v2.CenterCrop(192), *pixels])
+    return ImageFolder(args.photographs / "train", turned), ImageFolder(args.photographs / "val", plain)
+
+
+def work(place, places, args):
+    apart = places > 1
+    device = torch.device("cuda", place) if torch.cuda.is_available() else torch.device("cpu")
+    if apart:
+        dist.init_process_group("nccl", init_method="tcp://127.0.0.1:29511", world_size=places, rank=place)
     if args.seed is not None:
-        random.seed(args.seed)
         torch.manual_seed(args.seed)
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.benchmark = False
-    ngpus_per_node = max(torch.cuda.device_count(), 1)
-    args.distributed = ngpus_per_node > 1 or args.world_size > 1
-    if args.distributed:
-        args.world_size = ngpus_per_node * max(args.world_size, 1)
-        mp.spawn(main_worker, nprocs=ngpus_per_node, args=(ngpus_per_node, args))
-    else:
-        main_worker(0, ngpus_per_node, args)
 
+    train_photographs, val_photographs = folders(args)
+    model = models.get_model(args.network, num_classes=len(train_photographs.classes)).to(device)
+    if apart:
+        model = DistributedDataParallel(model, device_ids=[place])
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=args.rate, momentum=0.9, nesterov=True, weight_decay=5e-5)
+    scheduler = MultiStepLR(optimizer, milestones=[args.epochs // 2, args.epochs * 4 // 5], gamma=0.2)
+    first, highest = 0, 0.0
+    if args.go_on_from:
+        kept = torch.load(args.go_on_from, map_location=device, weights_only=True)
+        model.load_state_dict(kept["model"])
+        optimizer.load_state_dict(kept["optimizer"])
+        scheduler.load_state_dict(kept["scheduler"])
+        first, highest = kept["epochs"], kept["highest"]
 
-def main_worker(gpu, ngpus_per_node, args):
-    global best_acc1
-    args.gpu = gpu
-    if args.distributed:
-        args.rank = max(args.rank, 0) * ngpus_per_node + gpu
-        dist.init_process_group(backend="nccl", init_method=args.dist_url, world_size=args.world_size, rank=args.rank)
-    model = models.__dict__[args.arch]()
-    device = torch.device(f"cuda:{gpu}" if torch.cuda.is_available() else "cpu")
-    model = model.to(device)
-    if args.distributed:
-        args.batch_size = args.batch_size // ngpus_per_node
-        model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[gpu])
+    train_share = DistributedSampler(train_photographs) if apart else None
+    val_share = DistributedSampler(val_photographs, shuffle=False, drop_last=True) if apart else None
+    reading = {"batch_size": args.rows // places, "num_workers": args.readers, "pin_memory": True}
+    train_loader = DataLoader(train_photographs, shuffle=train_share is None, sampler=train_share, **reading)
+    val_loader = DataLoader(val_photographs, sampler=val_share, **reading)
+    # what drop_last leaves out of the shares: every rank scores it, after the shares are joined
+    rest = Subset(val_photographs, range(len(val_photographs) - len(val_photographs) % places, len(val_photographs)))
+    rest_loader = DataLoader(rest, **reading)
 
-    criterion = nn.CrossEntropyLoss().to(device)
-    optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=args.momentum, weight_decay=args.weight_decay)
-    scheduler = StepLR(optimizer, step_size=30, gamma=0.1)
-
-    if args.resume and os.path.isfile(args.resume):
-        checkpoint = torch.load(args.resume, map_location=device)
-        args.start_epoch = checkpoint["epoch"]
-        best_acc1 = checkpoint["best_acc1"]
-        model.load_state_dict(checkpoint["state_dict"])
-        optimizer.load_state_dict(checkpoint["optimizer"])
-        scheduler.load_state_dict(checkpoint["scheduler"])
-
-    normalize = transforms.Normalize(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])
-    train_dataset = datasets.ImageFolder(
-        os.path.join(args.data, "train"),
-        transforms.Compose([transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.ToTensor(), normalize]),
-    )
-    val_dataset = datasets.ImageFolder(
-        os.path.join(args.data, "val"),
-        transforms.Compose([transforms.Resize(256), transforms.CenterCrop(224), transforms.ToTensor(), normalize]),
-    )
-    if args.distributed:
-        train_sampler = torch.utils.data.distributed.DistributedSampler(train_dataset)
-        val_sampler = torch.utils.data.distributed.DistributedSampler(val_dataset, shuffle=False, drop_last=True)
-    else:
-        train_sampler = None
-        val_sampler = None
-    train_loader = torch.utils.data.DataLoader(
-        train_dataset, batch_size=args.batch_size, shuffle=(train_sampler is None), num_workers=args.workers, pin_memory=True, sampler=train_sampler
-    )
-    val_loader = torch.utils.data.DataLoader(
-        val_dataset, batch_size=args.batch_size, shuffle=False, num_workers=args.workers, pin_memory=True, sampler=val_sampler
-    )
-
-    if args.evaluate:
-        validate(val_loader, model, criterion, args, device)
+    if args.only_score:
+        score(model, val_loader, rest_loader, criterion, device, apart)
         return
-
-    for epoch in range(args.start_epoch, args.epochs):
-        if args.distributed:
-            train_sampler.set_epoch(epoch)
-        train(train_loader, model, criterion, optimizer, epoch, device, args)
-        acc1 = validate(val_loader, model, criterion, args, device)
+    for epoch in range(first, args.epochs):
+        if apart:
+            train_share.set_epoch(epoch)
+        learn(model, train_loader, criterion, optimizer, device, f"epoch {epoch + 1}")
+        right = score(model, val_loader, rest_loader, criterion, device, apart)
         scheduler.step()
-        is_best = acc1 > best_acc1
-        best_acc1 = max(acc1, best_acc1)
-        if not args.distributed or args.rank % ngpus_per_node == 0:
-            save_checkpoint(
-                {
-                    "epoch": epoch + 1,
-                    "arch": args.arch,
-                    "state_dict": model.state_dict(),
-                    "best_acc1": best_acc1,
-                    "optimizer": optimizer.state_dict(),
-                    "scheduler": scheduler.state_dict(),
-                },
-                is_best,
-            )
+        better = right > highest
+        highest = max(right, highest)
+        if place == 0:
+            parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+            keep({"epochs": epoch + 1, "highest": highest} | {name: part.state_dict() for name, part in parts.items()}, args.keep_in, better)
 
 
-def train(train_loader, model, criterion, optimizer, epoch, device, args):
-    batch_time = AverageMeter("Time", ":6.3f")
-    losses = AverageMeter("Loss", ":.4e")
-    top1 = AverageMeter("Acc@1", ":6.2f")
-    progress = ProgressMeter(len(train_loader), [batch_time, losses, top1], prefix=f"Epoch: [{epoch}]")
+def learn(model, train_loader, criterion, optimizer, device, title):
+    costs, firsts, thirds = Mean("loss"), Mean("first", ".1%"), Mean("first three", ".1%")
     model.train()
-    end = time.time()
-    for i, (images, target) in enumerate(train_loader):
-        images = images.to(device, non_blocking=True)
-        target = target.to(device, non_blocking=True)
-        output = model(images)
-        loss = criterion(output, target)
-        acc1, _ = accuracy(output, target, topk=(1, 5))
-        losses.update(loss.item(), images.size(0))
-        top1.update(acc1[0], images.size(0))
+    for number, (photographs, species) in enumerate(train_loader, start=1):
+        photographs = photographs.to(device, non_blocking=True)
+        species = species.to(device, non_blocking=True)
+        scores = model(photographs)
+        cost = criterion(scores, species)
         optimizer.zero_grad()
-        loss.backward()
+        cost.backward()
         optimizer.step()
-        batch_time.update(time.time() - end)
-        end = time.time()
-        if i % args.print_freq == 0:
-            progress.display(i + 1)
+        costs.add(cost.item(), len(species))
+        for mean, share in zip((firsts, thirds), share_within(scores, species, 1, 3), strict=True):
+            mean.add(share, len(species))
+        if number % 25 == 0:
+            pace = costs.rows / (time.monotonic() - costs.born)
+            print(f"{title}, {number}/{len(train_loader)}:", costs, firsts, thirds, f"{pace:.0f} photographs a second", sep="  ")
 
 
-def validate(val_loader, model, criterion, args, device):
-    def run_validate(loader, base_progress=0):
-        with torch.no_grad():
-            end = time.time()
-            for i, (images, target) in enumerate(loader):
-                i = base_progress + i
-                images = images.to(device, non_blocking=True)
-                target = target.to(device, non_blocking=True)
-                output = model(images)
-                loss = criterion(output, target)
-                acc1, _ = accuracy(output, target, topk=(1, 5))
-                losses.update(loss.item(), images.size(0))
-                top1.update(acc1[0], images.size(0))
-                batch_time.update(time.time() - end)
-                end = time.time()
-                if i % args.print_freq == 0:
-                    progress.display(i + 1)
+def score(model, val_loader, rest_loader, criterion, device, apart):
+    costs, firsts = Mean("val loss"), Mean("val first", ".1%")
 
-    batch_time = AverageMeter("Time", ":6.3f")
-    losses = AverageMeter("Loss", ":.4e")
-    top1 = AverageMeter("Acc@1", ":6.2f")
-    progress = ProgressMeter(len(val_loader), [batch_time, losses, top1], prefix="Test: ")
+    def go_through(batches):
+        with torch.inference_mode():
+            for photographs, species in batches:
+                species = species.to(device, non_blocking=True)
+                scores = model(photographs.to(device, non_blocking=True))
+                costs.add(criterion(scores, species).item(), len(species))
+                firsts.add(share_within(scores, species, 1)[0], len(species))
+
     model.eval()
-    run_validate(val_loader)
-    if args.distributed:
-        top1.all_reduce()
-        losses.all_reduce()
-    if args.distributed and (len(val_loader.sampler) * args.world_size < len(val_loader.dataset)):
-        rest = Subset(val_loader.dataset, range(len(val_loader.sampler) * args.world_size, len(val_loader.dataset)))
-        rest_loader = torch.utils.data.DataLoader(rest, batch_size=args.batch_size, shuffle=False, num_workers=args.workers, pin_memory=True)
-        run_validate(rest_loader, len(val_loader))
-    progress.display_summary()
-    return top1.avg
+    go_through(val_loader)
+    if apart:
+        costs.join_ranks(device)
+        firsts.join_ranks(device)
+    go_through(rest_loader)
+    print(costs, firsts, sep="  ")
+    return firsts.value
 
 
-def save_checkpoint(state, is_best, filename="checkpoint.pth.tar"):
-    torch.save(state, filename)
-    if is_best:
-        shutil.copyfile(filename, "model_best.pth.tar")
+def keep(state, folder, better):
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.save(state, folder / "last.pt")
+    if better:
+        shutil.copy2(folder / "last.pt", folder / "best.pt")
 
 
-class Summary(Enum):
-    NONE = 0
-    AVERAGE = 1
-
-
-class AverageMeter:
-    """Computes and stores the average and current value."""
-
-    def __init__(self, name, fmt=":f", summary_type=Summary.AVERAGE):
-        self.name = name
-        self.fmt = fmt
-        self.summary_type = summary_type
-        self.reset()
-
-    def reset(self):
-        self.val = 0
-        self.avg = 0
-        self.sum = 0
-        self.count = 0
-
-    def update(self, val, n=1):
-        self.val = val
-        self.sum += val * n
-        self.count += n
-        self.avg = self.sum / self.count
-
-    def all_reduce(self):
-        total = torch.tensor([self.sum, self.count], dtype=torch.float32, device="cuda" if torch.cuda.is_available() else "cpu")
-        dist.all_reduce(total, dist.ReduceOp.SUM, async_op=False)
-        self.sum, self.count = total.tolist()
-        self.avg = self.sum / self.count
-
-    def __str__(self):
-        return ("{name} {val" + self.fmt + "} ({avg" + self.fmt + "})").format(**self.__dict__)
-
-
-class ProgressMeter:
-    def __init__(self, num_batches, meters, prefix=""):
-        self.num_batches = num_batches
-        self.meters = meters
-        self.prefix = prefix
-
-    def display(self, batch):
-        print("\t".join([f"{self.prefix}[{batch}/{self.num_batches}]", *map(str, self.meters)]))
-
-    def display_summary(self):
-        print(" *", *map(str, self.meters))
-
-
-def accuracy(output, target, topk=(1,)):
-    """Computes the accuracy over the k top predictions."""
-    with torch.no_grad():
-        maxk = max(topk)
-        batch_size = target.size(0)
-        _, pred = output.topk(maxk, 1, True, True)
-        pred = pred.t()
-        correct = pred.eq(target.view(1, -1).expand_as(pred))
-        return [correct[:k].reshape(-1).float().sum(0, keepdim=True).mul_(100.0 / batch_size) for k in topk]
+def main():
+    args = options()
+    places = max(torch.cuda.device_count(), 1)
+    if places == 1:
+        work(0, 1, args)
+    else:
+        mp.spawn(work, args=(places, args), nprocs=places)
 
 
 if __name__ == "__main__":

@@ -1,54 +1,57 @@
-"""Adversarial training and an attack that optimises its input."""
+"""Spectra are disturbed against a network that learns to bear it; and a spectrum is sought that a network takes for a given substance."""
 
 import torch
 import torch.nn.functional as F
 
-
-def pgd(model, x, y, eps=8 / 255, alpha=2 / 255, steps=10):
-    model.eval()
-    delta = torch.zeros_like(x).uniform_(-eps, eps)
-    for _ in range(steps):
-        delta.requires_grad_(True)
-        loss = F.cross_entropy(model(x + delta), y)
-        (grad,) = torch.autograd.grad(loss, delta)
-        delta = (delta.detach() + alpha * grad.sign()).clamp(-eps, eps)
-        delta = (x + delta).clamp(0, 1) - x
-    model.train()
-    return (x + delta).detach()
+REACH = 0.03  # of the highest line
 
 
-def invert(model, target, shape, steps=200):
-    model.eval()
-    for p in model.parameters():
-        p.requires_grad_(False)
-    image = torch.randn(shape, requires_grad=True)
-    optimizer = torch.optim.Adam([image], lr=0.05)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = F.mse_loss(model(image), target) + 1e-4 * image.abs().mean()
-        loss.backward()
-        optimizer.step()
-    return image.detach()
+def disturbed(network, spectra, substances, rounds=7):
+    """Spectra [B, L] moved within REACH to where the loss is highest."""
+    network.eval()
+    shift = torch.empty_like(spectra).uniform_(-REACH, REACH)
+    for _ in range(rounds):
+        shift = shift.detach().requires_grad_()
+        loss = F.cross_entropy(network(spectra + shift), substances)
+        (uphill,) = torch.autograd.grad(loss, [shift])
+        shift = (shift + REACH / 3 * uphill.sign()).clamp(-REACH, REACH)
+    network.train()
+    return (spectra + shift).clamp(min=0).detach()
 
 
-def train(model, train_loader, optimizer, scheduler, device):
-    model.train()
-    for x, y in train_loader:
-        x, y = x.to(device), y.to(device)
-        loss = F.cross_entropy(model(pgd(model, x, y)), y)
+def learn(network, train_loader, optimizer, scheduler):
+    network.train()
+    for spectra, substances in train_loader:
+        moved = disturbed(network, spectra, substances)
+        loss = F.cross_entropy(network(moved), substances)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         scheduler.step()
 
 
-def robust_accuracy(model, test_loader, device):
-    correct = total = 0
-    for x, y in test_loader:
-        x, y = x.to(device), y.to(device)
-        adversarial = pgd(model, x, y)
-        model.eval()
-        with torch.no_grad():
-            correct += (model(adversarial).argmax(1) == y).sum().item()
-        total += len(y)
-    return correct / total
+def borne(network, test_loader):
+    """The share of held-out spectra that are still told when disturbed."""
+    right = rows = 0
+    for spectra, substances in test_loader:
+        moved = disturbed(network, spectra, substances)
+        network.eval()
+        with torch.inference_mode():
+            right += (network(moved).argmax(dim=1) == substances).sum().item()
+        rows += len(substances)
+    return right / rows
+
+
+def taken_for(network, substance, length, rounds=300):
+    network.eval()
+    for weight in network.parameters():
+        weight.requires_grad_(False)
+    spectrum = torch.full((1, length), 0.1, requires_grad=True)
+    optimizer = torch.optim.Rprop([spectrum], lr=0.01)
+    for _ in range(rounds):
+        optimizer.zero_grad()
+        rough = (spectrum[:, 1:] - spectrum[:, :-1]).abs().sum()
+        loss = F.cross_entropy(network(spectrum), substance) + 1e-3 * rough
+        loss.backward()
+        optimizer.step()
+    return spectrum.detach()

@@ -1,65 +1,70 @@
-"""Shapes turned about in the right ways: windows, heads, time first, pooled attention, scalar mixes."""
+"""Shapes turned about in the right ways: tiles of a map, heads, time first, layers mixed by learned shares."""
 
 import torch
-import torch.nn.functional as F
 from einops import rearrange
 from torch import nn
 
 
-def window_partition(x, w):
-    B, H, W, C = x.shape
-    x = x.view(B, H // w, w, W // w, w, C)
-    return x.permute(0, 1, 3, 2, 4, 5).contiguous().view(-1, w, w, C)
+def tiles(field, side):
+    """Square tiles of maps: [B, H, W, C] to [B * tiles, side, side, C]."""
+    rows, height, width, channels = field.shape
+    down, across = height // side, width // side
+    cut = field.reshape(rows, down, side, across, side, channels).transpose(2, 3)
+    return cut.reshape(rows * down * across, side, side, channels)
 
 
-class Attention(nn.Module):
-    def __init__(self, dim, heads=8, attn_drop=0.1):
+class StationAttention(nn.Module):
+    """Weather stations look at one another."""
+
+    def __init__(self, width, heads=4, drop=0.1):
         super().__init__()
-        self.heads = heads
-        self.scale = (dim // heads) ** -0.5
-        self.qkv = nn.Linear(dim, dim * 3)
-        self.attn_drop = nn.Dropout(attn_drop)
-        self.proj = nn.Linear(dim, dim)
+        self.heads, self.drop = heads, nn.Dropout(drop)
+        self.asks_and_keys, self.values = nn.Linear(width, 2 * width, bias=False), nn.Linear(width, width)
+        self.join = nn.Linear(width, width)
 
-    def forward(self, x):
-        B, N, C = x.shape
-        qkv = self.qkv(x).reshape(B, N, 3, self.heads, C // self.heads).permute(2, 0, 3, 1, 4)
-        q, k, v = qkv.unbind(0)
-        attn = self.attn_drop((q @ k.transpose(-2, -1) * self.scale).softmax(dim=-1))
-        return self.proj((attn @ v).transpose(1, 2).reshape(B, N, C))
+    def forward(self, stations):
+        rows, count, width = stations.shape
+        asks, keys = self.asks_and_keys(stations).view(rows, count, 2, self.heads, -1).permute(2, 0, 3, 1, 4)
+        values = self.values(stations).view(rows, count, self.heads, -1).transpose(1, 2)
+        nearness = torch.einsum("bhqd,bhkd->bhqk", asks, keys) / asks.shape[-1] ** 0.5
+        shares = self.drop(nearness.softmax(dim=-1))
+        return self.join((shares @ values).transpose(1, 2).reshape(rows, count, width))
 
 
-class ScalarMix(nn.Module):
+class Shares(nn.Module):
+    """One of several layers' outputs, mixed by learned shares that sum to one."""
+
     def __init__(self, layers):
         super().__init__()
-        self.weights = nn.Parameter(torch.zeros(layers))
-        self.register_buffer("positions", torch.arange(layers))
+        self.scores = nn.Parameter(torch.zeros(layers))
+        self.register_buffer("depth", torch.linspace(0, 1, layers))
 
-    def forward(self, states):
-        mix = F.softmax(self.weights, dim=0)
-        return sum(w * s for w, s in zip(mix, states, strict=True))
+    def forward(self, outputs):
+        shares = torch.softmax(self.scores - self.depth, dim=0)
+        return torch.einsum("l,lbtc->btc", shares, torch.stack(outputs))
 
 
-class TimeFirst(nn.Module):
-    def __init__(self, width):
+class Readings(nn.Module):
+    """A forecast from readings [B, T, C] by a recurrent layer that wants time first."""
+
+    def __init__(self, width, hours):
         super().__init__()
-        self.lstm = nn.LSTM(width, width)
-        self.out = nn.Linear(width, 1)
+        self.past = nn.GRU(width, width)
+        self.forecast = nn.Linear(width * hours, 1)
 
-    def forward(self, x):
-        batch = x.size(0)
-        x = x.transpose(0, 1)
-        y, _ = self.lstm(x)
-        y = y.transpose(0, 1).reshape(batch, -1)
-        y = y.view(batch, x.size(0), -1).mean(1)
-        return self.out(y)
-
-
-def classify(model, image):
-    with torch.no_grad():
-        output = model(image.unsqueeze(0))
-    return torch.nn.functional.softmax(output[0], dim=0).topk(5)
+    def forward(self, readings):
+        count = readings.size(0)
+        hourly = readings.transpose(0, 1)
+        seen, _ = self.past(hourly)
+        seen = seen.transpose(0, 1).reshape(count, -1)
+        return self.forecast(seen)
 
 
-def heads_first(x, h):
-    return rearrange(x, "b n (h d) -> b h n d", h=h)
+@torch.inference_mode()
+def likely_kinds(model, photograph, kinds=3):
+    scores = model(photograph[None])[0]
+    return scores.softmax(dim=0).topk(kinds)
+
+
+def to_heads(stations, heads):
+    return rearrange(stations, "row station (head part) -> row head station part", head=heads)

@@ -1,4 +1,4 @@
-"""A target network that follows the online one."""
+"""A network learns to predict its own slow copy, which follows it after every step."""
 
 import copy
 
@@ -7,29 +7,28 @@ import torch.nn.functional as F
 from torch import nn
 
 
-class BYOL(nn.Module):
-    def __init__(self, net, dim):
+class SelfTaught(nn.Module):
+    def __init__(self, network, width):
         super().__init__()
-        self.online = nn.Sequential(net, nn.Linear(dim, 128))
-        self.predictor = nn.Linear(128, 128)
-        self.target = copy.deepcopy(self.online)
+        self.quick = nn.Sequential(network, nn.Linear(width, 96))
+        self.slow = copy.deepcopy(self.quick)
+        self.guess = nn.Bilinear(96, 96, 96)
 
     @torch.no_grad()
-    def update(self, m=0.99):
-        for o, t in zip(self.online.parameters(), self.target.parameters()):
-            t.data.mul_(m).add_(o.data, alpha=1 - m)
+    def follow(self, share=0.004):
+        for slow, quick in zip(self.slow.parameters(), self.quick.parameters()):
+            slow.data += share * (quick.data - slow.data)
 
-    def forward(self, a, b):
-        p = self.predictor(self.online(a))
-        with torch.no_grad():
-            z = self.target(b)
-        return 2 - 2 * F.cosine_similarity(p, z.detach(), dim=-1).mean()
+    def forward(self, once, again):
+        seen = self.quick(once)
+        aim = self.slow(again)
+        return F.mse_loss(F.normalize(self.guess(seen, seen), dim=1), F.normalize(aim.detach(), dim=1))
 
 
-def train(model, loader, opt):
-    for a, b in loader:
-        loss = model(a, b)
-        opt.zero_grad()
+def learn(model, views, steps):
+    for once, again in views:
+        loss = (model(once, again) + model(again, once)) / 2
+        steps.zero_grad()
         loss.backward()
-        opt.step()
-        model.update()
+        steps.step()
+        model.follow()

@@ -1,31 +1,27 @@
-"""A student learns from a frozen teacher."""
+"""A small network for a watch learns heart rhythms from a large one that stays as it is."""
 
 import torch
 import torch.nn.functional as F
 
 
-def distill(student, teacher, loader, optimizer, scheduler, temperature=4.0, alpha=0.7, epochs=10):
-    teacher.eval()
-    teacher.requires_grad_(False)
-    history = []
-    for _ in range(epochs):
-        student.train()
-        running, seen = 0.0, 0
-        for x, y in loader:
+def shrink(small, large, beats_loader, optimizer, schedule, heat=3.0, trust=0.6, rounds=12):
+    large.requires_grad_(False)
+    large.eval()
+    course = []
+    for _ in range(rounds):
+        small.train()
+        summed, beats_seen = 0.0, 0
+        for beats, rhythm in beats_loader:
             with torch.no_grad():
-                teacher_logits = teacher(x)
-            student_logits = student(x)
-            soft = F.kl_div(
-                F.log_softmax(student_logits / temperature, dim=-1),
-                F.softmax(teacher_logits / temperature, dim=-1),
-                reduction="batchmean",
-            )
-            loss = alpha * temperature**2 * soft + (1 - alpha) * F.cross_entropy(student_logits, y)
+                opinion = large(beats).div(heat).softmax(dim=1)
+            answer = small(beats)
+            apart = F.kl_div(F.log_softmax(answer / heat, dim=1), opinion, reduction="batchmean") * heat**2
+            loss = trust * apart + (1 - trust) * F.cross_entropy(answer, rhythm)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
-            running += loss.item() * len(y)
-            seen += len(y)
-        scheduler.step()
-        history.append(running / seen)
-    return history
+            summed += loss.item() * len(beats)
+            beats_seen += len(beats)
+        schedule.step()
+        course.append(summed / beats_seen)
+    return course

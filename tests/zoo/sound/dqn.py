@@ -1,47 +1,64 @@
-"""Deep Q-learning with a target network and a replay memory."""
+"""Q-learning of when to heat a house: a ring of remembered hours, and a slow copy of the network that gives the targets."""
 
-import random
-from collections import deque
+import copy
 
 import torch
-from torch import nn, optim
+from torch import nn
 
-policy_net = nn.Sequential(nn.Linear(4, 128), nn.ReLU(), nn.Linear(128, 2))
-target_net = nn.Sequential(nn.Linear(4, 128), nn.ReLU(), nn.Linear(128, 2))
-target_net.load_state_dict(policy_net.state_dict())
-optimizer = optim.AdamW(policy_net.parameters(), lr=1e-4, amsgrad=True)
-memory = deque(maxlen=10000)
+MEASURED, LEVELS = 6, 3  # temperatures and prices; off, half, full
 
 
-def optimize_model(batch_size=128, gamma=0.99):
-    if len(memory) < batch_size:
-        return
-    states, actions, rewards, following, done = map(torch.stack, zip(*random.sample(memory, batch_size), strict=True))
-    q = policy_net(states).gather(1, actions)
-    with torch.no_grad():
-        best_next = target_net(following).max(1).values
-    expected = rewards + gamma * best_next * (1 - done)
-    loss = nn.SmoothL1Loss()(q, expected.unsqueeze(1))
-    optimizer.zero_grad()
-    loss.backward()
-    torch.nn.utils.clip_grad_value_(policy_net.parameters(), 100)
-    optimizer.step()
+class Remembered:
+    """The last hours lived through, overwritten in a ring."""
+
+    def __init__(self, room=20_000):
+        self.before, self.after = torch.zeros(room, MEASURED), torch.zeros(room, MEASURED)
+        self.level, self.gain = torch.zeros(room, dtype=torch.long), torch.zeros(room)
+        self.seen = 0
+
+    def add(self, before, level, gain, after):
+        at = self.seen % len(self.gain)
+        self.before[at], self.level[at], self.gain[at], self.after[at] = before, level, gain, after
+        self.seen += 1
+
+    def draw(self, rows):
+        chosen = torch.randint(min(self.seen, len(self.gain)), (rows,))
+        return self.before[chosen], self.level[chosen], self.gain[chosen], self.after[chosen]
 
 
-def run(env, episodes, tau=0.005):
-    for _ in range(episodes):
-        state = torch.tensor(env.reset()[0])
-        while True:
-            with torch.no_grad():
-                action = policy_net(state).argmax()
-            observation, reward, terminated, truncated, _ = env.step(action.item())
-            following = torch.tensor(observation)
-            memory.append((state, action.view(1), torch.tensor(reward), following, torch.tensor(float(terminated))))
-            state = following
-            optimize_model()
-            target_state, policy_state = target_net.state_dict(), policy_net.state_dict()
-            for key in policy_state:
-                target_state[key] = policy_state[key] * tau + target_state[key] * (1 - tau)
-            target_net.load_state_dict(target_state)
-            if terminated or truncated:
-                break
+class Thermostat:
+    def __init__(self, patience=0.97):
+        self.worth = nn.Sequential(nn.Linear(MEASURED, 48), nn.Tanh(), nn.Linear(48, LEVELS))
+        self.slow = copy.deepcopy(self.worth).requires_grad_(False)
+        self.steps = torch.optim.RAdam(self.worth.parameters(), lr=5e-4)
+        self.remembered = Remembered()
+        self.patience = patience
+
+    @torch.no_grad()
+    def choose(self, measured, curiosity):
+        if torch.rand(()) < curiosity:
+            return int(torch.randint(LEVELS, ()))
+        return int(self.worth(measured).argmax())
+
+    def learn(self, rows=64):
+        before, level, gain, after = self.remembered.draw(rows)
+        with torch.no_grad():
+            best = self.worth(after).argmax(dim=1, keepdim=True)  # chosen by one network, valued by the other
+            aim = gain + self.patience * self.slow(after).gather(1, best).squeeze(1)
+        error = nn.functional.huber_loss(self.worth(before).gather(1, level[:, None]).squeeze(1), aim)
+        self.steps.zero_grad()
+        error.backward()
+        nn.utils.clip_grad_norm_(self.worth.parameters(), 5.0)
+        self.steps.step()
+
+    def live(self, house, hours, refresh=500):
+        measured = house.now()
+        for hour in range(hours):
+            level = self.choose(measured, curiosity=max(0.02, 1 - hour / 5_000))
+            after, gain = house.heat(level)
+            self.remembered.add(measured, level, gain, after)
+            measured = after
+            if hour >= 200:
+                self.learn()
+            if hour % refresh == 0:
+                self.slow.load_state_dict(self.worth.state_dict())

@@ -1,4 +1,4 @@
-"""An exponential moving average of the weights is evaluated and saved."""
+"""A slow mean of the weights is what is evaluated, chosen and kept."""
 
 import copy
 
@@ -6,44 +6,43 @@ import torch
 from torch import nn
 
 
-class EMA:
-    def __init__(self, model, decay=0.999):
-        self.module = copy.deepcopy(model).eval()
-        for p in self.module.parameters():
-            p.requires_grad_(False)
-        self.decay = decay
+class SlowMean:
+    def __init__(self, network, memory=0.998):
+        self.memory = memory
+        self.network = copy.deepcopy(network).requires_grad_(False).eval()
 
     @torch.no_grad()
-    def update(self, model):
-        for ema_p, p in zip(self.module.parameters(), model.parameters(), strict=True):
-            ema_p.mul_(self.decay).add_(p.detach(), alpha=1 - self.decay)
-        for ema_b, b in zip(self.module.buffers(), model.buffers(), strict=True):
-            ema_b.copy_(b)
-
-
-def fit(model, train_loader, val_loader, epochs, device):
-    ema = EMA(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
-    loss_fn = nn.CrossEntropyLoss()
-    best_acc, best_state = 0.0, None
-    for _ in range(epochs):
-        model.train()
-        for x, y in train_loader:
-            loss = loss_fn(model(x.to(device)), y.to(device))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            ema.update(model)
-        acc = accuracy(ema.module, val_loader, device)
-        if acc > best_acc:
-            best_acc = acc
-            best_state = {k: v.detach().clone() for k, v in ema.module.state_dict().items()}
-    model.load_state_dict(best_state)
-    return model
+    def take_in(self, network):
+        slow, quick = self.network.state_dict(), network.state_dict()
+        for name, value in slow.items():
+            if value.is_floating_point():
+                value.lerp_(quick[name], 1 - self.memory)
+            else:
+                value.copy_(quick[name])
 
 
 @torch.inference_mode()
-def accuracy(model, loader, device):
-    model.eval()
-    correct = sum((model(x.to(device)).argmax(-1).cpu() == y).sum().item() for x, y in loader)
-    return correct / len(loader.dataset)
+def share_right(network, held_out, device):
+    network.eval()
+    right = torch.stack([(network(beats.to(device)).argmax(dim=1) == rhythm.to(device)).sum() for beats, rhythm in held_out])
+    return right.sum().item() / len(held_out.dataset)
+
+
+def fit(network, beats_loader, val_loader, rounds, device):
+    slow = SlowMean(network)
+    optimizer = torch.optim.RAdam(network.parameters(), lr=1e-3)
+    cost = nn.CrossEntropyLoss()
+    highest, kept = -1.0, None
+    for _ in range(rounds):
+        network.train()
+        for beats, rhythm in beats_loader:
+            loss = cost(network(beats.to(device)), rhythm.to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            slow.take_in(network)
+        right = share_right(slow.network, val_loader, device)
+        if right > highest:
+            highest, kept = right, {name: value.detach().clone() for name, value in slow.network.state_dict().items()}
+    network.load_state_dict(kept)
+    return network, highest

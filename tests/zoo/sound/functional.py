@@ -1,37 +1,37 @@
-"""Per-sample gradients and an ensemble with torch.func, and a loop of its own without an optimizer."""
+"""Weights handed to the network from outside with torch.func: a gradient for each sample, a committee in one call, steps without an optimizer."""
 
+import torch
 import torch.nn.functional as F
-from torch.func import functional_call, grad, stack_module_state, vmap
+from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
 
-def per_sample_gradients(model, x, y):
-    params = {k: v.detach() for k, v in model.named_parameters()}
-    buffers = {k: v.detach() for k, v in model.named_buffers()}
+def influence(network, spectra, substances):
+    """Length of each sample's own gradient, [B]: which rows pull hardest."""
+    weights = {name: weight.detach() for name, weight in network.named_parameters()}
 
-    def compute_loss(params, buffers, sample, target):
-        predictions = functional_call(model, (params, buffers), (sample.unsqueeze(0),))
-        return F.cross_entropy(predictions, target.unsqueeze(0))
+    def cost(weights, spectrum, substance):
+        return F.cross_entropy(functional_call(network, weights, (spectrum[None],)), substance[None])
 
-    return vmap(grad(compute_loss), in_dims=(None, None, 0, 0))(params, buffers, x, y)
+    slopes, _ = vmap(grad_and_value(cost), in_dims=(None, 0, 0))(weights, spectra, substances)
+    return sum(slope.flatten(1).square().sum(1) for slope in slopes.values()).sqrt()
 
 
-def train(model, batches, lr=0.1):
-    params = {k: v.detach() for k, v in model.named_parameters()}
+def descend(network, batches, rate=0.05, drag=0.9):
+    weights = {name: weight.detach() for name, weight in network.named_parameters()}
+    speed = {name: torch.zeros_like(weight) for name, weight in weights.items()}
 
-    def loss_fn(params, x, y):
-        return F.mse_loss(functional_call(model, params, (x,)), y)
+    def misfit(weights, x, y):
+        return (functional_call(network, weights, (x,)) - y).square().mean()
 
     for x, y in batches:
-        gradients = grad(loss_fn)(params, x, y)
-        params = {k: v - lr * gradients[k] for k, v in params.items()}
-    return params
+        slopes, _ = grad_and_value(misfit)(weights, x, y)
+        speed = {name: drag * speed[name] + slopes[name] for name in weights}
+        weights = {name: weights[name] - rate * speed[name] for name in weights}
+    return weights
 
 
-def ensemble(models, x):
-    params, buffers = stack_module_state(models)
-    base = models[0]
-
-    def call(p, b, x):
-        return functional_call(base, (p, b), (x,))
-
-    return vmap(call, in_dims=(0, 0, None))(params, buffers, x).softmax(-1).mean(0)
+def committee(networks, spectra):
+    """Mean chance of each substance over all networks, and how far they disagree."""
+    weights, buffers = stack_module_state(networks)
+    opinions = vmap(lambda w, b: functional_call(networks[0], (w, b), (spectra,)))(weights, buffers).softmax(dim=-1)
+    return opinions.mean(dim=0), opinions.std(dim=0)

@@ -1,27 +1,25 @@
-"""Generator against discriminator, an optimizer each."""
+"""Invented heartbeats against recorded ones, an optimizer each: hinge losses, and one forward of the generator for both."""
 
 import torch
-from torch import nn
+import torch.nn.functional as F
 
 
-def train(generator, discriminator, loader, device, epochs, latent=64):
-    opt_g = torch.optim.Adam(generator.parameters(), lr=2e-4, betas=(0.5, 0.999))
-    opt_d = torch.optim.Adam(discriminator.parameters(), lr=2e-4, betas=(0.5, 0.999))
-    criterion = nn.BCEWithLogitsLoss()
+def compete(generator, critic, beats_loader, device, rounds, code=32):
+    generator_steps = torch.optim.Adam(generator.parameters(), lr=1e-4, betas=(0.0, 0.9))
+    critic_steps = torch.optim.Adam(critic.parameters(), lr=4e-4, betas=(0.0, 0.9))
     generator.train()
-    discriminator.train()
-    for _ in range(epochs):
-        for real, _ in loader:
-            real = real.to(device)
-            ones, zeros = torch.ones(len(real), 1, device=device), torch.zeros(len(real), 1, device=device)
-            fake = generator(torch.randn(len(real), latent, device=device))
+    critic.train()
+    for _ in range(rounds):
+        for recorded, _rhythm in beats_loader:
+            recorded = recorded.to(device)
+            invented = generator(torch.randn(len(recorded), code, device=device))
 
-            opt_d.zero_grad()
-            loss_d = criterion(discriminator(real), ones) + criterion(discriminator(fake.detach()), zeros)
-            loss_d.backward()
-            opt_d.step()
+            critic_steps.zero_grad()
+            critic_loss = F.relu(1 - critic(recorded)).mean() + F.relu(1 + critic(invented.detach())).mean()
+            critic_loss.backward()
+            critic_steps.step()
 
-            opt_g.zero_grad()
-            loss_g = criterion(discriminator(fake), ones)
-            loss_g.backward()
-            opt_g.step()
+            generator_steps.zero_grad()
+            generator_loss = -critic(invented).mean()
+            generator_loss.backward()
+            generator_steps.step()

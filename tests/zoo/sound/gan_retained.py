@@ -1,56 +1,69 @@
-"""DCGAN with the network's own zero_grad, two backwards a step and a shared graph."""
+"""Weather fields invented and judged: gradients cleared through the networks, two backwards a step, and a graph that both sides use."""
 
 import torch
-import torch.nn as nn
-import torch.optim as optim
+from torch import nn
+
+NOISE = 24
 
 
-class Generator(nn.Module):
-    def __init__(self, nz):
-        super().__init__()
-        self.main = nn.Sequential(nn.ConvTranspose2d(nz, 64, 4), nn.BatchNorm2d(64), nn.ReLU(True), nn.ConvTranspose2d(64, 3, 4, 2, 1), nn.Tanh())
+class Inventor(nn.Module):
+    """Noise to fields of temperature and pressure on a grid of 16 by 16."""
 
-    def forward(self, x):
-        return self.main(x)
-
-
-class Discriminator(nn.Module):
     def __init__(self):
         super().__init__()
-        self.main = nn.Sequential(nn.Conv2d(3, 64, 4, 2, 1), nn.LeakyReLU(0.2, inplace=True), nn.Conv2d(64, 1, 4), nn.Sigmoid())
+        self.start = nn.Linear(NOISE, 32 * 4 * 4)
+        self.grow = nn.Sequential(
+            nn.Upsample(scale_factor=2),
+            nn.Conv2d(32, 16, 3, padding=1),
+            nn.GroupNorm(4, 16),
+            nn.SiLU(),
+            nn.Upsample(scale_factor=2),
+            nn.Conv2d(16, 2, 3, padding=1),
+        )
 
-    def forward(self, x):
-        return self.main(x).view(-1)
+    def forward(self, noise):
+        return self.grow(self.start(noise).unflatten(1, (32, 4, 4)))
 
 
-netG, netD = Generator(100), Discriminator()
-criterion = nn.BCELoss()
-optimizerD = optim.Adam(netD.parameters(), lr=2e-4)
-optimizerG = optim.Adam(netG.parameters(), lr=2e-4)
+class Judge(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(2, 16, 5, stride=2), nn.SiLU(), nn.Conv2d(16, 32, 3, stride=2), nn.SiLU(), nn.Flatten(), nn.LazyLinear(1), nn.Sigmoid()
+        )
+
+    def forward(self, fields):
+        return self.layers(fields).squeeze(1)
 
 
-def run(dataloader, num_epochs):
-    G_losses, D_losses = [], []
-    for epoch in range(num_epochs):
-        for i, data in enumerate(dataloader, 0):
-            netD.zero_grad()
-            real = data[0]
-            label = torch.full((real.size(0),), 1.0)
-            errD_real = criterion(netD(real), label)
-            errD_real.backward()
-            fake = netG(torch.randn(real.size(0), 100, 1, 1))
-            label.fill_(0.0)
-            errD_fake = criterion(netD(fake.detach()), label)
-            errD_fake.backward()
-            errD = errD_real + errD_fake
-            optimizerD.step()
-            netG.zero_grad()
-            label.fill_(1.0)
-            errG = criterion(netD(fake), label)
-            errG.backward()
-            optimizerG.step()
-            if i % 50 == 0:
-                print(epoch, errD.item(), errG.item())
-            G_losses.append(errG.item())
-            D_losses.append(errD.item())
-    return G_losses, D_losses
+inventor, judge = Inventor(), Judge()
+judge(torch.zeros(1, 2, 16, 16))
+bce = nn.BCELoss()
+judge_steps = torch.optim.RMSprop(judge.parameters(), lr=5e-4)
+inventor_steps = torch.optim.RMSprop(inventor.parameters(), lr=5e-4)
+
+
+def compete(measured_loader, rounds):
+    judged, fooled = [], []
+    for number in range(rounds):
+        for measured, _station in measured_loader:
+            verdict = torch.ones(len(measured))
+            judge.zero_grad()
+            on_measured = bce(judge(measured), verdict)
+            on_measured.backward()
+            invented = inventor(torch.randn(len(measured), NOISE))
+            verdict.zero_()
+            on_invented = bce(judge(invented.detach()), verdict)
+            on_invented.backward()
+            judge_steps.step()
+            both = on_measured + on_invented
+            judged.append(both.item())
+
+            inventor.zero_grad()
+            verdict.fill_(1)
+            deceit = bce(judge(invented), verdict)
+            deceit.backward()
+            inventor_steps.step()
+            fooled.append(deceit.item())
+        print(f"round {number}: judge {judged[-1]:.3f}, inventor {fooled[-1]:.3f}")
+    return judged, fooled

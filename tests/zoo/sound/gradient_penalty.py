@@ -1,26 +1,27 @@
-"""WGAN with gradient penalty: several critic steps for one of the generator, and a graph that is used twice."""
+"""A critic held to slope one: it takes several steps for one of the generator, and the last graph is used by both."""
 
 import torch
 
 
-def gradient_penalty(critic, real, fake):
-    alpha = torch.rand(real.size(0), 1, 1, 1, device=real.device)
-    mixed = (alpha * real + (1 - alpha) * fake).requires_grad_(True)
-    scores = critic(mixed)
-    (gradients,) = torch.autograd.grad(scores, mixed, torch.ones_like(scores), create_graph=True, retain_graph=True)
-    return ((gradients.flatten(1).norm(2, dim=1) - 1) ** 2).mean()
+def slope_cost(critic, measured, invented):
+    """How far the critic's slope is from one, between measured rows and invented ones; [B, C] each."""
+    share = torch.rand(len(measured), 1, device=measured.device)
+    between = torch.lerp(measured, invented, share).requires_grad_()
+    (slope,) = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
+    return (slope.norm(dim=1) - 1).square().mean()
 
 
-def train(generator, critic, loader, opt_g, opt_c, latent, n_critic=5, weight=10.0):
-    for step, (real, _) in enumerate(loader):
-        noise = torch.randn(real.size(0), latent, 1, 1, device=real.device)
-        fake = generator(noise)
-        critic_loss = critic(fake.detach()).mean() - critic(real).mean() + weight * gradient_penalty(critic, real, fake.detach())
-        opt_c.zero_grad()
+def compete(generator, critic, loader, generator_steps, critic_steps, code, turns=4, strength=5.0):
+    for turn, (measured, _) in enumerate(loader, start=1):
+        invented = generator(torch.randn(len(measured), code, device=measured.device))
+        apart = critic(measured).mean() - critic(invented.detach()).mean()
+        critic_loss = strength * slope_cost(critic, measured, invented.detach()) - apart
+        critic_steps.zero_grad()
         critic_loss.backward(retain_graph=True)
-        opt_c.step()
-        if step % n_critic == 0:
-            opt_g.zero_grad()
-            generator_loss = -critic(fake).mean()
-            generator_loss.backward()
-            opt_g.step()
+        critic_steps.step()
+        if turn % turns:
+            continue
+        generator_steps.zero_grad()
+        generator_loss = -critic(invented).mean()
+        generator_loss.backward()
+        generator_steps.step()

@@ -1,18 +1,22 @@
-"""LBFGS with a closure."""
+"""A calibration curve by LBFGS, which calls for the gradient itself, several times a step."""
 
 import torch
 import torch.nn.functional as F
 
 
-def fit(model, x, y, steps=20):
-    optimizer = torch.optim.LBFGS(model.parameters(), lr=1, max_iter=10)
-    for _ in range(steps):
+def calibrate(curve, readings, standards, tolerance=1e-7):
+    optimizer = torch.optim.LBFGS(curve.parameters(), line_search_fn="strong_wolfe", max_iter=25)
 
-        def closure():
-            optimizer.zero_grad()
-            loss = F.mse_loss(model(x), y)
-            loss.backward()
-            return loss
+    def misfit():
+        optimizer.zero_grad()
+        error = F.mse_loss(curve(readings), standards)
+        error.backward()
+        return error
 
-        loss = optimizer.step(closure)
-    return loss.item()
+    before = float("inf")
+    for _ in range(40):
+        error = optimizer.step(misfit).item()
+        if before - error < tolerance:
+            break
+        before = error
+    return error

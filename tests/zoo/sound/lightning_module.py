@@ -1,41 +1,45 @@
 """A Lightning module and its trainer, which calls zero_grad, backward, step, eval and set_epoch itself."""
 
-import lightning as L
+import lightning
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
+from torchmetrics.regression import MeanAbsoluteError
 
 
-class LitModel(L.LightningModule):
-    def __init__(self, width, classes, lr=1e-3, epochs=10):
+class Solubility(lightning.LightningModule):
+    """How well a molecule dissolves, from its fingerprint."""
+
+    def __init__(self, bits=2048, rate=5e-4, rounds=25):
         super().__init__()
-        self.save_hyperparameters()
-        self.net = nn.Sequential(nn.Linear(width, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, classes))
+        self.rate, self.rounds = rate, rounds
+        self.layers = nn.Sequential(nn.Linear(bits, 200), nn.SELU(), nn.AlphaDropout(0.1), nn.Linear(200, 1), nn.Flatten(0))
+        self.off_by = MeanAbsoluteError()
 
-    def forward(self, x):
-        return self.net(x)
+    def forward(self, fingerprint):
+        return self.layers(fingerprint)
 
-    def training_step(self, batch, batch_idx):
-        x, y = batch
-        loss = F.cross_entropy(self(x), y)
-        self.log("train_loss", loss)
-        return loss
+    def training_step(self, pair, _number):
+        fingerprint, measured = pair
+        cost = nn.functional.smooth_l1_loss(self(fingerprint), measured)
+        self.log("cost", cost, prog_bar=True)
+        return cost
 
-    def validation_step(self, batch, batch_idx):
-        x, y = batch
-        logits = self(x)
-        self.log("val_loss", F.cross_entropy(logits, y), sync_dist=True)
-        self.log("val_acc", (logits.argmax(1) == y).float().mean(), sync_dist=True)
+    def validation_step(self, pair, _number):
+        fingerprint, measured = pair
+        self.off_by(self(fingerprint), measured)
+        self.log("off_by", self.off_by, on_epoch=True)
 
     def configure_optimizers(self):
-        optimizer = torch.optim.AdamW(self.parameters(), lr=self.hparams.lr)
-        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=self.hparams.epochs)
-        return {"optimizer": optimizer, "lr_scheduler": scheduler}
+        steps = torch.optim.NAdam(self.parameters(), lr=self.rate)
+        falling = torch.optim.lr_scheduler.CosineAnnealingLR(steps, T_max=self.rounds)
+        return [steps], [falling]
 
 
-def main(train_set, val_set):
-    sampler = DistributedSampler(train_set)
-    trainer = L.Trainer(max_epochs=10, accelerator="auto", devices=2, strategy="ddp")
-    trainer.fit(LitModel(32, 10), DataLoader(train_set, batch_size=64, sampler=sampler), DataLoader(val_set, batch_size=64))
+def fit(molecules, val_molecules, rounds=25):
+    share = DistributedSampler(molecules)
+    trainer = lightning.Trainer(max_epochs=rounds, strategy="ddp", devices=4, gradient_clip_val=1.0)
+    model = Solubility(rounds=rounds)
+    trainer.fit(model, DataLoader(molecules, batch_size=48, sampler=share), DataLoader(val_molecules, batch_size=512))
+    return model

@@ -1,33 +1,39 @@
-"""Meta-learning: an inner loop by hand, an outer step, and sharpness-aware minimisation."""
+"""A start from which a few steps suit any well: steps within a step by hand; and a step taken at the worst place nearby."""
 
 import torch
-import torch.nn.functional as F
 from torch.func import functional_call
 
 
-def meta_train(model, tasks, meta_lr=1e-3, inner_lr=0.1, inner_steps=5):
-    meta_optimizer = torch.optim.Adam(model.parameters(), lr=meta_lr)
-    for batch_of_tasks in tasks:
-        meta_optimizer.zero_grad()
-        meta_loss = 0.0
-        for x_support, y_support, x_query, y_query in batch_of_tasks:
-            weights = dict(model.named_parameters())
-            for _ in range(inner_steps):
-                loss = F.mse_loss(functional_call(model, weights, (x_support,)), y_support)
-                grads = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
-                weights = {k: w - inner_lr * g for (k, w), g in zip(weights.items(), grads, strict=True)}
-            meta_loss = meta_loss + F.mse_loss(functional_call(model, weights, (x_query,)), y_query)
-        (meta_loss / len(batch_of_tasks)).backward()
-        meta_optimizer.step()
+def adapted(network, logs, porosity, rate=0.05, steps=3):
+    """Weights after a few steps on one well, still attached to those they came from."""
+    weights = dict(network.named_parameters())
+    for _ in range(steps):
+        misfit = (functional_call(network, weights, (logs,)) - porosity).square().mean()
+        slopes = torch.autograd.grad(misfit, tuple(weights.values()), create_graph=True)
+        weights = dict(zip(weights, (w - rate * s for w, s in zip(weights.values(), slopes, strict=True)), strict=True))
+    return weights
 
 
-def sam_step(model, optimizer, x, y):
-    F.cross_entropy(model(x), y).backward()
-    optimizer.first_step(zero_grad=True)
-    F.cross_entropy(model(x), y).backward()
-    optimizer.second_step(zero_grad=True)
+def learn_to_adapt(network, fields):
+    optimizer = torch.optim.AdamW(network.parameters(), lr=5e-4)
+    for wells in fields:
+        optimizer.zero_grad()
+        cost = 0.0
+        for known, asked in wells:
+            weights = adapted(network, *known)
+            logs, porosity = asked
+            cost = cost + (functional_call(network, weights, (logs,)) - porosity).abs().mean() / len(wells)
+        cost.backward()
+        optimizer.step()
 
 
-def train_with_sam(model, optimizer, loader):
-    for x, y in loader:
-        sam_step(model, optimizer, x, y)
+def flat_step(network, climber, cost, logs, porosity):
+    cost(network(logs), porosity).backward()
+    climber.first_step(zero_grad=True)
+    cost(network(logs), porosity).backward()
+    climber.second_step(zero_grad=True)
+
+
+def learn_flat(network, climber, cost, wells):
+    for logs, porosity in wells:
+        flat_step(network, climber, cost, logs, porosity)

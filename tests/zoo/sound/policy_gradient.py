@@ -1,64 +1,62 @@
-"""REINFORCE with a baseline: losses of an episode are summed, and then propagated once."""
-
-from collections import deque
+"""A policy for traffic lights: what a day's decisions brought is discounted, compared with a learned baseline, and learned from once a day."""
 
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
+from torch import nn
 from torch.distributions import Categorical
 
 
-class Policy(nn.Module):
-    def __init__(self):
+class Lights(nn.Module):
+    """Queues on each arm of a crossing to chances of each phase, and the queue cost that is expected from here."""
+
+    def __init__(self, arms, phases):
         super().__init__()
-        self.affine = nn.Linear(4, 128)
-        self.dropout = nn.Dropout(p=0.6)
-        self.action_head = nn.Linear(128, 2)
-        self.value_head = nn.Linear(128, 1)
-        self.saved = []
-        self.rewards = []
+        self.shared = nn.GRUCell(arms, 40)
+        self.phase = nn.Linear(40, phases)
+        self.expected = nn.Linear(40, 1)
 
-    def forward(self, x):
-        x = F.relu(self.dropout(self.affine(x)))
-        return F.softmax(self.action_head(x), dim=-1), self.value_head(x)
+    def forward(self, queues, memory):
+        memory = self.shared(queues, memory)
+        return self.phase(memory), self.expected(memory).squeeze(-1), memory
 
 
-policy = Policy()
-optimizer = torch.optim.Adam(policy.parameters(), lr=3e-2)
+def discounted(gains, keep):
+    """What followed each decision, the later the less; [T]."""
+    brought = torch.empty(len(gains))
+    after = 0.0
+    for at in reversed(range(len(gains))):
+        after = gains[at] + keep * after
+        brought[at] = after
+    return brought
 
 
-def select_action(state):
-    probs, value = policy(torch.from_numpy(state).float())
-    m = Categorical(probs)
-    action = m.sample()
-    policy.saved.append((m.log_prob(action), value))
-    return action.item()
+def one_day(lights, crossing):
+    memory = torch.zeros(1, 40)
+    logs, expected, gains, entropies = [], [], [], []
+    queues = crossing.morning()
+    while queues is not None:
+        scores, value, memory = lights(queues[None], memory)
+        chances = Categorical(logits=scores)
+        phase = chances.sample()
+        logs.append(chances.log_prob(phase))
+        expected.append(value)
+        entropies.append(chances.entropy())
+        queues, gain = crossing.switch(phase.item())
+        gains.append(gain)
+    return torch.cat(logs), torch.cat(expected), torch.cat(entropies), gains
 
 
-def finish_episode(gamma=0.99):
-    R, returns, policy_losses, value_losses = 0, deque(), [], []
-    for r in policy.rewards[::-1]:
-        R = r + gamma * R
-        returns.appendleft(R)
-    returns = torch.tensor(returns)
-    returns = (returns - returns.mean()) / (returns.std() + 1e-8)
-    for (log_prob, value), R in zip(policy.saved, returns, strict=True):
-        policy_losses.append(-log_prob * (R - value.item()))
-        value_losses.append(F.smooth_l1_loss(value, R.view(1)))
-    optimizer.zero_grad()
-    loss = torch.stack(policy_losses).sum() + torch.stack(value_losses).sum()
-    loss.backward()
-    optimizer.step()
-    policy.saved.clear()
-    policy.rewards.clear()
-
-
-def main(env, episodes):
-    for _ in range(episodes):
-        state, _ = env.reset()
-        for _ in range(1000):
-            state, reward, done, _, _ = env.step(select_action(state))
-            policy.rewards.append(reward)
-            if done:
-                break
-        finish_episode()
+def learn(crossing, days, keep=0.98):
+    lights = Lights(crossing.arms, crossing.phases)
+    optimizer = torch.optim.RMSprop(lights.parameters(), lr=7e-4)
+    for day in range(days):
+        logs, expected, entropies, gains = one_day(lights, crossing)
+        brought = discounted(gains, keep)
+        surprise = brought - expected.detach()
+        decisions = -(logs * surprise / (surprise.std() + 1e-6)).sum()
+        baseline = F.huber_loss(expected, brought, reduction="sum")
+        loss = decisions + baseline - 0.01 * entropies.sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print(f"day {day}: {sum(gains):.1f}, {len(gains)} decisions")

@@ -1,23 +1,21 @@
-"""A learning-rate range test."""
-
-import math
+"""Which learning rate is too large: one passage in which it grows by the batch, set by hand on the optimizer."""
 
 import torch
 
 
-def find(model, loader, criterion, init=1e-7, final=10.0, beta=0.98):
-    optimizer = torch.optim.SGD(model.parameters(), lr=init)
-    mult = (final / init) ** (1 / (len(loader) - 1))
-    lr = init
-    losses, lrs = [], []
-    avg = 0.0
-    for i, (x, y) in enumerate(loader):
-        optimizer.param_groups[0]["lr"] = lr
+def largest_stable_rate(model, loader, loss_fn, lowest=1e-6, highest=1.0, worse=3.0):
+    """The rate at which the loss was last below `worse` times its lowest value."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=lowest, momentum=0.8)
+    rates = torch.logspace(torch.tensor(lowest).log10(), torch.tensor(highest).log10(), len(loader)).tolist()
+    seen = []
+    for rate, (x, y) in zip(rates, loader, strict=True):
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        loss = loss_fn(model(x), y)
+        seen.append(loss.item())
+        if seen[-1] > worse * min(seen):
+            break
         optimizer.zero_grad()
-        loss = criterion(model(x), y)
-        avg = beta * avg + (1 - beta) * loss.item()
-        losses.append(avg / (1 - beta ** (i + 1)))
-        lrs.append(math.log10(lr))
         loss.backward()
         optimizer.step()
-        lr *= mult
+    return max(rate for rate, value in zip(rates, seen) if value <= worse * min(seen))

@@ -1,37 +1,48 @@
-"""Encoder and decoder with an optimizer each; losses of a sequence are summed."""
-
-import random
+"""Names written in one script are spelled in another: a reader and a writer with an optimizer each, and losses summed over letters."""
 
 import torch
-import torch.nn as nn
-import torch.optim as optim
+from torch import nn
+
+FIRST = 1  # the letter that opens a spelling
 
 
-def train_iteration(input_tensor, target_tensor, encoder, decoder, encoder_optimizer, decoder_optimizer, criterion, teacher_forcing_ratio=0.5):
-    encoder_optimizer.zero_grad()
-    decoder_optimizer.zero_grad()
-    loss = 0
-    hidden = encoder.initHidden()
-    for ei in range(input_tensor.size(0)):
-        out, hidden = encoder(input_tensor[ei], hidden)
-    dec_in = torch.tensor([[0]])
-    for di in range(target_tensor.size(0)):
-        out, hidden = decoder(dec_in, hidden)
-        topv, topi = out.topk(1)
-        dec_in = topi.squeeze().detach()
-        loss += criterion(out, target_tensor[di])
-    loss.backward()
-    encoder_optimizer.step()
-    decoder_optimizer.step()
-    return loss.item() / target_tensor.size(0)
+class Writer(nn.Module):
+    def __init__(self, letters, width):
+        super().__init__()
+        self.letters = nn.Embedding(letters, width)
+        self.cell = nn.GRUCell(width, width)
+        self.scores = nn.Linear(width, letters)
+
+    def forward(self, letter, state):
+        state = self.cell(self.letters(letter), state)
+        return self.scores(state), state
 
 
-def train_iters(encoder, decoder, n_iters, pairs, lr=0.01):
-    eo = optim.SGD(encoder.parameters(), lr=lr)
-    do = optim.SGD(decoder.parameters(), lr=lr)
-    criterion = nn.NLLLoss()
-    total = 0
-    for it in range(1, n_iters + 1):
-        a, b = random.choice(pairs)
-        loss = train_iteration(a, b, encoder, decoder, eo, do, criterion)
-        total += loss
+def spelling_loss(reader, writer, name, spelling, loss_fn, shown):
+    """Summed over the letters of spellings [B, T]; `shown` is the share of steps that see the right letter before."""
+    _, state = reader(name)
+    state = state[-1]
+    letter = torch.full_like(spelling[:, 0], FIRST)
+    loss = 0.0
+    for right in spelling.unbind(dim=1):
+        scores, state = writer(letter, state)
+        loss = loss + loss_fn(scores, right)
+        letter = right if torch.rand(()) < shown else scores.detach().argmax(dim=1)
+    return loss
+
+
+def fit(reader, writer, pairs_loader, rounds):
+    steps = [torch.optim.NAdam(part.parameters(), lr=1e-3) for part in (reader, writer)]
+    reader_steps, writer_steps = steps
+    loss_fn = nn.CrossEntropyLoss(ignore_index=0)
+    for number in range(rounds):
+        summed = 0.0
+        for name, spelling in pairs_loader:
+            reader_steps.zero_grad()
+            writer_steps.zero_grad()
+            loss = spelling_loss(reader, writer, name, spelling, loss_fn, shown=1 - number / rounds)
+            loss.backward()
+            reader_steps.step()
+            writer_steps.step()
+            summed += loss.item() / spelling.shape[1]
+        print(number, summed / len(pairs_loader))

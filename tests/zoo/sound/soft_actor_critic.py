@@ -1,33 +1,51 @@
-"""Three optimizers, delayed updates, polyak averaging."""
+"""Control of a water tower that is rewarded for variety: two judges, a pump, a price of variety that is learned, an optimizer each."""
 
 import torch
 import torch.nn.functional as F
 
 
-def update(actor, qf1, qf2, qf1_target, q_optimizer, actor_optimizer, rb, args, log_alpha, a_optimizer):
-    for global_step in range(args.total):
-        data = rb.sample(args.batch_size)
+class Control:
+    def __init__(self, pump, judges, slow_judges, wanted_variety, rate=3e-4):
+        self.pump, self.judges, self.slow_judges = pump, judges, slow_judges.requires_grad_(False)
+        self.price = torch.zeros((), requires_grad=True)  # logarithm of what variety is worth
+        self.wanted_variety = wanted_variety
+        self.pump_steps = torch.optim.Adam(pump.parameters(), lr=rate)
+        self.judge_steps = torch.optim.Adam(judges.parameters(), lr=rate)
+        self.price_steps = torch.optim.Adam([self.price], lr=rate)
+
+    def judge(self, levels, flow, gain, later, keep=0.99):
         with torch.no_grad():
-            next_actions, next_log_pi, _ = actor.get_action(data.next_observations)
-            target = qf1_target(data.next_observations, next_actions)
-        q_loss = F.mse_loss(qf1(data.observations, data.actions).view(-1), target) + F.mse_loss(qf2(data.observations, data.actions).view(-1), target)
-        q_optimizer.zero_grad()
-        q_loss.backward()
-        q_optimizer.step()
-        if global_step % args.policy_frequency == 0:
-            for _ in range(args.policy_frequency):
-                pi, log_pi, _ = actor.get_action(data.observations)
-                actor_loss = (log_alpha.exp() * log_pi - qf1(data.observations, pi)).mean()
-                actor_optimizer.zero_grad()
-                actor_loss.backward()
-                actor_optimizer.step()
-                if args.autotune:
-                    with torch.no_grad():
-                        _, log_pi, _ = actor.get_action(data.observations)
-                    alpha_loss = (-log_alpha.exp() * (log_pi + 1)).mean()
-                    a_optimizer.zero_grad()
-                    alpha_loss.backward()
-                    a_optimizer.step()
-        if global_step % args.target_freq == 0:
-            for p, tp in zip(qf1.parameters(), qf1_target.parameters()):
-                tp.data.copy_(args.tau * p.data + (1 - args.tau) * tp.data)
+            later_flow, log_chance = self.pump(later)
+            worst = torch.minimum(*(judge(later, later_flow) for judge in self.slow_judges))
+            aim = gain + keep * (worst - self.price.exp() * log_chance)
+        cost = sum(F.mse_loss(judge(levels, flow), aim) for judge in self.judges)
+        self.judge_steps.zero_grad()
+        cost.backward()
+        self.judge_steps.step()
+
+    def act(self, levels):
+        flow, log_chance = self.pump(levels)
+        worth = torch.minimum(*(judge(levels, flow) for judge in self.judges))
+        cost = (self.price.exp().detach() * log_chance - worth).mean()
+        self.pump_steps.zero_grad()
+        cost.backward()
+        self.pump_steps.step()
+
+        price_cost = -(self.price * (log_chance.detach() + self.wanted_variety)).mean()
+        self.price_steps.zero_grad()
+        price_cost.backward()
+        self.price_steps.step()
+
+    @torch.no_grad()
+    def follow(self, share=0.01):
+        for slow, fast in zip(self.slow_judges.parameters(), self.judges.parameters(), strict=True):
+            slow.lerp_(fast, share)
+
+    def learn(self, hours, steps, delay=3):
+        for step in range(steps):
+            levels, flow, gain, later = hours.draw(256)
+            self.judge(levels, flow, gain, later)
+            if step % delay == 0:
+                for _ in range(delay):
+                    self.act(levels)
+            self.follow()

@@ -1,71 +1,58 @@
-"""A variational autoencoder: losses summed over a batch, divided by the rows of the data set."""
+"""A variational autoencoder of heartbeats: both terms of its loss are summed over a batch, and reported by the beat."""
 
 import torch
-from torch import nn, optim
-from torch.nn import functional as F
+import torch.nn.functional as F
+from torch import nn
+from torch.distributions import Normal, kl_divergence
+
+SAMPLES = 250  # of one lead, around the R wave
 
 
-class VAE(nn.Module):
-    def __init__(self):
+class BeatVAE(nn.Module):
+    def __init__(self, hidden=96, code=8):
         super().__init__()
-        self.fc1 = nn.Linear(784, 400)
-        self.fc21 = nn.Linear(400, 20)
-        self.fc22 = nn.Linear(400, 20)
-        self.fc3 = nn.Linear(20, 400)
-        self.fc4 = nn.Linear(400, 784)
+        self.look = nn.Sequential(nn.Conv1d(1, 12, 9, stride=5), nn.ELU(), nn.Flatten(), nn.LazyLinear(hidden), nn.ELU())
+        self.centre = nn.Linear(hidden, code)
+        self.spread = nn.Linear(hidden, code)
+        self.draw = nn.Sequential(nn.Linear(code, hidden), nn.ELU(), nn.Linear(hidden, SAMPLES))
 
-    def encode(self, x):
-        h1 = F.relu(self.fc1(x))
-        return self.fc21(h1), self.fc22(h1)
+    def posterior(self, beats):
+        seen = self.look(beats.unsqueeze(1))
+        return Normal(self.centre(seen), F.softplus(self.spread(seen)) + 1e-4)
 
-    def reparameterize(self, mu, logvar):
-        std = torch.exp(0.5 * logvar)
-        return mu + torch.randn_like(std) * std
-
-    def decode(self, z):
-        return torch.sigmoid(self.fc4(F.relu(self.fc3(z))))
-
-    def forward(self, x):
-        mu, logvar = self.encode(x.view(-1, 784))
-        return self.decode(self.reparameterize(mu, logvar)), mu, logvar
+    def forward(self, beats):
+        posterior = self.posterior(beats)
+        return self.draw(posterior.rsample()), posterior
 
 
-def loss_function(recon_x, x, mu, logvar):
-    bce = F.binary_cross_entropy(recon_x, x.view(-1, 784), reduction="sum")
-    return bce - 0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())
+def cost(beats, drawn, posterior, noise=0.05):
+    misfit = F.mse_loss(drawn, beats, reduction="sum") / (2 * noise**2)
+    return misfit + kl_divergence(posterior, Normal(0.0, 1.0)).sum()
 
 
-def main(train_loader, test_loader, epochs=10):
-    torch.manual_seed(1)
-    model = VAE()
-    optimizer = optim.Adam(model.parameters(), lr=1e-3)
+def go_through(vae, beats_loader, optimizer):
+    summed = 0.0
+    for beats, _rhythm in beats_loader:
+        optimizer.zero_grad()
+        drawn, posterior = vae(beats)
+        loss = cost(beats, drawn, posterior)
+        loss.backward()
+        optimizer.step()
+        summed += loss.item()
+    return summed / len(beats_loader.dataset)
 
-    def train(epoch):
-        model.train()
-        train_loss = 0
-        for batch_idx, (data, _) in enumerate(train_loader):
-            optimizer.zero_grad()
-            recon_batch, mu, logvar = model(data)
-            loss = loss_function(recon_batch, data, mu, logvar)
-            loss.backward()
-            train_loss += loss.item()
-            optimizer.step()
-            if batch_idx % 10 == 0:
-                print(f"Train Epoch: {epoch} Loss: {loss.item() / len(data):.6f}")
-        print(f"====> Epoch: {epoch} Average loss: {train_loss / len(train_loader.dataset):.4f}")
 
-    def test(epoch):
-        model.eval()
-        test_loss = 0
-        with torch.no_grad():
-            for data, _ in test_loader:
-                recon_batch, mu, logvar = model(data)
-                test_loss += loss_function(recon_batch, data, mu, logvar).item()
-        print(f"====> Test set loss: {test_loss / len(test_loader.dataset):.4f}")
-
-    for epoch in range(1, epochs + 1):
-        train(epoch)
-        test(epoch)
-        with torch.no_grad():
-            sample = model.decode(torch.randn(64, 20))
-        torch.save(sample, f"sample_{epoch}.pt")
+def fit(train_loader, val_loader, rounds=30):
+    vae = BeatVAE()
+    vae(torch.zeros(1, SAMPLES))  # the lazy layer learns its width
+    optimizer = torch.optim.Adamax(vae.parameters(), lr=2e-3)
+    for number in range(rounds):
+        vae.train()
+        by_beat = go_through(vae, train_loader, optimizer)
+        vae.eval()
+        with torch.inference_mode():
+            held_out = sum(cost(beats, *vae(beats)).item() for beats, _rhythm in val_loader)
+            invented = vae.draw(torch.randn(16, 8))
+        print(f"{number:3}: {by_beat:8.2f} a beat, held out {held_out / len(val_loader.dataset):8.2f}")
+        torch.save(invented, f"beats_{number:03}.pt")
+    return vae

@@ -1,4 +1,4 @@
-"""Stop-gradients that are meant: straight-through codes, a detached auxiliary head, a momentum encoder."""
+"""Gradients stopped on purpose: codes passed straight through, a slow twin that only follows, a side head that must not teach the body."""
 
 import copy
 
@@ -7,55 +7,78 @@ import torch.nn.functional as F
 from torch import nn
 
 
-class VectorQuantizer(nn.Module):
-    def __init__(self, codes, width):
+class Codebook(nn.Module):
+    """Each vector is replaced by the nearest of a few; the gradient goes past the replacement."""
+
+    def __init__(self, codes, width, commitment=0.3):
         super().__init__()
-        self.embedding = nn.Embedding(codes, width)
+        self.codes = nn.Parameter(torch.randn(codes, width))
+        self.commitment = commitment
 
-    def forward(self, z):
-        flat = z.reshape(-1, z.shape[-1])
-        indices = torch.cdist(flat, self.embedding.weight).argmin(1)
-        quantized = self.embedding(indices).view_as(z)
-        loss = F.mse_loss(quantized, z.detach()) + 0.25 * F.mse_loss(quantized.detach(), z)
-        quantized = z + (quantized - z).detach()
-        return quantized, loss, indices
+    def forward(self, vectors):
+        with torch.no_grad():
+            nearest = torch.cdist(vectors.flatten(0, -2), self.codes).argmin(dim=-1).unflatten(0, vectors.shape[:-1])
+        chosen = self.codes[nearest]
+        pull_codes = (chosen - vectors.detach()).square().mean()
+        pull_vectors = (vectors - chosen.detach()).square().mean()
+        return vectors + (chosen - vectors).detach(), pull_codes + self.commitment * pull_vectors, nearest
 
 
-class MoCo(nn.Module):
-    def __init__(self, encoder, dim=128, size=65536, m=0.999):
+class BeatTwins(nn.Module):
+    """Two views of a heartbeat should resemble each other more than they do the beats kept from before."""
+
+    def __init__(self, network, width, kept=4096, heat=0.1):
         super().__init__()
-        self.encoder_q = encoder
-        self.encoder_k = copy.deepcopy(encoder)
-        for param in self.encoder_k.parameters():
-            param.requires_grad = False
-        self.m = m
-        self.register_buffer("queue", F.normalize(torch.randn(dim, size), dim=0))
+        self.network = network
+        self.twin = copy.deepcopy(network).requires_grad_(False)
+        self.heat = heat
+        self.register_buffer("kept", F.normalize(torch.randn(kept, width), dim=1))
 
     @torch.no_grad()
-    def _momentum_update(self):
-        for q, k in zip(self.encoder_q.parameters(), self.encoder_k.parameters(), strict=True):
-            k.data = k.data * self.m + q.data * (1.0 - self.m)
+    def follow(self, share=0.005):
+        for slow, fast in zip(self.twin.parameters(), self.network.parameters(), strict=True):
+            slow.lerp_(fast, share)
 
-    def forward(self, im_q, im_k):
-        q = F.normalize(self.encoder_q(im_q), dim=1)
+    @torch.no_grad()
+    def keep(self, seen):
+        self.kept = torch.cat([seen, self.kept])[: len(self.kept)]
+
+    def forward(self, view, other):
+        asked = F.normalize(self.network(view), dim=1)
         with torch.no_grad():
-            self._momentum_update()
-            k = F.normalize(self.encoder_k(im_k), dim=1)
-        positive = torch.einsum("nc,nc->n", q, k).unsqueeze(-1)
-        negative = torch.einsum("nc,ck->nk", q, self.queue.clone().detach())
-        logits = torch.cat([positive, negative], dim=1) / 0.07
-        return logits, torch.zeros(len(logits), dtype=torch.long, device=logits.device)
+            seen = F.normalize(self.twin(other), dim=1)
+        own = (asked * seen).sum(dim=1, keepdim=True)
+        foreign = asked @ self.kept.clone().detach().T
+        scores = torch.cat([own, foreign], dim=1) / self.heat
+        self.keep(seen)
+        return F.cross_entropy(scores, scores.new_zeros(len(scores), dtype=torch.long))
 
 
-class ActorCritic(nn.Module):
-    def __init__(self, body, width, actions):
+class Watched(nn.Module):
+    """A classifier with a side head that guesses the recording device from features it must not shape."""
+
+    def __init__(self, body, width, classes, devices):
         super().__init__()
         self.body = body
-        self.actor = nn.Linear(width, actions)
-        self.critic = nn.Linear(width, 1)
+        self.classes = nn.Linear(width, classes)
+        self.devices = nn.Linear(width, devices)
         self.last_features = None
 
-    def forward(self, x):
-        features = self.body(x)
+    def forward(self, signal):
+        features = self.body(signal)
         self.last_features = features.detach()
-        return self.actor(features), self.critic(features.detach()).squeeze(-1)
+        return self.classes(features), self.devices(features.detach())
+
+
+class Probe(nn.Module):
+    """What a trained body already knows: one linear layer on features that no gradient reaches, said twice."""
+
+    def __init__(self, trained, width, classes):
+        super().__init__()
+        self.body = nn.Sequential(trained, nn.AdaptiveAvgPool1d(1), nn.Flatten())
+        self.found = nn.Linear(width, classes)
+
+    def forward(self, signal):
+        with torch.no_grad():
+            features = self.body(signal)
+        return self.found(features.detach())

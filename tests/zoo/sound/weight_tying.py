@@ -1,65 +1,72 @@
-"""A recurrent language model with tied weights and truncated backpropagation through time."""
+"""A recurrent model of melodies: notes come in and go out by one table, and a state is carried on from stretch to stretch, cut from its past."""
 
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
+from torch import nn
 
 
-class RNNModel(nn.Module):
-    def __init__(self, ntoken, ninp, nlayers, dropout=0.5):
+class Melody(nn.Module):
+    def __init__(self, notes, width, drop=0.3):
         super().__init__()
-        self.drop = nn.Dropout(dropout)
-        self.encoder = nn.Embedding(ntoken, ninp)
-        self.rnn = nn.LSTM(ninp, ninp, nlayers, dropout=dropout)
-        self.decoder = nn.Linear(ninp, ntoken)
-        self.decoder.weight = self.encoder.weight
-        self.ntoken = ntoken
+        self.table = nn.Embedding(notes, width)
+        self.carry = nn.GRU(width, width, num_layers=2, batch_first=True, dropout=drop)
+        self.drop = nn.Dropout(drop)
+        self.next = nn.Linear(width, notes, bias=False)
+        self.next.weight = self.table.weight
 
-    def forward(self, input, hidden):
-        emb = self.drop(self.encoder(input))
-        output, hidden = self.rnn(emb, hidden)
-        decoded = self.decoder(self.drop(output)).view(-1, self.ntoken)
-        return F.log_softmax(decoded, dim=1), hidden
-
-
-def repackage_hidden(h):
-    if isinstance(h, torch.Tensor):
-        return h.detach()
-    return tuple(repackage_hidden(v) for v in h)
+    def forward(self, notes, state=None):
+        """Log-chances [B, N, T] of what follows each of the notes [B, T], and the state after the last."""
+        heard, state = self.carry(self.drop(self.table(notes)), state)
+        chances = self.next(self.drop(heard)).transpose(1, 2)
+        return F.log_softmax(chances, dim=1), state
 
 
-def get_batch(source, i, bptt):
-    seq_len = min(bptt, len(source) - 1 - i)
-    return source[i : i + seq_len], source[i + 1 : i + 1 + seq_len].view(-1)
+def stretches(tunes, length):
+    """Pieces of tunes [B, T] one after another, with the notes that follow."""
+    for start in range(0, tunes.shape[1] - 1, length):
+        stop = min(start + length, tunes.shape[1] - 1)
+        yield tunes[:, start:stop], tunes[:, start + 1 : stop + 1]
 
 
-criterion = nn.NLLLoss()
+nll = nn.NLLLoss()
 
 
-def evaluate(model, data_source, hidden, bptt):
-    model.eval()
-    total_loss = 0.0
-    with torch.no_grad():
-        for i in range(0, data_source.size(0) - 1, bptt):
-            data, targets = get_batch(data_source, i, bptt)
-            output, hidden = model(data, hidden)
-            hidden = repackage_hidden(hidden)
-            total_loss += len(data) * criterion(output, targets).item()
-    return total_loss / (len(data_source) - 1)
-
-
-def train(model, train_data, hidden, lr, bptt, clip):
-    model.train()
-    total_loss = 0.0
-    for i in range(0, train_data.size(0) - 1, bptt):
-        data, targets = get_batch(train_data, i, bptt)
-        model.zero_grad()
-        hidden = repackage_hidden(hidden)
-        output, hidden = model(data, hidden)
-        loss = criterion(output, targets)
+def learn(melody, tunes, rate, length=48):
+    """One passage with plain gradient steps by hand; returns the mean loss of a note."""
+    melody.train()
+    state, summed, notes = None, 0.0, 0
+    for heard, following in stretches(tunes, length):
+        melody.zero_grad()
+        if state is not None:
+            state = state.detach()
+        chances, state = melody(heard, state)
+        loss = nll(chances, following)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-        for p in model.parameters():
-            p.data.add_(p.grad, alpha=-lr)
-        total_loss += loss.item()
-    return total_loss
+        nn.utils.clip_grad_norm_(melody.parameters(), 0.3)
+        with torch.no_grad():
+            for weight in melody.parameters():
+                weight -= rate * weight.grad
+        summed += loss.item() * following.numel()
+        notes += following.numel()
+    return summed / notes
+
+
+@torch.inference_mode()
+def surprise(melody, val_tunes, length=48):
+    melody.eval()
+    state, summed = None, 0.0
+    for heard, following in stretches(val_tunes, length):
+        chances, state = melody(heard, state)
+        summed += nll(chances, following).item() * following.numel()
+    return summed / val_tunes[:, 1:].numel()
+
+
+def fit(melody, tunes, val_tunes, rounds, rate=2.0):
+    best = float("inf")
+    for _ in range(rounds):
+        learn(melody, tunes, rate)
+        held_out = surprise(melody, val_tunes)
+        if held_out >= best:
+            rate /= 3
+        best = min(best, held_out)
+    return best
