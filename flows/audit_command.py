@@ -127,4 +127,4 @@ def _of_declaration(targets: list[str], html: Path | None, debug: bool) -> tuple
     from tasks.audit import report_path
 
     page = html or report_path(Path(file).stem)
-    return flow(config_path=file, overrides=overrides, html=str(page), stop=False), page
+    return flow(config_path=file, overrides=overrides, stop=False, html=str(page)), page

@@ -16,6 +16,7 @@ import typer
 
 from flows.audit_command import audit
 from flows.command import AsJson, Debug, File, Overrides, environment, print_json, stated_errors
+from flows.operate_command import deploy, up
 from schemas.errors import ConfigError
 
 app = typer.Typer(
@@ -285,17 +286,8 @@ def doctor(as_json: AsJson = False) -> None:
     raise typer.Exit(0 if all(f.ok for f in findings) else 1)
 
 
-@app.command()
-def up(
-    prefect_port: Annotated[int, typer.Option(help="Port of Prefect's UI and API.")] = 4200,
-    mlflow_port: Annotated[int, typer.Option(help="Port of MLflow's UI.")] = 5000,
-) -> None:
-    """Open the Prefect and MLflow UIs over this home's runs, on loopback, until Ctrl-C."""
-    with stated_errors():
-        environment(debug=False)
-        from tasks.servers import serve_uis
-
-        serve_uis(prefect_port, mlflow_port)
+app.command()(up)
+app.command()(deploy)
 
 
 def _end_quietly() -> None:

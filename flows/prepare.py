@@ -8,6 +8,7 @@ from prefect import flow
 
 from schemas.config import Declaration
 from schemas.load import load_declaration
+from schemas.parameters import ConfigPath, Overrides
 from schemas.records import Prepared
 from tasks.context import run_name
 from tasks.poison import poison_test
@@ -23,14 +24,14 @@ from tasks.statistics import fit_statistics, materialise_arrays
     description="Validate, split, assert disjoint, check leaks, fit on train, write arrays, poison test. Unchanged steps are reused.",
     persist_result=False,
 )
-def prepare(config_path: str, overrides: list[str] | None = None) -> Prepared:
+def prepare(config_path: ConfigPath, overrides: Overrides = ()) -> Prepared:
     """Prepare the data of a declaration.
 
     Args:
         config_path: Path of the YAML declaration.
         overrides: Values that replace the file's, each as path=value, e.g. split.seed=1.
     """
-    return prepare_data(load_declaration(config_path, overrides or ()))
+    return prepare_data(load_declaration(config_path, overrides))
 
 
 def prepare_data(declaration: Declaration, recorded: Prepared | None = None) -> Prepared:

@@ -5,6 +5,7 @@ The parent owns the status: FINISHED, FAILED with the cause as a tag, or KILLED 
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,11 +29,14 @@ from schemas.home import home
 from schemas.records import Prepared, RunSpec, digest_of
 from tasks.say import say
 from training.boards import require_installed
+from training.guard import follow_parent
 from training.provenance import dirty_diff, masked, provenance
-from training.started import PREPARED, SPEC, StartedRun, Status, held, newest_step, read, started_declaration
+from training.started import DECLARED, PREPARED, SPEC, StartedRun, Status, held, newest_step, read, started_declaration
 from training.tracking import Tracker, config_text, default_tracking_uri, reopen_run, start_run
 
 ERROR, DUMPS = "error.txt", "dumps"
+WORKER = "BULKHEAD_WORKER"  # process id of the Prefect worker that started this flow run
+WORKER_GRACE_SECONDS = 25.0  # for the checkpoint, and for telling MLflow and Prefect
 MLFLOW_UI = "http://127.0.0.1:5000"
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -81,7 +85,7 @@ class RunContext:
             raw_rows=prepared.validated.raw_rows,
         )
         write_atomic(self.run_dir / PREPARED, prepared.model_dump_json(indent=1))
-        write_atomic(self.run_dir / SPEC, spec.model_dump_json(indent=1))  # last: a run that has it can be resumed
+        write_atomic(self.run_dir / SPEC, spec.model_dump_json(indent=1))
         return spec
 
 
@@ -110,7 +114,9 @@ def tracked(declaration: Declaration, kind: Literal["pipeline", "train", "crossv
     tracker = start_run(declaration, flow_run_id=_flow_run_id(), tags=tags, name=run_id)
     run_dir.mkdir(parents=True)
     with held(run_dir):
+        _follow_worker()
         run = RunContext(declaration, run_id, run_dir, tracker, _flow_run_id())
+        write_atomic(run_dir / DECLARED, declaration.model_dump_json(by_alias=True, indent=1))  # before the record: a run that has one can be resumed
         StartedRun(
             run_id=run_id,
             name=declaration.name,
@@ -168,26 +174,24 @@ def reopened(run_dir: Path) -> Iterator[RunContext]:
     """Open a run again that was interrupted, killed or failed: the same id, directory and MLflow run, as it was declared then.
 
     Raises:
-        ResumeError: another process is at work on it, or the tracking server is another one than then.
+        ResumeError: another process is at work on it, or the address of its tracking server holds a password and is another one now.
         TrackingError: the tracking server could not be reached, does not have the run, or did not take all of it.
     """
     with held(run_dir):
+        _follow_worker()
         started = read(run_dir)
         declaration = started_declaration(run_dir)
         require_installed(declaration.tracking)
-        uri = default_tracking_uri(declaration)
-        if masked(uri) != started.tracking_uri:
-            raise ResumeError(
-                f"{run_dir}: the run was tracked at {started.tracking_uri}, now the address is {masked(uri)}; set MLFLOW_TRACKING_URI, BULKHEAD_HOME or the working folder as then"
-            )
-        run = RunContext(declaration, started.run_id, run_dir, reopen_run(uri, started.mlflow_run_id, _flow_run_id()), _flow_run_id())
+        tracker = reopen_run(tracking_address(run_dir, started), started.mlflow_run_id, _flow_run_id())
+        run = RunContext(declaration, started.run_id, run_dir, tracker, _flow_run_id())
         (run_dir / ERROR).unlink(missing_ok=True)
         if started.flow_run_ids:
             _mark_crashed(started.flow_run_ids[-1], run)
         ids = (*started.flow_run_ids, *filter(None, [run.flow_run_id]))
         started.model_copy(update={"status": "running", "cause": "", "flow_run_ids": ids}).write(run_dir)
         _link(run)
-        say("resume", f"{run.run_id}, from the newest checkpoint that verifies (step {newest_step(run_dir)})", "info")
+        step = newest_step(run_dir)
+        say("resume", f"{run.run_id}, from the newest checkpoint that verifies (step {step})" if step else f"{run.run_id}, from its beginning", "info")
         commit = run.provenance["git"]["sha"]
         if commit != started.commit:
             say("resume", f"the code is at {commit}, the run was started at {started.commit}: its end may differ from that of an undisturbed run", "warn")
@@ -206,9 +210,30 @@ def _mark_crashed(flow_run_id: str, run: RunContext) -> None:
             client.set_flow_run_state(UUID(flow_run_id), Crashed(message=f"killed; the run was resumed by flow run {run.flow_run_id}"), force=True)
 
 
-def resume_command(run: RunContext) -> str:
+def tracking_address(run_dir: Path, started: StartedRun) -> str:
+    """Where a run was tracked when it was started: its MLflow run is there and nowhere else.
+
+    Raises:
+        ResumeError: the recorded address has its password masked, and the one that is set now is another.
+    """
+    if "***" not in started.tracking_uri:
+        return started.tracking_uri
+    uri = default_tracking_uri(started_declaration(run_dir))
+    if masked(uri) != started.tracking_uri:
+        raise ResumeError(f"{run_dir}: the run was tracked at {started.tracking_uri}, now the address is {masked(uri)}; set MLFLOW_TRACKING_URI as then")
+    return uri
+
+
+def resume_command(run: RunContext | StartedRun) -> str:
     """What a person types to continue the run."""
     return f"bulkhead resume {run.run_id}"
+
+
+def _follow_worker() -> None:
+    """A flow run ends, with a checkpoint, when the worker that started it is gone: nobody could cancel it any more."""
+    if os.environ.get("PREFECT__FLOW_RUN_ID") and os.getppid() > 1:
+        os.environ[WORKER] = str(os.getppid())
+        follow_parent(WORKER, WORKER_GRACE_SECONDS)
 
 
 def _flow_run_id() -> str | None:
@@ -238,9 +263,14 @@ def _hint(run: RunContext, error: BaseException) -> str:
     """How the run can go on; empty where the same would only happen again."""
     if isinstance(error, NonFiniteError) and (run.run_dir / DUMPS).is_dir():
         return f"See where it began: bulkhead replay {run.run_dir}"
-    if isinstance(error, ConfigError | DataError | PreflightError | NonFiniteError) or not (run.run_dir / SPEC).is_file():
+    if isinstance(error, ConfigError | DataError | PreflightError | NonFiniteError):
         return ""
-    return f"Go on from the last checkpoint: {resume_command(run)}"
+    return resume_hint(read(run.run_dir))
+
+
+def resume_hint(started: StartedRun) -> str:
+    """How a run that broke off goes on, for a person."""
+    return "Start it anew: the prepared folds are reused" if started.kind == "crossvalidate" else f"Go on from the last checkpoint: {resume_command(started)}"
 
 
 def _record_end(run: RunContext, status: Status, cause: str = "") -> None:

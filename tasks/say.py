@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from prefect.exceptions import MissingContextError
@@ -33,11 +33,12 @@ def say(step: str, text: str, kind: str = "done") -> None:
         kind: done, cached, warn, fail or info.
     """
     out = console()
-    if out.is_terminal:
-        out.print(f"[{STYLES[kind]}]{MARKS[kind]}[/] [bold]{step:<14}[/] ", end="")
-        out.print(text, markup=False)
-    else:
-        print(f"{MARKS[kind]} {step:<14} {text}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # whoever read the lines is gone, e.g. a worker: the run goes on
+        if out.is_terminal:
+            out.print(f"[{STYLES[kind]}]{MARKS[kind]}[/] [bold]{step:<14}[/] ", end="")
+            out.print(text, markup=False)
+        else:
+            print(f"{MARKS[kind]} {step:<14} {text}", file=sys.stderr, flush=True)
     try:
         get_run_logger().log({"warn": 30, "fail": 40}.get(kind, 20), "%s: %s", step, text)
     except MissingContextError:
@@ -61,7 +62,8 @@ def bar(step: str) -> Iterator[Bar]:
         def line(done: float, text: str) -> None:
             if text and shown[-1:] != [text]:
                 shown.append(text)
-                print(f"  {step:<14} {done:4.0%}  {text}", file=sys.stderr, flush=True)
+                with suppress(OSError):
+                    print(f"  {step:<14} {done:4.0%}  {text}", file=sys.stderr, flush=True)
 
         yield line
         return
