@@ -19,7 +19,6 @@ from tasks.launch import train_folds
 from tasks.poison import poison_test
 from tasks.preflight import check_model
 from tasks.prepared import bind
-from tasks.reconcile import settle_flow_run
 from tasks.source import fingerprint_source, validate_table
 from tasks.split import assert_disjoint, check_all_folds, check_fold, leakage_checks, split_fold, split_rows
 from tasks.statistics import fit_statistics, materialise_arrays
@@ -31,8 +30,6 @@ from tasks.track import log_checks, log_prepared
     flow_run_name=run_name,
     description="Train and test each fold of the train and validation rows; mean, spread and a table. Registers nothing.",
     persist_result=False,
-    on_cancellation=[settle_flow_run],
-    on_crashed=[settle_flow_run],
 )
 def crossvalidate(config_path: ConfigPath, folds: Folds = 0, epochs: Epochs = 0, model: Model = "as declared", overrides: Overrides = ()) -> CrossValidation:
     """Cross-validate a declaration.

@@ -13,7 +13,6 @@ from schemas.parameters import ConfigPath, Epochs, Model, Overrides, Registratio
 from schemas.records import Prepared
 from tasks.context import RunContext, run_name, tracked
 from tasks.evaluate import evaluate_model
-from tasks.reconcile import settle_flow_run
 from tasks.register import collect_evidence, export, judge_challenger, register_model
 from tasks.report import report_run
 
@@ -23,8 +22,6 @@ from tasks.report import report_run
     flow_run_name=run_name,
     description="From a table and a declaration to a registered model with its evidence and report.",
     persist_result=False,
-    on_cancellation=[settle_flow_run],
-    on_crashed=[settle_flow_run],
 )
 def pipeline(
     config_path: ConfigPath, epochs: Epochs = 0, model: Model = "as declared", registration: Registration = "as declared", overrides: Overrides = ()

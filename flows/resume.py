@@ -11,7 +11,6 @@ from flows.train import train_on
 from schemas.records import TrainReport
 from tasks.context import reopened, run_name
 from tasks.prepared import read_prepared
-from tasks.reconcile import settle_flow_run
 from tasks.resume import StartedRunName, unfinished
 
 
@@ -20,8 +19,6 @@ from tasks.resume import StartedRunName, unfinished
     flow_run_name=run_name,
     description="Go on with a run that was interrupted, killed or failed: same directory, same MLflow run, from the newest verified checkpoint.",
     persist_result=False,
-    on_cancellation=[settle_flow_run],
-    on_crashed=[settle_flow_run],
 )
 def resume(run: StartedRunName) -> RunSummary | TrainReport | None:
     """Bring a run to its end.

@@ -11,18 +11,10 @@ from schemas.records import PreflightReport, Prepared, RunSpec, TrainReport
 from tasks.context import RunContext, run_name, tracked
 from tasks.launch import train_model
 from tasks.preflight import check_model
-from tasks.reconcile import settle_flow_run
 from tasks.track import log_checks, log_prepared
 
 
-@flow(
-    name="train",
-    flow_run_name=run_name,
-    description="Prepare and train; test rows and registry stay untouched.",
-    persist_result=False,
-    on_cancellation=[settle_flow_run],
-    on_crashed=[settle_flow_run],
-)
+@flow(name="train", flow_run_name=run_name, description="Prepare and train; test rows and registry stay untouched.", persist_result=False)
 def train(config_path: ConfigPath, epochs: Epochs = 0, model: Model = "as declared", overrides: Overrides = ()) -> TrainReport:
     """Train the model of a declaration.
 

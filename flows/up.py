@@ -10,11 +10,15 @@ from pathlib import Path
 from schemas.home import home
 from tasks.bootstrap import HEARTBEAT_SECONDS, POOL, prepare_server, worker_is_online
 from tasks.postgres import prepare_postgres
-from tasks.reconcile import reconcile
+from tasks.reconcile import end_orphans, reconcile
 from tasks.say import say
 from tasks.servers import Program, answers, kept, mlflow_server, prefect_server, require_free, stop_worker, wait_until, watch, worker
 
 ROOT = Path(__file__).resolve().parent.parent
+PATIENCE = {  # of flow runs and worker with a Prefect server that is away: eight tries are four minutes
+    "PREFECT_CLIENT_MAX_RETRIES": "7",
+    "PREFECT_WORKER_QUERY_SECONDS": "5",
+}
 
 
 def up(prefect_port: int, mlflow_port: int, postgres: str | None, with_worker: bool) -> None:
@@ -56,7 +60,7 @@ def keep_at_work(running: list[Program], logs: Path | None) -> None:
     """Watch the servers, and a worker where there is a folder for its log; stopped, the flow runs' ends still reach the servers."""
     if logs is None:
         say("up", f"no worker; files in {home()}; Ctrl-C stops both", "info")
-        watch(running)
+        watch(running, end_orphans)
         return
     program = flow_worker(logs)
     try:
@@ -64,7 +68,7 @@ def keep_at_work(running: list[Program], logs: Path | None) -> None:
         wait_until(lambda: worker_is_online(program.name), program, f"the work pool {POOL}")
         say("worker", f"{program.name}, work pool {POOL}; next: bulkhead deploy")
         say("up", f"files in {home()}; Ctrl-C stops everything", "info")
-        watch([*running, program])
+        watch([*running, program], end_orphans)
     finally:
         stop_worker(program)
         reconcile(os.environ["MLFLOW_TRACKING_URI"])
@@ -73,4 +77,5 @@ def keep_at_work(running: list[Program], logs: Path | None) -> None:
 def flow_worker(logs: Path) -> Program:
     """A worker whose flow runs find both servers, the Bulkhead home and this project's root."""
     settings = {"BULKHEAD_HOME": str(home()), "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS), "BULKHEAD_POSTGRES": None}
+    settings |= {name: os.environ.get(name, value) for name, value in PATIENCE.items()}
     return worker(POOL, f"worker-{socket.gethostname()}-{os.getpid()}", logs / "worker.log", settings, ROOT)

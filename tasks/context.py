@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -27,7 +27,8 @@ from schemas.digest import write_atomic
 from schemas.errors import BulkheadError, ConfigError, DataError, NonFiniteError, PreflightError, ResumeError, TrackingError
 from schemas.home import home
 from schemas.records import Prepared, RunSpec, digest_of
-from tasks.say import say
+from tasks.live import publish
+from tasks.say import phases, say
 from training.boards import require_installed
 from training.guard import follow_parent
 from training.provenance import dirty_diff, masked, provenance
@@ -244,7 +245,8 @@ def _flow_run_id() -> str | None:
 def _ending(run: RunContext) -> Iterator[None]:
     """Whatever happens inside: `run.json` and MLflow hear how the run ended, a person how it goes on."""
     try:
-        yield
+        with phases(read(run.run_dir).kind):
+            yield
     except BaseException as error:
         hint = _hint(run, error)
         _failed(run, error, hint)
@@ -304,10 +306,7 @@ def _link(run: RunContext) -> None:
     if run.prefect_url is None:
         return
     run.tracker.set_tags({"bulkhead.prefect_url": run.prefect_url})
-    try:
-        get_run_logger().info("MLflow run %s at %s", run.tracker.run_id, run.mlflow_url)
-        create_link_artifact(
-            key="mlflow-run", link=run.mlflow_url, link_text=f"MLflow run {run.tracker.run_id}", description="Configuration, metrics, checks, report, model."
-        )
-    except MissingContextError:
-        return
+    text = f"MLflow run {run.tracker.run_id}"
+    publish(create_link_artifact, key="mlflow-run", link=run.mlflow_url, link_text=text, description="Configuration, metrics, checks, report, model.")
+    with suppress(MissingContextError):
+        get_run_logger().info("%s at %s", text, run.mlflow_url)

@@ -9,11 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import UUID
 
+from httpx import TransportError
 from mlflow import MlflowClient
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType, WorkPoolFilter, WorkPoolFilterName
-from prefect.client.schemas.objects import FlowRun, State, StateType
-from prefect.exceptions import ObjectNotFound
+from prefect.client.schemas.objects import State, StateType
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.states import Cancelled, Crashed
 
 from schemas.errors import BulkheadError
@@ -27,14 +28,6 @@ AT_WORK = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
 CAUSE = "the process of the run was killed"
 
 
-def settle_flow_run(flow: object, flow_run: FlowRun, state: State) -> None:
-    """Prefect's hook for a flow run that was cancelled or crashed: end what its process could not end itself."""
-    reason = f"{CAUSE}: {state.message}" if state.message else CAUSE
-    for run_dir, record in _orphans().items():
-        if str(flow_run.id) in record.flow_run_ids:
-            _end(run_dir, record, reason)
-
-
 def reconcile(uri: str, pool: str | None = None) -> None:
     """End every run of this home whose process is gone.
 
@@ -42,38 +35,43 @@ def reconcile(uri: str, pool: str | None = None) -> None:
         uri: of the tracking server whose runs are looked through besides those that have a record.
         pool: work pool whose flow runs are all on this machine; those without a process are ended too. None: there may be other machines.
     """
-    for run_dir, record in _orphans().items():
-        _end(run_dir, record, CAUSE)
+    end_orphans()
     _end_unrecorded(uri)
     with get_client(sync_client=True) as client:
-        for record in all_runs().values():
-            if record.status == "killed" and record.flow_run_ids:
-                _end_flow_run(client, UUID(record.flow_run_ids[-1]))
         for flow_run_id in _lost_flow_runs(client, pool) if pool else []:
             _end_flow_run(client, flow_run_id)
 
 
-def _orphans() -> dict[Path, StartedRun]:
-    """Runs of this home that say they are at work, and are not."""
-    return {run_dir: record for run_dir, record in all_runs().items() if record.status == "running" and not is_held(run_dir)}
+def end_orphans() -> bool:
+    """End the runs of this home that say they are at work and whose lock is free; cheap enough for every few seconds.
+
+    Returns:
+        Whether all could be ended; not where a server is away.
+    """
+    orphans = {run_dir: record for run_dir, record in all_runs().items() if record.status == "running" and not is_held(run_dir)}
+    return all(_end(run_dir, record) for run_dir, record in orphans.items())
 
 
-def _end(run_dir: Path, record: StartedRun, cause: str) -> None:
-    """Tell a run's record and MLflow; a server that is away is told of, and asked again at the next start."""
+def _end(run_dir: Path, record: StartedRun) -> bool:
+    """Tell MLflow, Prefect and the run's record, this last: where a server is away the run is found again the next time."""
     try:
         tracker = Tracker(tracking_address(run_dir, record), record.mlflow_run_id)
         with reached(tracker.uri, f"ending run {record.run_id}"):
             tracker.client.get_run(record.mlflow_run_id)
-        tracker.set_tags({"bulkhead.error": cause, "mlflow.note.content": f"{cause}\n\n{resume_hint(record)}"})
+        tracker.set_tags({"bulkhead.error": CAUSE, "mlflow.note.content": f"{CAUSE}\n\n{resume_hint(record)}"})
         metrics = run_dir / "metrics.jsonl"
         if metrics.exists():
             tracker.forward_metrics(metrics)
         tracker.finish("KILLED")
-    except BulkheadError as error:
+        with get_client(sync_client=True) as client:
+            for flow_run_id in record.flow_run_ids[-1:]:
+                _end_flow_run(client, UUID(flow_run_id))
+    except (BulkheadError, PrefectHTTPStatusError, TransportError) as error:
         say("reconcile", f"{record.run_id}: {error}", "warn")
-        return
-    settle(run_dir, cause)
+        return False
+    settle(run_dir, CAUSE)
     say("reconcile", f"{record.run_id} was killed; {resume_hint(record)}", "warn")
+    return True
 
 
 def _end_unrecorded(uri: str) -> None:

@@ -27,7 +27,7 @@ STOP_SECONDS = 10.0
 FLOW_RUN_SECONDS = 30.0  # for the checkpoints of flow runs, as Prefect gives them for a cancellation
 RESTART_SECONDS = 5.0
 RESTARTS, RESTARTS_WITHIN_SECONDS = 5, 300.0
-POLL_SECONDS = 0.3
+POLL_SECONDS, LOOK_SECONDS, AWAY_SECONDS = 0.3, 2.0, 60.0
 
 
 class Program:
@@ -174,17 +174,24 @@ def kept(*programs: Program) -> Iterator[list[Program]]:
             stop(program)
 
 
-def watch(programs: Sequence[Program]) -> None:
+def watch(programs: Sequence[Program], look: Callable[[], bool]) -> None:
     """Start again what ends, for ever.
+
+    Args:
+        programs: that were started.
+        look: called every few seconds, and less often after it has returned False.
 
     Raises:
         LaunchError: a program keeps ending.
         KeyboardInterrupt: a stop was asked for.
     """
+    again = 0.0
     while True:
         for program in programs:
             if program.ended:
                 program.restart()
+        if time.monotonic() >= again:
+            again = time.monotonic() + (LOOK_SECONDS if look() else AWAY_SECONDS)
         time.sleep(POLL_SECONDS)
 
 

@@ -9,6 +9,7 @@ from prefect.cache_policies import NO_CACHE
 from schemas.records import CheckReport, Prepared, digest_of
 from schemas.split_config import SplitName
 from tasks.context import RunContext
+from tasks.live import publish
 
 CONTEXTS: dict[SplitName, str] = {"train": "training", "val": "validation", "test": "testing"}
 
@@ -40,4 +41,4 @@ def log_checks(run: RunContext, name: str, report: CheckReport) -> None:
     """One stage's checks."""
     run.tracker.log_record(f"checks/{name}.json", report)
     rows = "\n".join(f"| {r.verdict} | {r.name} | {r.summary.replace('|', '/')} |" for r in report.results)
-    create_markdown_artifact(key=f"checks-{name}", markdown=f"| verdict | check | finding |\n|---|---|---|\n{rows}", description=f"Checks: {name}")
+    publish(create_markdown_artifact, key=f"checks-{name}", markdown=f"| verdict | check | finding |\n|---|---|---|\n{rows}", description=f"Checks: {name}")
