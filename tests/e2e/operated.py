@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -85,11 +86,18 @@ class Operated:
     # ---- Prefect
 
     def call(self, path: str, body: Any = None) -> Any:
-        """One request to Prefect's API."""
+        """One request to Prefect's API, again while it is busy (503: its SQLite file is locked), as Prefect's own client does."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.api}{path}", data, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return json.loads(answer.read() or b"null")
+        for _ in range(20):
+            try:
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    return json.loads(answer.read() or b"null")
+            except urllib.error.HTTPError as error:
+                if error.code != 503:
+                    raise
+                time.sleep(1)
+        raise AssertionError(f"{path}: the server stays busy")
 
     def trigger(self, deployment: str, **parameters: Any) -> str:
         """Id of a flow run that was asked for now."""
