@@ -47,9 +47,9 @@ def deploy(
     with stated_errors(debug):
         environment(debug)
         os.environ.setdefault("PREFECT_API_URL", f"http://{HOST}:4200/api")
-        from tasks.deploy import register_deployments
+        from flows.deploy import deploy as register
 
-        made = register_deployments(tuple(name or ()), dry_run)
+        made = register(tuple(name or ()), dry_run)
     if as_json:
         print_json([deployment.model_dump(mode="json") for deployment in made])
         return

@@ -32,7 +32,7 @@ from tasks.say import phases, say
 from training.boards import require_installed
 from training.guard import follow_parent
 from training.provenance import dirty_diff, masked, provenance
-from training.started import DECLARED, PREPARED, SPEC, StartedRun, Status, held, newest_step, read, started_declaration
+from training.started import DECLARED, PREPARED, RESUMED, SPEC, StartedRun, Status, held, newest_step, read, started_declaration
 from training.tracking import Tracker, config_text, default_tracking_uri, reopen_run, start_run
 
 ERROR, DUMPS = "error.txt", "dumps"
@@ -272,7 +272,7 @@ def _hint(run: RunContext, error: BaseException) -> str:
 
 def resume_hint(started: StartedRun) -> str:
     """How a run that broke off goes on, for a person."""
-    return "Start it anew: the prepared folds are reused" if started.kind == "crossvalidate" else f"Go on from the last checkpoint: {resume_command(started)}"
+    return f"Go on from the last checkpoint: {resume_command(started)}" if started.kind in RESUMED else "Start it anew: prepared data are reused"
 
 
 def _record_end(run: RunContext, status: Status, cause: str = "") -> None:

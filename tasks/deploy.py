@@ -12,7 +12,7 @@ import tempfile
 import urllib.request
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from prefect import Flow
@@ -47,28 +47,52 @@ class Deployed(Record):
     url: str | None = None
 
 
-def register_deployments(names: tuple[str, ...] = (), dry_run: bool = False, file: Path = ROOT / FILE) -> list[Deployed]:
-    """Check the file, then register what it holds.
+class Plan(NamedTuple):
+    """What was found right and can be registered."""
+
+    content: DeploymentsFile
+    chosen: list[DeploymentSpec]
+    flows: dict[str, Flow[..., Any]]
+    version: str
+
+    @property
+    def deployments(self) -> list[Deployed]:
+        """As they would be registered."""
+        return [_described(spec, self.flows[spec.entrypoint].name, self.version) for spec in self.chosen]
+
+
+def plan_deployments(names: tuple[str, ...] = (), file: Path = ROOT / FILE) -> Plan:
+    """Check everything that can be checked without a server.
 
     Args:
         names: only these, each `FLOW/NAME`; empty: all.
-        dry_run: check, and register nothing; needs no server.
         file: in Prefect's format.
 
     Raises:
-        ConfigError: the file is wrong; nothing was registered.
-        LaunchError: the server does not answer, lacks the work pool, or refused.
+        ConfigError: the file is wrong, with every mistake that was found.
     """
     with contextlib.chdir(ROOT):  # entrypoints and declarations are named from here
         content = load_file(file)
         flows = {spec.entrypoint: flow_of(spec) for spec in content.deployments}
         chosen = _chosen(content, flows, names)
         _check(chosen, flows)
-        version = stamp()
-        if not dry_run:
-            _require_server({spec.work_pool.name for spec in chosen})
-            _deploy(rendered(content, chosen, version))
-        return [_deployed(spec, flows[spec.entrypoint], version, dry_run) for spec in chosen]
+    return Plan(content, chosen, flows, stamp())
+
+
+def register_plan(plan: Plan) -> list[Deployed]:
+    """Register what was planned, on the server of PREFECT_API_URL.
+
+    Raises:
+        LaunchError: the server lacks a work pool, or refused.
+    """
+    with get_client(sync_client=True) as client:
+        for pool in sorted({spec.work_pool.name for spec in plan.chosen}):
+            try:
+                client.read_work_pool(pool)
+            except ObjectNotFound:
+                raise LaunchError(f"the server has no work pool {pool!r}; make it first, e.g. prefect work-pool create {pool} --type process") from None
+    _deploy(rendered(plan.content, plan.chosen, plan.version))
+    return [_registered(made) for made in plan.deployments]
 
 
 def load_file(file: Path) -> DeploymentsFile:
@@ -165,21 +189,18 @@ def _wrong_parameters(flow: Flow[..., Any], parameters: dict[str, Any], where: s
     return []
 
 
-def _require_server(pools: set[str]) -> None:
+def require_server() -> None:
+    """Refuse to go on where the server of PREFECT_API_URL does not answer.
+
+    Raises:
+        LaunchError: with its address, credentials masked.
+    """
     address = os.environ["PREFECT_API_URL"]
     try:
         with urllib.request.urlopen(f"{address}/health", timeout=10):  # noqa: S310 - the user's own setting
-            pass
+            return
     except (OSError, ValueError) as error:
         raise LaunchError(f"Prefect's server at {masked(address)} does not answer ({error}); start it with `bulkhead up`, or set PREFECT_API_URL") from None
-    with get_client(sync_client=True) as client:
-        for pool in sorted(pools):
-            try:
-                client.read_work_pool(pool)
-            except ObjectNotFound:
-                raise LaunchError(
-                    f"the server has no work pool {pool!r}; `bulkhead up` makes it, elsewhere: prefect work-pool create {pool} --type process"
-                ) from None
 
 
 def _deploy(text: str) -> None:
@@ -198,23 +219,23 @@ def _deploy(text: str) -> None:
         raise LaunchError(f"`prefect deploy` ended with {done.returncode}; some deployments may be registered: {first_few(said[-8:], limit=8)}")
 
 
-def _deployed(spec: DeploymentSpec, flow: Flow[..., Any], version: str, dry_run: bool) -> Deployed:
-    name = f"{flow.name}/{spec.name}"
-    schedule = "; ".join(f"{s.cron} {s.timezone}" + ("" if s.active else " (paused)") for s in spec.schedules)
-    made = Deployed(
-        name=name,
+def _described(spec: DeploymentSpec, flow: str, version: str) -> Deployed:
+    return Deployed(
+        name=f"{flow}/{spec.name}",
         version=version,
         entrypoint=spec.entrypoint,
         work_pool=spec.work_pool.name,
         tags=(*spec.tags, f"git:{version}"),
         parameters=spec.parameters,
-        schedule=schedule,
+        schedule="; ".join(f"{s.cron} {s.timezone}" + ("" if s.active else " (paused)") for s in spec.schedules),
     )
-    if dry_run:
-        return made
+
+
+def _registered(made: Deployed) -> Deployed:
+    """With id and address, after the server was found to hold this version."""
     with get_client(sync_client=True) as client:
-        found = client.read_deployment_by_name(name)
-    if found.version != version:
-        raise LaunchError(f"deployment {name}: expected version {version} on the server, found {found.version!r}; run `bulkhead deploy` again")
+        found = client.read_deployment_by_name(made.name)
+    if found.version != made.version:
+        raise LaunchError(f"deployment {made.name}: expected version {made.version} on the server, found {found.version!r}; run `bulkhead deploy` again")
     address = os.environ["PREFECT_API_URL"].removesuffix("/api")
     return made.model_copy(update={"id": str(found.id), "url": f"{masked(address)}/deployments/deployment/{found.id}"})

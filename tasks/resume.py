@@ -9,7 +9,7 @@ from pydantic import AfterValidator
 
 from schemas.errors import ResumeError
 from schemas.parameters import shown
-from training.started import StartedRun, find, newest_step, read, require_free, resumable, started_declaration
+from training.started import RESUMED, StartedRun, find, newest_step, read, require_free, resumable, started_declaration
 
 HOW = {"running": "killed", "killed": "stopped", "failed": "failed"}
 
@@ -68,8 +68,8 @@ def unfinished(run: str) -> Unfinished | None:
     if found.started.status == "finished":
         say("resume", f"{found.started.run_id} is finished: nothing to do; its files lie in {run_dir}")
         return None
-    if found.kind == "crossvalidate":
-        raise ResumeError(f"{run_dir}: a cross-validation is started anew, with `bulkhead run FILE cv.folds=…`; the folds that were prepared are reused")
+    if found.kind not in RESUMED:
+        raise ResumeError(f"{run_dir}: a run of the flow {found.kind} is not gone on with; start it anew, what was prepared is reused")
     require_free(run_dir)
     started_declaration(run_dir)
     return found

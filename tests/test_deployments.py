@@ -11,9 +11,10 @@ import yaml
 from prefect import Flow
 from prefect.exceptions import ParameterTypeError
 
+from flows.deploy import deploy
 from schemas.deployments import read_deployments
 from schemas.errors import ConfigError, LaunchError, ResumeError
-from tasks.deploy import load_file, register_deployments, rendered, stamp
+from tasks.deploy import load_file, rendered, stamp
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOYMENTS = yaml.safe_load((ROOT / "deployments" / "prefect.yaml").read_text())["deployments"]
@@ -49,7 +50,7 @@ def test_every_task_has_a_name_a_description_and_tags() -> None:
 
 @pytest.mark.req("P4")
 def test_every_deployment_passes_with_its_commit_and_its_schedule_in_a_time_zone() -> None:
-    made = {deployment.name: deployment for deployment in register_deployments(dry_run=True)}
+    made = {found.name: found for found in deploy(dry_run=True)}
     assert {"pipeline/nightly", "pipeline/manual", "prepare/manual", "evaluate/manual", "resume/manual", "audit/manual", "crossvalidate/manual"} <= set(made)
     nightly = made["pipeline/nightly"]
     assert nightly.schedule == "0 3 * * * Europe/Berlin" and nightly.id is None
@@ -61,7 +62,7 @@ def test_every_deployment_passes_with_its_commit_and_its_schedule_in_a_time_zone
     assert given["deployments"][0]["version"] == "abc" and "git:abc" in given["deployments"][0]["tags"]
     assert given["pull"] == [{"prefect.deployments.steps.set_working_directory": {"directory": str(ROOT)}}]
     assert read_deployments({**given, "deployments": []}, "again").name == content.name
-    assert [d.name for d in register_deployments(("resume/manual",), dry_run=True)] == ["resume/manual"]
+    assert [d.name for d in deploy(("resume/manual",), dry_run=True)] == ["resume/manual"]
 
 
 def planted(folder: Path, **changes: object) -> Path:
@@ -105,30 +106,30 @@ FAULTS: list[tuple[dict[str, object], str]] = [
 @pytest.mark.parametrize(("change", "message"), FAULTS, ids=lambda v: next(iter(v)) if isinstance(v, dict) else "")
 def test_a_mistake_is_refused_by_name_before_anything_is_registered(tmp_path: Path, change: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=f"(?s){message}"):
-        register_deployments(dry_run=True, file=planted(tmp_path, **change))
+        deploy(dry_run=True, file=planted(tmp_path, **change))
 
 
 @pytest.mark.req("P4")
 def test_unknown_names_twins_and_unknown_keys_of_the_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--name 'pipeline/nightli': no such deployment; did you mean 'pipeline/nightly'"):
-        register_deployments(("pipeline/nightli",), dry_run=True)
+        deploy(("pipeline/nightli",), dry_run=True)
     file = planted(tmp_path)
     tree = yaml.safe_load(file.read_text())
     file.write_text(yaml.safe_dump(tree | {"deployments": tree["deployments"] * 2}))
     with pytest.raises(ConfigError, match="deployment 'pipeline/nightly' is there twice"):
-        register_deployments(dry_run=True, file=file)
+        deploy(dry_run=True, file=file)
     file.write_text(yaml.safe_dump(tree | {"deployment": []}))
     with pytest.raises(ConfigError, match="deployment: unknown key; did you mean 'deployments'"):
-        register_deployments(dry_run=True, file=file)
+        deploy(dry_run=True, file=file)
     with pytest.raises(ConfigError, match=r"absent.yaml: cannot be read"):
-        register_deployments(dry_run=True, file=tmp_path / "absent.yaml")
+        deploy(dry_run=True, file=tmp_path / "absent.yaml")
 
 
 @pytest.mark.req("P4")
 def test_a_server_that_does_not_answer_is_named_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://ann:secret@127.0.0.1:9/api")
     with pytest.raises(LaunchError, match=r"does not answer .*start it with `bulkhead up`") as caught:
-        register_deployments(file=planted(tmp_path))
+        deploy(file=planted(tmp_path))
     assert "secret" not in str(caught.value)
 
 

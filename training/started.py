@@ -29,6 +29,7 @@ LOCK = "run.lock"
 DECLARED, SPEC, PREPARED = "declaration.json", "resolved.json", "prepared.json"
 LOCK_SECONDS = 1.0  # someone who only looks whether a run is at work holds the lock for a moment
 
+RESUMED = ("pipeline", "train")  # kinds that can be gone on with; the others are started anew
 Status = Literal["running", "finished", "failed", "killed"]
 
 
@@ -114,7 +115,7 @@ def find(run: str) -> Path:
 
 def resumable() -> dict[Path, StartedRun]:
     """The runs of this home that `bulkhead resume` would continue, newest first."""
-    return {d: r for d, r in all_runs().items() if r.status != "finished" and r.kind != "crossvalidate" and (d / DECLARED).is_file() and not is_held(d)}
+    return {d: r for d, r in all_runs().items() if r.status != "finished" and r.kind in RESUMED and (d / DECLARED).is_file() and not is_held(d)}
 
 
 def settle(run_dir: Path, cause: str) -> None:

@@ -83,7 +83,7 @@ def test_a_finished_run_is_left_alone_and_one_whose_declaration_is_gone_is_refus
     with pytest.raises(ResumeError, match="nothing to go on from; start anew with `bulkhead run FILE`"):
         unfinished("2")
     started("4", kind="crossvalidate")
-    with pytest.raises(ResumeError, match="a cross-validation is started anew"):
+    with pytest.raises(ResumeError, match="a run of the flow crossvalidate is not gone on with"):
         unfinished("4")
     assert [run.started.run_id for run in unfinished_runs()] == []
     again = started("3")
