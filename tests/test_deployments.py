@@ -75,7 +75,7 @@ def planted(folder: Path, **changes: object) -> Path:
 
 NIGHT = {"cron": "0 3 * * *", "timezone": "Europe/Berlin"}
 FAULTS: list[tuple[dict[str, object], str]] = [
-    ({"parametres": {}}, r"deployments\[0\] \(nightly\).parametres: unknown key; did you mean 'parameters'\?"),
+    ({"parameter": {}}, r"deployments\[0\] \(nightly\).parameter: unknown key; did you mean 'parameters'\?"),
     ({"work_pool": {"name": "bulkhead", "job_variabels": {}}}, r"work_pool.job_variabels: unknown key; did you mean 'job_variables'\?"),
     (
         {"concurrency_limit": {"limit": 1, "colision_strategy": "ENQUEUE"}},
@@ -92,7 +92,7 @@ FAULTS: list[tuple[dict[str, object], str]] = [
         r"trigger: the flow has no parameter 'config'; did you mean 'config_path'\?",
     ),
     ({"entrypoint": "examples/clinic_visits.py:main"}, r"entrypoint 'examples/clinic_visits.py:main': expected a flow of this project, flows/FILE.py:FLOW"),
-    ({"entrypoint": "flows/pipeline.py:pipelin"}, r"entrypoint 'flows/pipeline.py:pipelin' is no flow"),
+    ({"entrypoint": "flows/pipeline.py:pipelines"}, r"entrypoint 'flows/pipeline.py:pipelines' is no flow"),
     ({"parameters": {"config_pth": "x"}}, r"pipeline/nightly: the flow has no parameter 'config_pth'; did you mean 'config_path'\?"),
     ({"parameters": {"config_path": "examples/absent.yaml"}}, r"examples/absent.yaml: cannot be read"),
     ({"parameters": {"config_path": "examples/titanic.yaml", "epochs": "five"}}, r"pipeline/nightly: .*'five' is not"),
