@@ -23,7 +23,7 @@ POOL = "bulkhead"
 LIMITS = {"bulkhead-promote": 1}  # name of a global concurrency limit to how many may hold it: an alias is moved by one at a time
 ZOMBIES = "bulkhead: mark silent flow runs as crashed"
 HEARTBEAT_SECONDS = 30  # Prefect's least
-SILENT_SECONDS = 180  # without a heartbeat: longer than a server needs to come back, so that its own absence marks nobody
+SILENT_SECONDS = 600  # without a heartbeat: three of a worker that keeps Prefect's default of 180 s, and time for a server to come back
 
 
 def prepare_server() -> None:

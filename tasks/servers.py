@@ -22,6 +22,7 @@ from tasks.say import say
 from training.guard import children
 
 HOST = "127.0.0.1"
+LEASES = "prefect.server.concurrency.lease_storage.filesystem"
 START_SECONDS = 120.0
 STOP_SECONDS = 10.0
 FLOW_RUN_SECONDS = 30.0  # for the checkpoints of flow runs, as Prefect gives them for a cancellation
@@ -82,9 +83,14 @@ class Program:
 
 
 def prefect_server(port: int, log: Path, settings: Mapping[str, str]) -> Program:
-    """Prefect's server and UI, over the database of the Bulkhead home unless the settings name another."""
+    """Prefect's server and UI, over the database of the Bulkhead home unless the settings name another.
+
+    Leases of concurrency limits are kept in files: in memory, Prefect's default, they would be lost when the server is
+    started again, and every run that holds one is ended when it cannot renew it.
+    """
     command = ["prefect", "server", "start", "--host", HOST]
-    return Program("Prefect", command, log, {"PREFECT_API_URL": None, "PREFECT_SERVER_API_PORT": str(port), **settings})
+    ours = {"PREFECT_API_URL": None, "PREFECT_SERVER_API_PORT": str(port), "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": LEASES}
+    return Program("Prefect", command, log, {**ours, **settings})
 
 
 def mlflow_server(port: int, store: str | None, log: Path) -> Program:
