@@ -65,9 +65,9 @@ class Browser:
         place = f"(() => {{ const e = {find}; if (!e) return null; e.scrollIntoView({{block: 'center'}}); const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; }})()"
         self._press(*self.until(place, f"{selector} {text!r}"))
 
-    def focus(self, selector: str) -> None:
-        """Click into the first element of a selector."""
-        place = f"(() => {{ const e = document.querySelector({json.dumps(selector)}); if (!e) return null; e.scrollIntoView({{block: 'center'}}); const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; }})()"
+    def focus(self, selector: str, number: int = 0) -> None:
+        """Click into an element of a selector, the first unless another number is given; -1 is the last."""
+        place = f"(() => {{ const e = [...document.querySelectorAll({json.dumps(selector)})].at({number}); if (!e) return null; e.scrollIntoView({{block: 'center'}}); const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; }})()"
         self._press(*self.until(place, selector))
 
     def type(self, text: str, replace: bool = True) -> None:
