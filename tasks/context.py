@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -33,10 +34,11 @@ from training.boards import require_installed
 from training.guard import follow_parent
 from training.provenance import dirty_diff, masked, provenance
 from training.started import DECLARED, PREPARED, RESUMED, SPEC, StartedRun, Status, held, newest_step, read, started_declaration
-from training.tracking import Tracker, config_text, default_tracking_uri, reopen_run, start_run
+from training.tracking import Tracker, config_text, default_tracking_uri, probe, reopen_run, start_run
 
 ERROR, DUMPS = "error.txt", "dumps"
 WORKER = "BULKHEAD_WORKER"  # process id of the Prefect worker that started this flow run
+AWAY_SECONDS, LOOK_SECONDS = 600.0, 5.0
 WORKER_GRACE_SECONDS = 25.0  # for the checkpoint, and for telling MLflow and Prefect
 MLFLOW_UI = "http://127.0.0.1:5000"
 ROOT = Path(__file__).resolve().parent.parent
@@ -253,6 +255,7 @@ def _ending(run: RunContext) -> Iterator[None]:
         if hint and isinstance(error, BulkheadError):
             raise type(error)(f"{error}\n{hint}") from error  # Prefect shows the message of a failed run and nothing else
         raise
+    await_tracking(run)
     try:
         run.tracker.finish("FINISHED")
     except TrackingError as away:
@@ -268,6 +271,16 @@ def _hint(run: RunContext, error: BaseException) -> str:
     if isinstance(error, ConfigError | DataError | PreflightError | NonFiniteError):
         return ""
     return resume_hint(read(run.run_dir))
+
+
+def await_tracking(run: RunContext) -> None:
+    """Wait for a tracking server that is away, ten minutes at most: what follows the training needs it, and hours of training are done."""
+    deadline, told = time.monotonic() + AWAY_SECONDS, False
+    while (why := probe(run.tracker.uri)) and time.monotonic() < deadline:
+        if not told:
+            say("tracking", f"{why}; the run goes on when the server is back (waiting {AWAY_SECONDS / 60:.0f} minutes at most)", "warn")
+        told = True
+        time.sleep(min(LOOK_SECONDS, AWAY_SECONDS))
 
 
 def resume_hint(started: StartedRun) -> str:

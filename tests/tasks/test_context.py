@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from schemas.errors import NonFiniteError, ResumeError, TrainingError
-from tasks.context import RunContext, reopened, tracked, tracking_address
+from tasks import context
+from tasks.context import RunContext, await_tracking, reopened, tracked, tracking_address
 from tests.training.mlflow_home import blank_database, declaration, uri
 from tests.training.runs import make_run
 from training.started import SPEC, is_held, read
@@ -83,3 +85,20 @@ def test_other_code_than_at_the_start_is_told(uri: str, own_home: Path, capsys: 
     with reopened(run.run_dir):
         pass
     assert f"the run was started at {'0' * 40}: its end may differ" in capsys.readouterr().err
+
+
+@pytest.mark.req("S3")
+def test_a_run_waits_for_a_tracking_server_that_is_away_but_not_for_ever(
+    uri: str, own_home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context, "AWAY_SECONDS", 0.3)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with tracked(declaration(), "train") as run:  # type: ignore[arg-type]
+        await_tracking(run)
+        assert "waiting" not in capsys.readouterr().err
+        monkeypatch.setattr(run.tracker, "uri", "http://127.0.0.1:9")
+        began = time.monotonic()
+        await_tracking(run)
+        assert 0.3 <= time.monotonic() - began < 5
+        assert capsys.readouterr().err.count("the run goes on when the server is back") == 1
+        monkeypatch.setattr(run.tracker, "uri", uri)
