@@ -103,7 +103,7 @@ def browser() -> Iterator[Browser]:
         port = active.read_text().splitlines()[0]
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=WAIT_SECONDS) as answer:
             page = next(target for target in json.loads(answer.read()) if target["type"] == "page")
-        with connect(page["webSocketDebuggerUrl"], max_size=None, open_timeout=WAIT_SECONDS) as socket:
+        with connect(page["webSocketDebuggerUrl"], max_size=None, open_timeout=WAIT_SECONDS, ping_interval=None) as socket:
             yield Browser(socket)
     finally:
         process.terminate()

@@ -46,7 +46,7 @@ def started(operated: Operated, line: str, *overrides: str) -> str:
     """A run that has just printed a line."""
     before = len(operated.worker_log())
     flow_run = operated.pipeline(*overrides, epochs=8)
-    until(lambda: line in operated.worker_log()[before:], 120, f"{line!r} in the worker's log:\n{operated.worker_log()[before:]}")
+    until(lambda: line in operated.worker_log()[before:], 300, f"{line!r} in the worker's log:\n{operated.worker_log()[before:]}")
     return flow_run
 
 

@@ -18,7 +18,7 @@ from tests.e2e.browser import Browser, browser
 from tests.e2e.operated import Operated, until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
-SETTLE_SECONDS = 3.0  # a page draws what it has loaded
+SETTLE_SECONDS = 6.0  # a page draws what it has loaded
 EPOCHS = 20
 
 
@@ -74,6 +74,7 @@ def test_a_run_started_by_clicking_ends_with_a_version_and_its_report(operated: 
         until(lambda: f"epoch 8/{EPOCHS}" in operated.worker_log(), 300, f"the eighth epoch: {operated.worker_log()}")
         page.open(f"{ui}/runs/flow-run/{flow_run}")
         page.click("Artifacts", "[role=tab], .p-tab, a, button")
+        page.until("/metrics/i.test(document.body.innerText)", "the table of evaluations")
         picture(page, operated, "progress")
         assert operated.wait(flow_run) == ("COMPLETED", "")
         record = operated.record(flow_run)
