@@ -8,7 +8,7 @@ from flows.prepare import prepare_data
 from schemas.load import load_declaration
 from schemas.parameters import ConfigPath, Epochs, Model, Overrides, chosen
 from schemas.records import PreflightReport, Prepared, RunSpec, TrainReport
-from tasks.context import RunContext, run_name, tracked
+from tasks.context import RunContext, await_servers, run_name, tracked
 from tasks.launch import train_model
 from tasks.preflight import check_model
 from tasks.track import log_checks, log_prepared
@@ -37,4 +37,5 @@ def train_on(prepared: Prepared, run: RunContext) -> tuple[RunSpec, PreflightRep
     preflight = check_model(spec)
     log_checks(run, "preflight", preflight.checks)
     trained = train_model(spec, run.run_dir, run.tracker)
+    await_servers(run)
     return spec, preflight, trained

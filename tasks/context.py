@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import secrets
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
@@ -20,7 +22,7 @@ from prefect.artifacts import create_link_artifact
 from prefect.client.orchestration import get_client
 from prefect.exceptions import MissingContextError, ObjectNotFound
 from prefect.runtime import flow_run
-from prefect.settings import PREFECT_UI_URL
+from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
 from prefect.states import Crashed
 
 from schemas.config import Declaration
@@ -255,7 +257,7 @@ def _ending(run: RunContext) -> Iterator[None]:
         if hint and isinstance(error, BulkheadError):
             raise type(error)(f"{error}\n{hint}") from error  # Prefect shows the message of a failed run and nothing else
         raise
-    await_tracking(run)
+    await_servers(run)
     try:
         run.tracker.finish("FINISHED")
     except TrackingError as away:
@@ -273,14 +275,29 @@ def _hint(run: RunContext, error: BaseException) -> str:
     return resume_hint(read(run.run_dir))
 
 
-def await_tracking(run: RunContext) -> None:
-    """Wait for a tracking server that is away, ten minutes at most: what follows the training needs it, and hours of training are done."""
+def await_servers(run: RunContext) -> None:
+    """Wait for a server that is away, ten minutes at most: what follows the training needs both, and hours of training are done.
+
+    Prefect asks its server for a slot for each task that has tags, and fails the task where it does not answer.
+    """
     deadline, told = time.monotonic() + AWAY_SECONDS, False
-    while (why := probe(run.tracker.uri)) and time.monotonic() < deadline:
+    while (why := probe(run.tracker.uri) or _prefect_is_away()) and time.monotonic() < deadline:
         if not told:
-            say("tracking", f"{why}; the run goes on when the server is back (waiting {AWAY_SECONDS / 60:.0f} minutes at most)", "warn")
+            say("servers", f"{why}; the run goes on when the server is back (waiting {AWAY_SECONDS / 60:.0f} minutes at most)", "warn")
         told = True
         time.sleep(min(LOOK_SECONDS, AWAY_SECONDS))
+
+
+def _prefect_is_away() -> str:
+    """Why the server of PREFECT_API_URL does not answer; empty where it does, or where the run has one of its own."""
+    address = PREFECT_API_URL.value()
+    if address is None:
+        return ""
+    try:
+        with urllib.request.urlopen(f"{address.rstrip('/')}/health", timeout=10):  # noqa: S310 - the user's own setting
+            return ""
+    except (OSError, HTTPException) as error:
+        return f"Prefect at {masked(address)} does not answer ({error})"
 
 
 def resume_hint(started: StartedRun) -> str:

@@ -19,7 +19,7 @@ from schemas.records import (
     RunSpec,
     TrainReport,
 )
-from tasks.context import RunContext, await_tracking
+from tasks.context import RunContext, await_servers
 from tasks.say import say
 from training.challenge import challenge
 from training.data.unseen import trained_keys
@@ -55,7 +55,7 @@ def judge_challenger(
     spec: RunSpec, prepared: Prepared, preflight: PreflightReport, evaluated: EvaluationReport, exported: ExportedModel, run: RunContext
 ) -> GateReport:
     """The gate's verdict with one row for each condition."""
-    await_tracking(run)
+    await_servers(run)
     champion = load_champion(spec.name, run.tracker.uri)
     comparison = challenge(run.declaration, spec, prepared.split.test, evaluated, exported.program.sha256, champion) if champion else None
     gate = judge(run.declaration, evaluated, (*prepared.checks.results, *preflight.checks.results), comparison)

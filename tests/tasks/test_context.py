@@ -6,10 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from schemas.errors import NonFiniteError, ResumeError, TrainingError
 from tasks import context
-from tasks.context import RunContext, await_tracking, reopened, tracked, tracking_address
+from tasks.context import RunContext, await_servers, reopened, tracked, tracking_address
 from tests.training.mlflow_home import blank_database, declaration, uri
 from tests.training.runs import make_run
 from training.started import SPEC, is_held, read
@@ -88,17 +89,20 @@ def test_other_code_than_at_the_start_is_told(uri: str, own_home: Path, capsys: 
 
 
 @pytest.mark.req("S3")
-def test_a_run_waits_for_a_tracking_server_that_is_away_but_not_for_ever(
+def test_a_run_waits_for_a_server_that_is_away_but_not_for_ever(
     uri: str, own_home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(context, "AWAY_SECONDS", 0.3)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with tracked(declaration(), "train") as run:  # type: ignore[arg-type]
-        await_tracking(run)
+        await_servers(run)
         assert "waiting" not in capsys.readouterr().err
         monkeypatch.setattr(run.tracker, "uri", "http://127.0.0.1:9")
         began = time.monotonic()
-        await_tracking(run)
+        await_servers(run)
         assert 0.3 <= time.monotonic() - began < 5
         assert capsys.readouterr().err.count("the run goes on when the server is back") == 1
         monkeypatch.setattr(run.tracker, "uri", uri)
+        with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+            await_servers(run)
+        assert "Prefect at http://127.0.0.1:9/api does not answer" in capsys.readouterr().err
