@@ -17,6 +17,7 @@ import typer
 from flows.audit_command import audit
 from flows.command import AsJson, Debug, File, Overrides, environment, print_json, stated_errors
 from flows.operate_command import deploy, up
+from flows.review_command import review
 from schemas.errors import ConfigError
 
 app = typer.Typer(
@@ -77,6 +78,7 @@ def prepare(file: File, overrides: Overrides = None, as_json: AsJson = False, de
 
 
 app.command()(audit)
+app.command()(review)
 
 
 @app.command()
