@@ -56,6 +56,22 @@ def test_a_centred_window_with_noise_gives_a_warning() -> None:
     assert [(r.verdict, r.columns) for r in named(results_for(shares(frame), "regression"), "look_ahead")] == [("warn", ("around",))]
 
 
+@pytest.mark.req("D6")
+def test_windows_of_entities_that_were_not_declared_are_found() -> None:
+    days, devices = 200, 15
+    level = np.zeros((days, devices))
+    for t in range(1, days):
+        level[t] = 0.9 * level[t - 1] + RNG.normal(size=devices)
+    frame = honest_table(days * devices, task="regression", hours=True).assign(y=level.ravel(), device=np.tile([f"d{i}" for i in range(devices)], days))
+    frame["__time"] = np.repeat(np.arange(days) * 86400.0, devices)
+    assert named(results_for(shares(frame), "regression"), "look_ahead")[0].figures["columns"] > 0
+    frame["ahead"] = frame.groupby("device")["y"].transform(lambda y: y[::-1].rolling(3, min_periods=1).mean()[::-1].shift(-1)).fillna(0.0)
+    found = named(results_for(shares(frame), "regression"), "look_ahead")
+    assert [(r.verdict, r.columns) for r in found] == [("fail", ("ahead",))]
+    without = named(results_for(shares(frame.drop(columns="device")), "regression"), "look_ahead")
+    assert without[0].verdict == "pass" and without[0].summary.startswith("not decided")
+
+
 # ---------------------------------------------------------------------------------- pooled statistics
 
 
@@ -193,3 +209,13 @@ def test_molecules_in_another_spelling_give_a_warning_with_their_conflicting_lab
     found = text_results(frame, {i: train[i][::-1].replace(")O=(C", "C(=O)") for i in range(4)}, "smiles")
     assert found[0].columns == ("smiles",) and found[0].verdict in ("warn", "fail") and "equal canonical SMILES" in found[0].summary
     assert found[0].figures["label_conflicts"] is not None
+
+
+@pytest.mark.req("D6")
+def test_one_small_molecule_in_another_spelling_gives_a_warning_and_none_passes() -> None:
+    pytest.importorskip("rdkit", reason="canonical SMILES need RDKit (pip install 'bulkhead[chem]')")
+    frame = with_text("smiles", ["C" * a + end + "C" * b for a in range(1, 24) for b in range(a + 1, 24) for end in ("O", "N", "S", "C(=O)")])
+    small = next(text for text in shares(frame)["train"]["smiles"] if len(text) < 10 and "(" not in text)
+    assert [r.verdict for r in text_results(frame, {}, "smiles")] == ["pass"]
+    [found] = text_results(frame, {0: small[::-1]}, "smiles")
+    assert (found.verdict, found.figures["rows"]) == ("warn", 1) and "equal canonical SMILES" in found.summary
