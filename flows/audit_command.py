@@ -56,7 +56,10 @@ def audit(
         typer.Option(help="Column of the moment at which features became known: of all, or COLUMN=FEATURE,FEATURE.", metavar="COLUMN[=FEATURE,…]"),
     ] = None,
     ignore: Annotated[list[str] | None, typer.Option(help="Column that no model will see.", autocompletion=_columns, metavar="COLUMN")] = None,
-    task: Annotated[str | None, typer.Option(help="binary, multiclass or regression; guessed when absent.", metavar="TASK")] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(help="binary, multiclass or regression, guessed when absent; or causal_lm, whose --label is the column of texts.", metavar="TASK"),
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="Where the report goes. Default: the folder audits of the Bulkhead home.", metavar="OUT")] = None,
     as_json: AsJson = False,
     debug: Debug = False,

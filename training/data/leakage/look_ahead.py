@@ -6,7 +6,7 @@ Shapes: T rows in order of entity and time, C numeric features.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from training.data.leakage.sampled import Codes, Flags, Floats, numbers
 from training.data.leakage.sides import Sides
 
 ROWS = 40_000
+EVIDENCE_ROWS = 5
 WINDOWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 24, 30, 48)
 FEWEST_ROWS = 300
 LEAST_LENGTH = 10  # rows of a series, on the mean
@@ -39,6 +40,7 @@ class LookAhead(NamedTuple):
     past: float
     rows: int
     fine: bool = True
+    shown: tuple[dict[str, Any], ...] = ()  # rows with the feature beside the label's next values
 
 
 def find_look_ahead(sides: Sides) -> list[LookAhead]:
@@ -64,7 +66,20 @@ def _of_label(sides: Sides, label: LabelNumber) -> list[LookAhead]:
         return []
     features, target = np.stack(list(varied.values()), axis=1), numbers(table["target"])
     is_fine = {n: len(np.unique(v)) >= FINE_VALUES for n, v in varied.items()}
-    return [item._replace(fine=is_fine[item.column]) for window in WINDOWS for item in _of_window(list(varied), features, target, entity, window, label.name)]
+    items = [item._replace(fine=is_fine[item.column]) for window in WINDOWS for item in _of_window(list(varied), features, target, entity, window, label.name)]
+    return [item._replace(shown=_shown(table, item, entity)) if item.future >= LEAST_EXPLAINED else item for item in items]
+
+
+def _shown(table: pa.Table, item: LookAhead, entity: Codes) -> tuple[dict[str, Any], ...]:
+    """Some rows: the feature beside what the label was and what it became."""
+    target = numbers(table["target"])
+    past, future, whole = _windows(target, entity, item.window)
+    places = np.flatnonzero(whole)[:: max(1, int(whole.sum()) // EVIDENCE_ROWS)][:EVIDENCE_ROWS]
+    ids, values = table["__id"].take(places).to_pylist(), numbers(table[item.column])
+    return tuple(
+        {"id": i, item.column: float(values[p]), f"{item.label} before": float(past[p]), item.label: float(target[p]), f"{item.label} after": float(future[p])}
+        for i, p in zip(ids, places, strict=True)
+    )
 
 
 def _entities(sides: Sides) -> Iterator[str]:
@@ -145,6 +160,7 @@ def judge_look_ahead(found: list[LookAhead], sides: Sides, checks: ChecksConfig)
                 verdict="fail" if certain else "warn",
                 summary=f"column {f.column!r} tells {f.future:.0%} of what is new in the next {f.window} values of {f.label!r}, and {f.past:.0%} of what was in the last {f.window}",
                 figures={"future": round(f.future, 4), "past": round(f.past, 4), "window": f.window, "rows": f.rows, "threshold": checks.look_ahead_gain},
+                evidence=f.shown,
                 columns=(f.column,),
                 remedy="compute it from rows before the prediction alone (end the window at the last known label), or declare role ignore for it",
             )

@@ -47,6 +47,7 @@ def test_windows_over_the_future_stop_the_run(window: int, verdict: str) -> None
     frame["ahead"] = frame["y"][::-1].rolling(window, min_periods=1).mean()[::-1].shift(-1).fillna(0.0)
     found = named(results_for(shares(frame), "regression"), "look_ahead")
     assert [(r.verdict, r.columns) for r in found] == [(verdict, ("ahead",))] and f"next {window} values of 'y'" in found[0].summary
+    assert len(found[0].evidence) == 5 and all(e["ahead"] == pytest.approx(e["y after"]) for e in found[0].evidence)
 
 
 @pytest.mark.req("D6")
@@ -97,6 +98,7 @@ def test_a_range_that_only_held_out_rows_reach_stops_the_run() -> None:
     raw[frame.index.get_loc(shares(frame)["test"].index[0])] = 9.0
     found = named(results_for(shares(frame.assign(size=(raw - raw.min()) / (raw.max() - raw.min())))), "pooled_scaling")
     assert [(r.verdict, r.columns) for r in found] == [("fail", ("size",))] and "range 0 to 1" in found[0].summary
+    assert found[0].evidence[0]["over all sides"] == 1.0 and found[0].evidence[0]["over train"] < 1.0
 
 
 @pytest.mark.req("D6")
@@ -132,6 +134,7 @@ def test_mean_labels_of_test_groups_stop_the_run() -> None:
     frame["level"] = frame.groupby("__group")["y"].transform("mean")
     found = named(results_for(shares(frame), "regression"), "pooled_target_codes")
     assert [(r.verdict, r.columns) for r in found] == [("fail", ("level",))] and "values that no train row has" in found[0].summary
+    assert all(e["level"] == pytest.approx(e["mean y"], rel=1e-5) for e in found[0].evidence)
 
 
 # ---------------------------------------------------------------------------------------- row order
