@@ -217,6 +217,27 @@ def verify(
 
 
 @app.command()
+def promote(
+    model_uri: Annotated[str, typer.Argument(help="e.g. models:/clinic-visits@challenger or models:/clinic-visits/3", metavar="MODEL_URI")],
+    alias: Annotated[str, typer.Option(help="What the version shall be called.")] = "champion",
+    rollback: Annotated[bool, typer.Option("--rollback", help="Go back to the version before: MODEL_URI is models:/NAME.")] = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Prove a registered version again, compare it with the champion, and put it to use; exit code 1 if it may not be."""
+    with stated_errors(debug):
+        environment(debug)
+        from flows import promote as flows
+
+        name, _, rest = model_uri.removeprefix("models:/").partition("/")
+        if rollback and (rest or "@" in name or alias != "champion"):
+            raise ConfigError(f"--rollback goes back to the champion before: expected models:/NAME alone, got {model_uri!r}")
+        made = flows.rollback(name=name) if rollback else flows.promote(model_uri=model_uri, alias=alias)
+        if as_json:
+            print_json(made.model_dump(mode="json"))
+
+
+@app.command()
 def sample(
     target: Annotated[str, typer.Argument(help="Run directory, or a model such as models:/shakespeare@champion.", metavar="RUN_DIR|MODEL_URI")],
     prompt: Annotated[str, typer.Option(help="What each text begins with.")] = "",

@@ -86,9 +86,10 @@ class RunContext:
 
 
 def run_name() -> str:
-    """Name of a flow run in Prefect: the flow and the file or folder that it was called with."""
+    """Name of a flow run in Prefect: the flow and the model, file or folder that it was called with."""
     given = flow_run.parameters
-    return f"{flow_run.flow_name} {Path(str(given.get('config_path') or given.get('run_dir') or given.get('run') or '')).stem}".strip()
+    of = given.get("model_uri", "").removeprefix("models:/") or Path(str(given.get("config_path") or given.get("run_dir") or given.get("run") or "")).stem
+    return f"{flow_run.flow_name} {of}".strip()
 
 
 @contextmanager

@@ -83,7 +83,12 @@ def collect_evidence(
     return evidence
 
 
-@task(name="register model", description="A new version when the gate passed; the alias champion moves to it last.", tags=["register"], cache_policy=NO_CACHE)
+@task(
+    name="register model",
+    description="A new version when the gate passed, loaded back and tried; it has no alias yet.",
+    tags=["register"],
+    cache_policy=NO_CACHE,
+)
 def register_model(spec: RunSpec, prepared: Prepared, exported: ExportedModel, evidence: Evidence, gate: GateReport, run: RunContext) -> Registered:
     """What the registry holds after the run."""
     if not run.declaration.register_.enabled or not gate.passed:
@@ -92,5 +97,5 @@ def register_model(spec: RunSpec, prepared: Prepared, exported: ExportedModel, e
     keys = trained_keys([prepared.split.train, prepared.split.val])
     manifest: dict[str, Any] = split_manifest(prepared)
     registered = register(exported, spec, evidence, run.tracker, trained_on=keys, split_manifest=manifest)
-    say("register", f"models:/{registered.name}/{registered.version} → {registered.alias}")
+    say("register", str(registered.uri))
     return registered

@@ -13,7 +13,24 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMANDS = ("run", "prepare", "audit", "train", "resume", "join", "replay", "evaluate", "predict", "sample", "schema", "init", "doctor", "up")
+COMMANDS = (
+    "run",
+    "prepare",
+    "audit",
+    "train",
+    "resume",
+    "join",
+    "replay",
+    "evaluate",
+    "predict",
+    "verify",
+    "promote",
+    "sample",
+    "schema",
+    "init",
+    "doctor",
+    "up",
+)
 
 
 def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -9,19 +9,19 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-from schemas.config import GROUPED, Declaration
+from schemas.config import GROUPED, Declaration, SplitName
 from schemas.digest import verify
 from schemas.errors import IntegrityError
-from schemas.records import EvaluationReport, RunSpec, TestTable
+from schemas.records import EvaluationReport, RunSpec, TableRef, TestTable
 from training.data.batches import arrow_batches
 from training.data.shards import load_arrays
 from training.data.unseen import unseen_rows
-from training.evaluate import given_targets
-from training.evaluate_text import sums_of
+from training.evaluate import given_targets, read_ids
+from training.evaluate_text import read_documents, sums_of
 from training.export import probability_columns
 from training.gate import Comparison, compare
 from training.registry import LoadedModel
-from training.targets import targets_of
+from training.targets import Targets, targets_of
 from training.token_scoring import document_facts
 
 BATCH_ROWS = 16_384
@@ -58,13 +58,77 @@ def challenge(declaration: Declaration, run: RunSpec, test: TestTable, evaluatio
         if isinstance(error, IntegrityError):
             raise
         return Comparison(version=version, rows=int(unseen.sum()), excluded_rows=int((~unseen).sum()), problem=f"it cannot score these rows: {error}")
-    group = found["__group"].to_numpy(dtype=object) if run.spec.grouped else None
+    ours = sums_of(found) if run.statistics.tokens is not None else _values(found, _columns(declaration, run))
+    return _compared(declaration, run, version, ours, theirs, unseen, found)
+
+
+def challenge_version(declaration: Declaration, run: RunSpec, test: TestTable, challenger: LoadedModel, champion: LoadedModel) -> Comparison:
+    """Two registered versions on the test rows of today's source that neither has learned from, nor their groups; as `challenge`.
+
+    Args:
+        declaration: of the challenger.
+        run: today's rows with the challenger's statistics; nothing is trained on them.
+        test: the split's test table of today.
+        challenger: fetched from the registry.
+        champion: alike.
+
+    Raises:
+        IntegrityError: a file changed after it was written.
+    """
+    version = champion.version or "unregistered"
+    if champion.program_sha256 == challenger.program_sha256:
+        return Comparison(version=version, identical=True)
+    problem = _unlike(declaration, run, champion)
+    if problem or champion.trained_on is None or challenger.trained_on is None:
+        return Comparison(version=version, problem=problem or "one of them does not say which rows it learned from")
+    seen = np.union1d(champion.trained_on, challenger.trained_on)
+    unseen, given = unseen_rows(test, seen, by_group=_keeps_groups(declaration, run)), given_rows(run, "test")
+    try:
+        ours, theirs = (predictions_of(model, declaration, run, "test", test) for model in (challenger, champion))
+    except (KeyError, ValueError) as error:
+        if isinstance(error, IntegrityError):
+            raise
+        return Comparison(version=version, rows=int(unseen.sum()), excluded_rows=int((~unseen).sum()), problem=f"these rows cannot be scored: {error}")
+    return _compared(declaration, run, version, ours, theirs, unseen, given)
+
+
+def given_rows(run: RunSpec, side: SplitName) -> pd.DataFrame:
+    """`__id`, `__group` and, of rows with labels, these as given, of a side in the order of its table."""
+    arrays = run.arrays.side(side)
+    return read_documents(arrays) if run.statistics.tokens is not None else read_ids(arrays, run.statistics)
+
+
+def predictions_of(model: LoadedModel, declaration: Declaration, run: RunSpec, side: SplitName, table: TableRef) -> np.ndarray:
+    """A registered model's predictions of a side's rows, in their order and in the form that metrics take.
+
+    Raises:
+        KeyError, ValueError: the model cannot score these rows.
+        IntegrityError: rows of table and arrays are not in the same order.
+    """
+    return _champion(model, table, given_rows(run, side)["__id"].to_numpy(), _columns(declaration, run))
+
+
+def facts_of(declaration: Declaration, run: RunSpec, side: SplitName, given: pd.DataFrame) -> tuple[np.ndarray, np.ndarray | None, Targets]:
+    """Targets of a side's rows in the form that metrics take, their weights, and the labels where there are several.
+
+    Args:
+        declaration: the task.
+        run: gives the side and the statistics of its labels.
+        side: its name.
+        given: the same rows with their labels as given.
+    """
     if run.statistics.tokens is not None:
-        target, weight = document_facts(run.arrays.test)
-        return compare(declaration, version, sums_of(found), theirs, target, unseen, group=group, weight=weight)
-    arrays, labels = load_arrays(run.arrays.test), targets_of(declaration, run.statistics)
-    target, ours = given_targets(declaration, run.statistics, arrays["label"], found), _values(found, _columns(declaration, run))
-    return compare(declaration, version, ours, theirs, target, unseen, group=group, weight=arrays.get("weight"), labels=labels)
+        return *document_facts(run.arrays.side(side)), ()
+    arrays = load_arrays(run.arrays.side(side))
+    return given_targets(declaration, run.statistics, arrays["label"], given), arrays.get("weight"), targets_of(declaration, run.statistics)
+
+
+def _compared(
+    declaration: Declaration, run: RunSpec, version: str, ours: np.ndarray, theirs: np.ndarray, unseen: np.ndarray, given: pd.DataFrame
+) -> Comparison:
+    target, weight, labels = facts_of(declaration, run, "test", given)
+    group = given["__group"].to_numpy(dtype=object) if run.spec.grouped else None
+    return compare(declaration, version, ours, theirs, target, unseen, group=group, weight=weight, labels=labels)
 
 
 def _unlike(declaration: Declaration, run: RunSpec, champion: LoadedModel) -> str:
@@ -99,8 +163,8 @@ def _evaluated(run: RunSpec, evaluation: EvaluationReport) -> tuple[np.ndarray, 
     return ids.to_numpy(), found.set_index("__id").loc[ids]
 
 
-def _champion(champion: LoadedModel, test: TestTable, ids: np.ndarray, wanted: list[str]) -> np.ndarray:
-    """The champion's predictions of the test table's rows; their order is checked against the ids."""
+def _champion(champion: LoadedModel, test: TableRef, ids: np.ndarray, wanted: list[str]) -> np.ndarray:
+    """A registered model's predictions of a table's rows; their order is checked against the ids."""
     columns = [c["name"] for kind in ("numeric", "categorical", "tensor", "raw") for c in champion.spec[kind]]
     columns += [champion.spec["text"]["name"]] if "text" in champion.spec else []
     parts, seen = [], []

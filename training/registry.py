@@ -2,9 +2,7 @@
 
 A version holds `program.pt2`, `spec.json`, `serving.py` and, for derived features or text, `expressions.zip` (what predicts) beside `evidence.json`,
 `split_manifest.json` and `trained_on.npy` (what it may be believed for); the SHA-256 of each is a tag of the version.
-Alias `champion` is the version in use. It moves last, in one request, when the version was loaded back from the
-registry and predicted; the version it pointed to keeps alias `previous`, so that going back is one command.
-MLflow has no compare-and-swap on aliases: whoever promotes holds a lock (a concurrency limit of one per model).
+Registering moves no alias: that is for training/promotion.py, when the version was loaded back and predicted.
 """
 
 from __future__ import annotations
@@ -31,13 +29,13 @@ from mlflow.models import Model
 
 from schemas.digest import sha256_file, verify
 from schemas.errors import IntegrityError, RegistryError
-from schemas.records import Evidence, ExportedModel, GateReport, Registered, RunSpec
+from schemas.records import Evidence, ExportedModel, Registered, RunSpec
 from training import serving
 from training.provenance import masked
 from training.signature import input_columns, input_example, signature
 from training.tracking import DIGEST_LENGTH, Tracker
 
-CHAMPION, PREVIOUS = "champion", "previous"
+CHAMPION = "champion"
 FILES = {
     "program": "program.pt2",
     "spec": "spec.json",
@@ -201,9 +199,8 @@ def register(
     *,
     trained_on: np.ndarray,
     split_manifest: Mapping[str, Any],
-    alias: str = CHAMPION,
 ) -> Registered:
-    """A new version of the run's model, loaded back and tried before the alias moves to it.
+    """A new version of the run's model, loaded back and tried; it has no alias yet.
 
     Args:
         exported: its files are verified first.
@@ -212,11 +209,9 @@ def register(
         tracker: the MLflow run that the model came from.
         trained_on: sorted uint64, made by `training.data.unseen.trained_keys`.
         split_manifest: how rows came to their sides, JSON-able.
-        alias: moved to the new version.
 
     Raises:
-        RegistryError: the registry refuses, the version read back does not predict, or the champion changed
-            since the gate compared with it. The alias is then where it was.
+        RegistryError: the registry refuses, or the version read back does not predict.
         IntegrityError: an exported file was changed.
     """
     program, spec = verify(exported.program), serving.read_spec(verify(exported.spec))
@@ -232,15 +227,16 @@ def register(
         _ensure_model(client, name, run)
         version = client.create_model_version(name, source=logged.artifact_location, run_id=tracker.run_id, tags=tags, model_id=logged.model_id)
         client.set_logged_model_tags(logged.model_id, {"mlflow.modelVersions": json.dumps([{"name": name, "version": version.version}])})
-    _try_out(f"models:/{name}/{version.version}", tracker.uri, spec)
-    with refused(name, tracker.uri):
-        _move_alias(client, name, alias, str(version.version), evidence.gate)
+    model_uri = f"models:/{name}/{version.version}"
+    problem = problem_of(model_uri, tracker.uri)
+    if problem:
+        raise RegistryError(f"{model_uri}, fetched from the registry, does not work: {problem}; the alias was left where it was")
     return Registered(
         registered=True,
         name=name,
         version=str(version.version),
-        uri=f"models:/{name}@{alias}",
-        alias=alias,
+        uri=model_uri,
+        alias=None,
         verdict=evidence.gate.verdict if evidence.gate else "registered",
     )
 
@@ -341,38 +337,12 @@ def _ensure_model(client: MlflowClient, name: str, run: RunSpec) -> None:
             raise
 
 
-def _try_out(model_uri: str, uri: str, spec: dict[str, Any]) -> None:
-    """Fetch the version as a consumer would and predict the input example.
-
-    Raises:
-        RegistryError: it does not load, or does not predict a row for a row.
-    """
-    example = input_example(spec)
+def problem_of(model_uri: str, uri: str) -> str:
+    """Why a version, fetched as a consumer would, does not predict its input example row for row; empty where it does."""
     try:
-        found = load_model(model_uri, uri).predict(example)
-        problem = "" if len(found) == len(example) and not found.isna().any(axis=None) else f"predicts {len(found)} rows for {len(example)}, or nulls"
+        model = load_model(model_uri, uri)
+        example = input_example(model.spec)
+        found = model.predict(example)
     except Exception as error:  # whatever a consumer would meet
-        problem = str(error)
-    if problem:
-        raise RegistryError(f"{model_uri}, fetched from the registry, does not work: {problem}; the alias was left where it was")
-
-
-def _move_alias(client: MlflowClient, name: str, alias: str, version: str, gate: GateReport | None) -> None:
-    """Point the alias to the version; the one before keeps alias `previous`.
-
-    Raises:
-        RegistryError: another version took the alias after the gate had compared.
-    """
-    try:
-        holder = str(client.get_model_version_by_alias(name, alias).version)
-    except MlflowException as error:
-        if not is_absent(error):
-            raise
-        holder = None
-    if gate is not None and alias == CHAMPION and holder != gate.champion_version:
-        raise RegistryError(
-            f"version {version} of {name!r} is registered but not {alias}: the gate compared it with version {gate.champion_version}, while {alias} is now {holder}; run again"
-        )
-    if holder is not None and alias == CHAMPION:
-        client.set_registered_model_alias(name, PREVIOUS, holder)
-    client.set_registered_model_alias(name, alias, version)
+        return str(error) or type(error).__name__
+    return "" if len(found) == len(example) and not found.isna().any(axis=None) else f"predicts {len(found)} rows for {len(example)}, or nulls"

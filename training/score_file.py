@@ -25,7 +25,8 @@ from training.data.engine import connect, rows
 from training.data.serving_text import Sampling
 from training.data.source import fingerprint, relation_sql
 from training.registry import LoadedModel, load_model
-from training.serving import logits_of, output_columns
+from training.serving import logits_of
+from training.signature import predicted_columns
 from training.text_samples import sampled
 from training.tracking import default_tracking_uri
 
@@ -73,8 +74,7 @@ def _scored(model: LoadedModel, data: DataConfig, connection: duckdb.DuckDBPyCon
     """Batches of the file's own columns with the predictions."""
     relation = relation_sql(fingerprint(data), data, connection)
     own = [row[0] for row in rows(connection, f"describe select * from {relation}")]
-    made = ("tokens", "loss", "accuracy") if "text" in model.spec else output_columns(model.spec)
-    taken = [name for name in made if name in own]
+    taken = [name for name in predicted_columns(model.spec) if name in own]
     if taken:
         raise DataError(f"{data.uri}: has columns named {first_few(map(repr, taken))} already, where the predictions go; rename or drop them")
     for batch in connection.sql(f"select * from {relation}").to_arrow_reader(BATCH_ROWS):

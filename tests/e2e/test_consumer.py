@@ -17,7 +17,7 @@ import pytest
 
 from tests.training.cases import DERIVE, Case, arrow, evidence_of, expected, make_case, write_weights
 from tests.training.label_cases import LabelCase, make_label_case
-from tests.training.mlflow_home import blank_database
+from tests.training.mlflow_home import blank_database, champion
 from training.data.unseen import trained_keys
 from training.export import export_model
 from training.reference import reference_network
@@ -100,7 +100,7 @@ def make_champion(folder: Path, uri: str, case: Case | LabelCase, weights: Path)
     """Register the case's model, the first and so the champion of its name."""
     exported = export_model(case.run, weights, folder, case.split.val)
     keys = trained_keys([case.split.train, case.split.val])
-    register(exported, case.run, evidence_of(case, exported), start_run(case.declaration, uri), trained_on=keys, split_manifest={})
+    champion(register(exported, case.run, evidence_of(case, exported), start_run(case.declaration, uri), trained_on=keys, split_manifest={}), uri)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import pytest
 from schemas.errors import DataError, RegistryError
 from tests.training.cases import DERIVE, Case, arrow, evidence_of, make_case
 from tests.training.mlflow_home import blank_database
+from tests.training.mlflow_home import champion as take_champion
 from training.data.unseen import trained_keys
 from training.export import export_model
 from training.registry import LoadedModel, load_champion, register
@@ -31,7 +32,8 @@ class Registry:
         self.case: Case = make_case(folder, ignored=("scan",), derive=DERIVE)
         exported = export_model(self.case.run, self.case.weights, folder / "model", self.case.split.val)
         keys = trained_keys([self.case.split.train])
-        register(exported, self.case.run, evidence_of(self.case, exported), start_run(self.case.declaration, self.uri), trained_on=keys, split_manifest={})
+        tracker = start_run(self.case.declaration, self.uri)
+        take_champion(register(exported, self.case.run, evidence_of(self.case, exported), tracker, trained_on=keys, split_manifest={}), self.uri)
         champion = load_champion("clinic", self.uri)
         assert champion is not None
         self.champion: LoadedModel = champion

@@ -18,6 +18,7 @@ from schemas.errors import ConfigError, DataError, IntegrityError, RegistryError
 from schemas.records import ExportedModel
 from tests.training.corpora import Corpus, made_up, make_corpus, random_weights
 from tests.training.mlflow_home import blank_database, uri
+from tests.training.mlflow_home import champion as take_champion
 from training import chemistry, serving
 from training.challenge import challenge
 from training.data.serving_text import Sampling, completion, scoring
@@ -257,7 +258,9 @@ def registered(served: Served, uri: str) -> None:
 
     keys = trained_keys([served.corpus.split.train, served.corpus.split.val])
     evidence = evidence_of(served.corpus, served.exported)
-    register(served.exported, served.corpus.run, evidence, start_run(served.corpus.declaration, uri=uri), trained_on=keys, split_manifest={})
+    take_champion(
+        register(served.exported, served.corpus.run, evidence, start_run(served.corpus.declaration, uri=uri), trained_on=keys, split_manifest={}), uri
+    )
 
 
 CONSUMER = """
