@@ -238,6 +238,26 @@ def promote(
 
 
 @app.command()
+def reproduce(
+    model_uri: Annotated[str, typer.Argument(help="e.g. models:/clinic-visits/3", metavar="MODEL_URI")],
+    apply_diff: Annotated[
+        bool, typer.Option("--apply-diff", help="Also run the changes that were not committed then; read dirty.diff of its MLflow run first.")
+    ] = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Train a registered version again from its recorded commit, declaration and data; exit code 1, and why, if a bit differs."""
+    with stated_errors(debug):
+        environment(debug)
+        from flows.reproduce import reproduce as flow
+
+        found = flow(model_uri=model_uri, apply_diff=apply_diff, stop=False)
+        if as_json:
+            print_json(found.model_dump(mode="json") | {"identical": found.identical})
+    raise typer.Exit(0 if found.identical else 1)
+
+
+@app.command()
 def sample(
     target: Annotated[str, typer.Argument(help="Run directory, or a model such as models:/shakespeare@champion.", metavar="RUN_DIR|MODEL_URI")],
     prompt: Annotated[str, typer.Option(help="What each text begins with.")] = "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prefect import flow
 
 from flows.prepare import todays_rows
-from schemas.records import GateReport, Promotion
+from schemas.registry_records import Promotion
 from tasks.context import run_name
 from tasks.promote import judge_version, promote_version, prove_version, roll_back_to_previous
 
@@ -26,8 +26,7 @@ def promote(model_uri: str, alias: str = "champion") -> Promotion:
     candidate = prove_version(model_uri, alias)
     known = candidate.recorded
     today = None if candidate.is_alone else todays_rows(known.declaration, known.statistics)
-    gate: GateReport = judge_version(candidate, today)
-    return promote_version(candidate, gate)
+    return promote_version(candidate, judge_version(candidate, today))
 
 
 @flow(

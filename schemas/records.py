@@ -37,7 +37,6 @@ __all__ = [
     "NumericStats",
     "PreflightReport",
     "Prepared",
-    "Promotion",
     "Record",
     "Registered",
     "RunSpec",
@@ -275,22 +274,6 @@ class Registered(Record):
     version: str | None
     uri: str | None
     alias: str | None
-    verdict: str
-
-
-class Promotion(Record):
-    """A version that took an alias; also the payload of the event `bulkhead.model.promoted`.
-
-    `uri` names the version, not the alias, so that whoever acts on it acts on this one. `previous_version`: had the alias before.
-    """
-
-    name: str
-    version: str
-    previous_version: str | None
-    alias: str
-    uri: str
-    run_id: str
-    git_sha: str
     verdict: str
 
 

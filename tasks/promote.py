@@ -18,7 +18,8 @@ from prefect.settings import PREFECT_API_URL
 
 from schemas.errors import RegistryError
 from schemas.home import home
-from schemas.records import ArraysRef, GateReport, Promotion, Registered, RunSpec, SplitTables, ValidatedTable
+from schemas.records import ArraysRef, GateReport, Registered, RunSpec, SplitTables, ValidatedTable
+from schemas.registry_records import Promotion
 from tasks.context import RunContext
 from tasks.say import say
 from training import promotion

@@ -25,6 +25,7 @@ COMMANDS = (
     "predict",
     "verify",
     "promote",
+    "reproduce",
     "sample",
     "schema",
     "init",

@@ -27,6 +27,7 @@ MLFLOW_FILES = {
     "training/verify.py",
     "training/promotion.py",
     "training/recorded.py",
+    "training/reproduce.py",
 }
 
 

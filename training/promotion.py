@@ -14,7 +14,7 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from schemas.errors import RegistryError
-from schemas.records import Promotion
+from schemas.registry_records import Promotion
 from training.registry import CHAMPION, is_absent, problem_of, refused
 
 PREVIOUS, CHALLENGER = "previous", "challenger"

@@ -17,7 +17,7 @@ name: growing
 data: {uri: rows, columns: {id: id, who: group, y: label, "*": feature}}
 task: {kind: binary}
 split: {kind: group}
-model: {kind: linear}
+model: {kind: mlp, hidden: [16]}
 train: {epochs: 2, batch_size: 64, ranks: 1, threads: 1}
 evaluate: {bootstrap: 50, baselines: [constant]}
 """
