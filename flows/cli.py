@@ -194,8 +194,8 @@ def predict(
         environment(debug)
         from tasks.predict import predict_file as score
 
-        rows = score(model_uri, source, target, tracking_uri)
-        print(f"✓ {rows:,} rows → {target}", file=sys.stderr)
+        scored = score(model_uri, source, target, tracking_uri)
+        print(f"✓ {scored.rows:,} rows by {scored.uri} → {target}", file=sys.stderr)
 
 
 @app.command()

@@ -8,7 +8,7 @@ from prefect import flow
 
 from schemas.config import Declaration
 from schemas.load import load_declaration
-from schemas.records import ArraysRef, Prepared, SplitTables, Statistics, ValidatedTable
+from schemas.records import Prepared, SplitTables, ValidatedTable
 from tasks.context import run_name
 from tasks.poison import poison_test
 from tasks.prepared import bind, require_same, require_same_source
@@ -49,9 +49,9 @@ def prepare_data(declaration: Declaration, recorded: Prepared | None = None) -> 
     return require_same(prepared, recorded) if recorded else prepared
 
 
-def todays_rows(declaration: Declaration, statistics: Statistics) -> tuple[ValidatedTable, SplitTables, ArraysRef]:
-    """The declared source as it is now, split and checked as ever, in arrays made with statistics that were fitted before."""
+def todays_rows(declaration: Declaration) -> tuple[ValidatedTable, SplitTables]:
+    """The declared source as it is now, validated, split and asserted disjoint as ever; nothing is fitted."""
     validated = validate_table(fingerprint_source(declaration), declaration)
     split = split_rows(validated, declaration)
     assert_disjoint(split, validated, declaration)
-    return validated, split, materialise_arrays(split, validated, statistics, declaration)
+    return validated, split

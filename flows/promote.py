@@ -24,8 +24,7 @@ def promote(model_uri: str, alias: str = "champion") -> Promotion:
         alias: What it shall be called; champion is the version in use.
     """
     candidate = prove_version(model_uri, alias)
-    known = candidate.recorded
-    today = None if candidate.is_alone else todays_rows(known.declaration, known.statistics)
+    today = None if candidate.is_alone else todays_rows(candidate.recorded.declaration)
     return promote_version(candidate, judge_version(candidate, today))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from schemas.references import Record
 
-__all__ = ["Promotion", "Reproduction", "Step"]
+__all__ = ["Promotion", "Reproduction", "Scored", "Step"]
 
 
 class Promotion(Record):
@@ -59,3 +59,22 @@ class Reproduction(Record):
     def identical(self) -> bool:
         """Whether every step was made again, bit by bit."""
         return all(step.found == step.recorded for step in self.steps)
+
+
+class Scored(Record):
+    """A file that was scored, and by which version; kept with it as metadata (`bulkhead.<field>`) of Parquet, else in `<target>.json`.
+
+    `version` is null of a model that is in no registry; `source_sha256` as of a run's source; `sha256` of the file written, absent
+    from its own metadata.
+    """
+
+    source: str
+    source_sha256: str
+    target: str
+    rows: int
+    name: str
+    version: str | None
+    uri: str
+    run_id: str
+    program_sha256: str
+    sha256: str = ""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from prefect import task
 from prefect.artifacts import create_markdown_artifact
@@ -13,17 +15,18 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
 from prefect.concurrency.sync import concurrency
 from prefect.events import emit_event
-from prefect.exceptions import ObjectAlreadyExists
+from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.settings import PREFECT_API_URL
 
 from schemas.errors import RegistryError
 from schemas.home import home
-from schemas.records import ArraysRef, GateReport, Registered, RunSpec, SplitTables, ValidatedTable
+from schemas.records import GateReport, Registered, SplitTables, ValidatedTable
 from schemas.registry_records import Promotion
 from tasks.context import RunContext
 from tasks.say import say
 from training import promotion
-from training.challenge import challenge_version
+from training.challenge import Rows, challenge_version
+from training.data.shards import materialise_rows
 from training.gate import judge
 from training.recorded import Recorded, recorded_version
 from training.registry import CHAMPION, load_model
@@ -58,9 +61,10 @@ def ensure_limit() -> None:
     """Create the limit of one where the server does not have it: an absent limit would let everybody pass."""
     with get_client(sync_client=True) as client:
         try:
-            client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=LIMIT, limit=1, active=True))
-        except ObjectAlreadyExists:
-            return
+            client.read_global_concurrency_limit_by_name(LIMIT)
+        except ObjectNotFound:
+            with suppress(ObjectAlreadyExists):  # somebody else was first
+                client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=LIMIT, limit=1, active=True))
 
 
 def announce(made: Promotion) -> None:
@@ -140,7 +144,7 @@ def prove_version(model_uri: str, alias: str) -> Candidate:
     tags=["register", "check"],
     cache_policy=NO_CACHE,
 )
-def judge_version(candidate: Candidate, today: tuple[ValidatedTable, SplitTables, ArraysRef] | None) -> GateReport:
+def judge_version(candidate: Candidate, today: tuple[ValidatedTable, SplitTables] | None) -> GateReport:
     """The gate's verdict, passed.
 
     Args:
@@ -152,17 +156,11 @@ def judge_version(candidate: Candidate, today: tuple[ValidatedTable, SplitTables
     """
     known, comparison = candidate.recorded, None
     if today is not None:
-        validated, split, arrays = today
-        run = RunSpec(
-            run_id=known.evidence.run_id,
-            name=known.model.name,
-            declaration=known.declaration.model_dump(mode="json", by_alias=True),
-            spec=validated.spec,
-            statistics=known.statistics,
-            arrays=arrays,
-        )
+        validated, split = today
         current = load_model(f"models:/{known.model.name}/{candidate.holder}", candidate.tracking_uri)
-        comparison = challenge_version(known.declaration, run, split.test, known.model, current)
+        with tempfile.TemporaryDirectory(prefix="promote-", dir=home()) as scratch:
+            arrays = materialise_rows(split.test, validated.spec, known.statistics, Path(scratch) / "test")
+            comparison = challenge_version(known.declaration, Rows(validated.spec, known.statistics, split.test, arrays), known.model, current)
     gate = judge(known.declaration, known.evaluation, known.evidence.checks, comparison)
     say("gate", gate.verdict, "done" if gate.passed else "fail")
     if not gate.passed:

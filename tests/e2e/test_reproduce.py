@@ -16,7 +16,7 @@ from tests.e2e.growing import Growing
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SMALL = ["train.epochs=3", "evaluate.bootstrap=50", "register.thresholds={}", "register.require_skill=false"]
-EXAMPLES = {"clinic_visits": "clinic-visits", "titanic": "titanic", "wisdm_v11": "wisdm"}
+EXAMPLES = {"clinic_visits": "clinic-visits", "titanic": "titanic", "wisdm_v11": "wisdm-v11"}
 
 
 def bulkhead(home: Path, *arguments: str, code: int = 0, **variables: str) -> tuple[Any, str]:

@@ -293,7 +293,7 @@ def test_a_consumer_with_nothing_of_ours_gets_losses_and_completions(served: Ser
     np.testing.assert_array_equal(pd.read_parquet(tmp_path / "losses.parquet")["loss"], expected["loss"])
     how = {"max_new_tokens": 12, "temperature": 0.9, "top_k": 5, "seed": 4}
     assert pd.read_parquet(tmp_path / "texts.parquet")["completion"].tolist() == served.model.predict(None, rows, how)["completion"].tolist()
-    assert predict_file("models:/built@champion", tmp_path / "rows.parquet", tmp_path / "out.parquet", uri) == len(rows)
+    assert predict_file("models:/built@champion", tmp_path / "rows.parquet", tmp_path / "out.parquet", uri).rows == len(rows)
     out = pd.read_parquet(tmp_path / "out.parquet")
     np.testing.assert_array_equal(out["loss"], expected["loss"])
     with pytest.raises(DataError, match="has columns named 'tokens', 'loss', 'accuracy' already"):
