@@ -34,7 +34,7 @@ from training.tracking import default_tracking_uri
 from training.verify import verify_version
 
 EVENT = "bulkhead.model.promoted"
-LIMIT = "bulkhead-promotion"
+LIMIT = "bulkhead-promote"
 LIMIT_SECONDS = 120.0  # a promotion holds the limit for a few requests
 
 
