@@ -217,6 +217,22 @@ def verify(
 
 
 @app.command()
+def reevaluate(file: File, overrides: Overrides = None, as_json: AsJson = False, debug: Debug = False) -> None:
+    """Score the champion on rows that came since, and look for drift; exit code 1 if it does not do any more what it did."""
+    with stated_errors(debug):
+        from schemas.load import load_declaration
+
+        load_declaration(file, overrides or ())
+        environment(debug)
+        from flows.reevaluate import reevaluate as flow
+
+        found = flow(config_path=str(file), overrides=overrides or [], stop=False)
+        if as_json:
+            print_json(found.model_dump(mode="json"))
+    raise typer.Exit(1 if found.checks.failed else 0)
+
+
+@app.command()
 def promote(
     model_uri: Annotated[str, typer.Argument(help="e.g. models:/clinic-visits@challenger or models:/clinic-visits/3", metavar="MODEL_URI")],
     alias: Annotated[str, typer.Option(help="What the version shall be called.")] = "champion",

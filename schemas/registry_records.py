@@ -1,10 +1,10 @@
-"""What is told of a registered version: promoted, reproduced, used for scoring."""
+"""What is told of a registered version: promoted, reproduced, used for scoring, seen again on new rows."""
 
 from __future__ import annotations
 
-from schemas.references import Record
+from schemas.records import CheckReport, Interval, Record
 
-__all__ = ["Promotion", "Reproduction", "Scored", "Step"]
+__all__ = ["Drift", "Promotion", "Reevaluation", "Reproduction", "Scored", "Step"]
 
 
 class Promotion(Record):
@@ -78,3 +78,48 @@ class Scored(Record):
     run_id: str
     program_sha256: str
     sha256: str = ""
+
+
+class Drift(Record):
+    """How far a column of new rows lies from earlier ones.
+
+    `psi`: population stability index. `distance`: Kolmogorov–Smirnov of numbers, total variation of text, 0 to 1. `adjusted`: `p_value`
+    with the number of columns allowed for. `null_before`, `null_now`: shares of nulls.
+    """
+
+    column: str
+    numeric: bool
+    psi: float
+    distance: float
+    p_value: float
+    adjusted: float = 1.0
+    null_before: float
+    null_now: float
+
+
+class Reevaluation(Record):
+    """A version on rows that it has not learned from and that were not its test rows.
+
+    `rows`: of these; `learned`, `tested`: of the source, the rows it learned from and was tested on. `metrics`: on the new rows;
+    `registered`: on its test rows then. `verdict`: the worst of `checks`, in a sentence.
+    """
+
+    name: str
+    version: str
+    uri: str
+    metric: str
+    rows: int
+    learned: int
+    tested: int
+    metrics: dict[str, Interval]
+    registered: dict[str, Interval]
+    checks: CheckReport
+    features: tuple[Drift, ...]
+    predictions: tuple[Drift, ...]
+    report: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """The first finding, failed ones before warnings; else that nothing was found."""
+        ranked = [r for wanted in ("fail", "warn") for r in self.checks.results if r.verdict == wanted]
+        return ranked[0].summary if ranked else f"{self.uri} does as well on {self.rows:,} new rows as when it was registered"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 from prefect import get_run_logger
@@ -29,7 +29,7 @@ from schemas.records import Prepared, RunSpec, digest_of
 from tasks.say import say
 from training.boards import require_installed
 from training.provenance import dirty_diff, masked, provenance
-from training.started import PREPARED, SPEC, StartedRun, Status, held, newest_step, read, started_declaration
+from training.started import PREPARED, SPEC, Kind, StartedRun, Status, held, newest_step, read, started_declaration
 from training.tracking import Tracker, config_text, default_tracking_uri, reopen_run, start_run
 
 ERROR, DUMPS = "error.txt", "dumps"
@@ -93,7 +93,7 @@ def run_name() -> str:
 
 
 @contextmanager
-def tracked(declaration: Declaration, kind: Literal["pipeline", "train", "crossvalidate"]) -> Iterator[RunContext]:
+def tracked(declaration: Declaration, kind: Kind) -> Iterator[RunContext]:
     """Open a run; whatever happens inside, MLflow hears how it ended.
 
     Args:
@@ -126,7 +126,7 @@ def tracked(declaration: Declaration, kind: Literal["pipeline", "train", "crossv
         tracker.log_provenance(run.provenance, dirty_diff(ROOT))
         _link(run)
         again = (
-            "should it break off, start it anew: the prepared folds are reused" if kind == "crossvalidate" else f"should it break off: {resume_command(run)}"
+            f"should it break off: {resume_command(run)}" if kind in ("pipeline", "train") else "should it break off, start it anew: prepared data are reused"
         )
         say("run", f"{run_id}; {again}", "info")
         with _ending(run):

@@ -22,7 +22,7 @@ from schemas.records import (
 from tasks.context import RunContext
 from tasks.say import say
 from training.challenge import challenge
-from training.data.unseen import trained_keys
+from training.data.unseen import evaluated_keys, trained_keys
 from training.evidence import build_evidence, split_manifest
 from training.export import export_model
 from training.gate import UNCHANGED, judge
@@ -96,6 +96,6 @@ def register_model(spec: RunSpec, prepared: Prepared, exported: ExportedModel, e
         return Registered(registered=False, name=spec.name, version=None, uri=None, alias=None, verdict=why)
     keys = trained_keys([prepared.split.train, prepared.split.val])
     manifest: dict[str, Any] = split_manifest(prepared)
-    registered = register(exported, spec, evidence, run.tracker, trained_on=keys, split_manifest=manifest)
+    registered = register(exported, spec, evidence, run.tracker, trained_on=keys, tested_on=evaluated_keys(prepared.split.test), split_manifest=manifest)
     say("register", str(registered.uri))
     return registered

@@ -24,6 +24,7 @@ COMMANDS = (
     "evaluate",
     "predict",
     "verify",
+    "reevaluate",
     "promote",
     "reproduce",
     "sample",

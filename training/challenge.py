@@ -88,7 +88,7 @@ def _compared(
     version = champion.version or "unregistered"
     if champion.program_sha256 == program_sha256:
         return Comparison(version=version, identical=True)
-    problem = _unlike(declaration, rows, champion)
+    problem = unlike(declaration, rows.spec, rows.statistics, champion)
     if problem or seen is None:
         return Comparison(version=version, problem=problem or "it does not say which rows it learned from")
     unseen = unseen_rows(rows.table, seen, by_group=keeps_groups(declaration, rows.spec))
@@ -128,21 +128,21 @@ def _given(rows: Rows) -> pd.DataFrame:
     return read_documents(rows.arrays) if rows.statistics.tokens is not None else read_ids(rows.arrays, rows.statistics)
 
 
-def _unlike(declaration: Declaration, rows: Rows, champion: LoadedModel) -> str:
+def unlike(declaration: Declaration, spec: TableSpec, statistics: Statistics, champion: LoadedModel) -> str:
     """Why the two do not answer the same question; empty where they do."""
     if champion.spec["task"] != declaration.task.kind:
         return f"it predicts {champion.spec['task']}, not {declaration.task.kind}"
-    if champion.spec["label"] != rows.spec.label:
-        return f"it predicts {champion.spec['label']!r}, not {rows.spec.label!r}"
-    if rows.statistics.labels:
+    if champion.spec["label"] != spec.label:
+        return f"it predicts {champion.spec['label']!r}, not {spec.label!r}"
+    if statistics.labels:
         known = {label["name"]: (label["kind"], set(map(repr, label["classes"]))) for label in champion.spec["labels"]}
-        wanted = {label.name: (label.kind, set(map(repr, label.classes))) for label in rows.statistics.labels}
+        wanted = {label.name: (label.kind, set(map(repr, label.classes))) for label in statistics.labels}
         unlike = [name for name in wanted if known.get(name) != wanted[name]]
         return f"its label {unlike[0]!r} has other classes, or is none" if unlike else ""
-    tokens = rows.statistics.tokens
+    tokens = statistics.tokens
     if tokens is not None and champion.spec["text"]["tokenizer"] != tokens.tokenizer and (declaration.register_.metric or declaration.metric) != CHARACTERS:
         return f"its tokens are {champion.spec['text']['tokenizer']}, not {tokens.tokenizer}; set register.metric: {CHARACTERS} to compare the two"
-    ours, theirs = list(rows.statistics.classes), champion.spec["classes"]
+    ours, theirs = list(statistics.classes), champion.spec["classes"]
     return "" if set(map(repr, ours)) == set(map(repr, theirs)) else f"its classes are {theirs}, those of this run {ours}"
 
 

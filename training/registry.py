@@ -1,7 +1,7 @@
 """The registry of models: put one in whole, fetch one only when its bytes are those that were registered.
 
 A version holds `program.pt2`, `spec.json`, `serving.py` and, for derived features or text, `expressions.zip` (what predicts) beside `evidence.json`,
-`split_manifest.json` and `trained_on.npy` (what it may be believed for); the SHA-256 of each is a tag of the version.
+`split_manifest.json`, `trained_on.npy` and `tested_on.npy` (what it may be believed for); the SHA-256 of each is a tag of the version.
 Registering moves no alias: that is for training/promotion.py, when the version was loaded back and predicted.
 """
 
@@ -43,6 +43,7 @@ FILES = {
     "evidence": "evidence.json",
     "split_manifest": "split_manifest.json",
     "trained_on": "trained_on.npy",
+    "tested_on": "tested_on.npy",
 }
 CODE, MLMODEL = "serving.py", "MLmodel"  # the latter names the code that MLflow runs
 DIGEST_TAG = "bulkhead.sha256."
@@ -56,8 +57,8 @@ REQUIRED = ("mlflow", "torch", "numpy", "pandas", "pyarrow")
 class LoadedModel:
     """A model fetched from the registry, its files verified against the version's tags.
 
-    `evidence` and `trained_on` (sorted uint64 hashes of the ids and groups it learned from) are None for a
-    model that was registered without them.
+    `evidence`, `trained_on` (sorted uint64 hashes of the ids and groups it learned from) and `tested_on` (of the ids of its
+    test rows) are None for a model that was registered without them.
     """
 
     name: str
@@ -67,6 +68,7 @@ class LoadedModel:
     evidence: dict[str, Any] | None
     trained_on: np.ndarray | None
     model: Any
+    tested_on: np.ndarray | None = None
 
     @property
     def program_sha256(self) -> str:
@@ -176,16 +178,21 @@ def verify_files(folder: Path, version: ModelVersion) -> None:
 def _load(folder: Path, model_uri: str, version: ModelVersion | None) -> LoadedModel:
     files = folder / "artifacts"
     spec = serving.read_spec(files / FILES["spec"])
-    evidence, trained_on = files / FILES["evidence"], files / FILES["trained_on"]
+    evidence = files / FILES["evidence"]
     return LoadedModel(
         name=version.name if version else spec["name"],
         version=str(version.version) if version else None,
         uri=model_uri,
         spec=spec,
         evidence=json.loads(evidence.read_text(encoding="utf-8")) if evidence.exists() else None,
-        trained_on=np.load(trained_on, allow_pickle=False) if trained_on.exists() else None,
+        trained_on=_keys(files / FILES["trained_on"]),
         model=mlflow.pyfunc.load_model(str(folder)).unwrap_python_model(),
+        tested_on=_keys(files / FILES["tested_on"]),
     )
+
+
+def _keys(path: Path) -> np.ndarray | None:
+    return np.asarray(np.load(path, allow_pickle=False)) if path.exists() else None
 
 
 # --------------------------------------------------------------------------------------- registering
@@ -199,6 +206,7 @@ def register(
     *,
     trained_on: np.ndarray,
     split_manifest: Mapping[str, Any],
+    tested_on: np.ndarray | None = None,
 ) -> Registered:
     """A new version of the run's model, loaded back and tried; it has no alias yet.
 
@@ -209,6 +217,7 @@ def register(
         tracker: the MLflow run that the model came from.
         trained_on: sorted uint64, made by `training.data.unseen.trained_keys`.
         split_manifest: how rows came to their sides, JSON-able.
+        tested_on: sorted uint64, made by `training.data.unseen.evaluated_keys`; without them its test rows count as new ones later.
 
     Raises:
         RegistryError: the registry refuses, or the version read back does not predict.
@@ -217,7 +226,8 @@ def register(
     program, spec = verify(exported.program), serving.read_spec(verify(exported.spec))
     client, name = tracker.client, run.name
     with tempfile.TemporaryDirectory(prefix="bulkhead-register-") as scratch, refused(name, tracker.uri):
-        files = {"program": program, "spec": Path(exported.spec.path)} | _write_evidence(Path(scratch), evidence, trained_on, split_manifest)
+        files = {"program": program, "spec": Path(exported.spec.path)} | _write_evidence(Path(scratch), evidence, split_manifest)
+        files |= _write_keys(Path(scratch), trained_on=trained_on, tested_on=tested_on)
         files |= {"expressions": verify(exported.expressions)} if exported.expressions else {}
         folder = Path(scratch) / "model"
         logged = _log_model(tracker, spec, files, folder, evidence)
@@ -254,11 +264,17 @@ def refused(name: str, uri: str) -> Iterator[None]:
         raise RegistryError(f"the registry at {masked(uri)} refused {name!r}: {masked(str(error))[:500]}; its alias was left where it was") from None
 
 
-def _write_evidence(folder: Path, evidence: Evidence, trained_on: np.ndarray, split_manifest: Mapping[str, Any]) -> dict[str, Path]:
-    paths = {key: folder / FILES[key] for key in ("evidence", "split_manifest", "trained_on")}
+def _write_keys(folder: Path, **keys: np.ndarray | None) -> dict[str, Path]:
+    paths = {name: folder / FILES[name] for name, found in keys.items() if found is not None}
+    for name, path in paths.items():
+        np.save(path, np.asarray(keys[name], dtype=np.uint64), allow_pickle=False)
+    return paths
+
+
+def _write_evidence(folder: Path, evidence: Evidence, split_manifest: Mapping[str, Any]) -> dict[str, Path]:
+    paths = {key: folder / FILES[key] for key in ("evidence", "split_manifest")}
     paths["evidence"].write_text(evidence.model_dump_json(indent=1), encoding="utf-8")
     paths["split_manifest"].write_text(json.dumps(split_manifest, indent=1, ensure_ascii=False), encoding="utf-8")
-    np.save(paths["trained_on"], trained_on.astype(np.uint64), allow_pickle=False)
     return paths
 
 

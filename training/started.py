@@ -28,6 +28,7 @@ LOCK = "run.lock"
 SPEC, PREPARED = "resolved.json", "prepared.json"
 LOCK_SECONDS = 1.0  # someone who only looks whether a run is at work holds the lock for a moment
 
+Kind = Literal["pipeline", "train", "crossvalidate", "reevaluate"]
 Status = Literal["running", "finished", "failed", "killed"]
 
 
@@ -40,7 +41,7 @@ class StartedRun(Record):
 
     run_id: str
     name: str
-    kind: Literal["pipeline", "train", "crossvalidate"]
+    kind: Kind
     tracking_uri: str
     mlflow_run_id: str
     flow_run_ids: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ from prefect.concurrency.sync import concurrency
 from prefect.testing.utilities import prefect_test_harness
 
 from flows.promote import promote, rollback
+from flows.reevaluate import reevaluate
 from schemas.errors import IntegrityError, RegistryError
 from tasks import promote as task
 from tests.e2e.growing import Growing
@@ -124,3 +125,21 @@ def test_an_event_that_cannot_be_sent_fails_no_promotion(monkeypatch: pytest.Mon
     monkeypatch.setattr(task, "emit_event", away)
     task.announce(Promotion(name="m", version="1", previous_version=None, alias="champion", uri="models:/m/1", run_id="", git_sha="", verdict=""))
     assert "bulkhead.model.promoted could not be sent: the server is away" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.req("R2")
+def test_the_champion_is_held_against_rows_that_came_since(growing: Growing) -> None:
+    """Last in this file: rows are appended, honest ones and then such whose labels say the opposite."""
+    growing.grow(groups=120)
+    champion = growing.aliases()["champion"]
+    found = reevaluate(config_path=str(growing.file), stop=False)
+    assert (found.uri, found.metric) == (f"models:/growing/{champion}", "auroc") and found.rows > 100 and found.learned > 300 and found.tested > 30
+    assert Path(found.report).read_text().lstrip().lower().startswith("<!doctype html>")
+    (run,) = growing.client.search_runs([growing.client.get_experiment_by_name("growing").experiment_id], "tags.`bulkhead.flow` = 'reevaluate'")
+    assert run.info.status == "FINISHED" and run.data.tags["bulkhead.model"] == found.uri
+    assert run.data.metrics["new/auroc"] == found.metrics["auroc"].value and {"psi/x", "psi/z", "new/rows"} <= set(run.data.metrics)
+    growing.grow(groups=300, flipped=1.0)
+    with pytest.raises(RegistryError, match=r"models:/growing/\d does not do any more what it did: auroc is worse: 0\.\d+ .* on new rows"):
+        reevaluate(config_path=str(growing.file))
+    assert growing.aliases()["champion"] == champion

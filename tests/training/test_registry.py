@@ -19,7 +19,7 @@ from schemas.records import ExportedModel, GateReport, Registered
 from tests.training.cases import DERIVE, Case, evidence_of, make_case, write_weights
 from tests.training.mlflow_home import blank_database, clinic, declaration, uri
 from tests.training.mlflow_home import champion as take_champion
-from training.data.unseen import trained_keys
+from training.data.unseen import evaluated_keys, trained_keys
 from training.export import export_model
 from training.registry import FILES, environment, input_example, load_champion, load_model, register
 from training.serving import read_spec
@@ -39,7 +39,8 @@ class Made:
     def register(self, uri: str, exported: ExportedModel, champion: str | None = None, tracker: Tracker | None = None) -> Registered:
         gate = GateReport(passed=True, verdict="passed", conditions=(), champion_version=champion)
         run = tracker or start_run(self.case.declaration, uri=uri)
-        made = register(exported, self.case.run, evidence_of(self.case, exported, gate), run, trained_on=self.keys, split_manifest={"strategy": "group"})
+        keys, evidence = {"trained_on": self.keys, "tested_on": evaluated_keys(self.case.split.test)}, evidence_of(self.case, exported, gate)
+        made = register(exported, self.case.run, evidence, run, **keys, split_manifest={"strategy": "group"})
         return take_champion(made, uri, champion)
 
 
@@ -65,6 +66,7 @@ def test_versions_follow_each_other_and_the_one_before_keeps_an_alias(made: Made
     assert champion is not None
     assert (champion.version, champion.program_sha256) == ("1", made.first.program.sha256)
     np.testing.assert_array_equal(champion.trained_on, made.keys)
+    assert champion.tested_on is not None and len(champion.tested_on) == 50 and not np.isin(champion.tested_on, made.keys).any()
     assert champion.evidence["arrays_sha256"] == made.case.run.arrays.sha256
     assert len(champion.predict(made.case.raw["test"])) == 50
     assert made.register(uri, made.second, champion="1").version == "2"
