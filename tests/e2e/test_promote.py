@@ -70,7 +70,7 @@ def test_a_person_promotes_what_is_better_and_can_go_back(growing: Growing) -> N
     assert [e["version"] for e in events(4)] == ["2", "1", "2", "1"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.req("R2")
 def test_what_cannot_be_proven_is_not_promoted(growing: Growing, tmp_path: Path) -> None:
     client = growing.client
@@ -127,7 +127,7 @@ def test_an_event_that_cannot_be_sent_fails_no_promotion(monkeypatch: pytest.Mon
     assert "bulkhead.model.promoted could not be sent: the server is away" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.req("R2")
 def test_the_champion_is_held_against_rows_that_came_since(growing: Growing) -> None:
     """Last in this file: rows are appended, honest ones and then such whose labels say the opposite."""

@@ -82,7 +82,7 @@ def psi(counts: np.ndarray) -> float:
     """Population stability index of two rows of counts [2, classes]; half a row is added to each, so that an empty class is no infinity.
 
     >>> round(psi(np.array([[500, 500], [400, 600]])), 3)
-    0.041
+    0.04
     """
     smooth = counts[:, counts.sum(axis=0) > 0] + 0.5
     before, now = smooth / smooth.sum(axis=1, keepdims=True)
