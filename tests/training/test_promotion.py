@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from mlflow import MlflowClient
 
+import tasks.promote
 from schemas.errors import RegistryError
-from schemas.records import ExportedModel
+from schemas.records import ExportedModel, GateReport, Registered
 from tests.training.cases import Case, evidence_of
 from tests.training.mlflow_home import blank_database, clinic, uri
 from tests.training.test_verify import flip, in_store
@@ -72,3 +75,23 @@ def test_a_version_that_does_not_work_any_more_is_not_gone_back_to(uri: str, cli
     with pytest.raises(RegistryError, match=r"models:/clinic/1, the version before, does not work: program.pt2 .* champion stays at version 2"):
         roll_back("clinic", uri)
     assert aliases(uri) == {"champion": "2", "previous": "1"}
+
+
+@pytest.mark.req("R2")
+@pytest.mark.parametrize(
+    ("promotion", "alias", "named"), [("never", None, {}), ("approval", "challenger", {"challenger": "1"}), ("automatic", "champion", {"champion": "1"})]
+)
+def test_the_declaration_says_what_a_new_version_becomes(
+    uri: str, clinic: tuple[Case, ExportedModel], promotion: str, alias: str | None, named: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[dict[str, object]] = []
+    monkeypatch.setattr(tasks.promote, "emit_event", lambda event, resource, payload: told.append(payload))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    versions(uri, clinic, 1)
+    registered = Registered(registered=True, name="clinic", version="1", uri="models:/clinic/1", alias=None, verdict="passed")
+    section = clinic[0].declaration.register_.model_copy(update={"promotion": promotion})
+    run = SimpleNamespace(declaration=clinic[0].declaration.model_copy(update={"register_": section}), tracker=SimpleNamespace(uri=uri))
+    made = tasks.promote.promote_registered.fn(registered, GateReport(passed=True, verdict="passed", conditions=()), run)
+    assert (made.alias, made.uri) == (alias, f"models:/clinic@{alias}" if alias else "models:/clinic/1")
+    assert aliases(uri) == named
+    assert [t["uri"] for t in told] == (["models:/clinic/1"] if promotion == "automatic" else [])
