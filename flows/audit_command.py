@@ -28,36 +28,43 @@ def _targets(incomplete: str) -> list[str]:
     return [str(p) for pattern in ("*.yaml", "*/*.yaml") for p in sorted(Path().glob(pattern)) if str(p).startswith(incomplete)] + declared_paths(incomplete)
 
 
+Targets = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="A declaration and values that replace its own; of --train and --test only values of checks, task and split, e.g. split.embargo=7d.",
+        metavar="[FILE] [path=value]…",
+        autocompletion=_targets,
+    ),
+]
+AVAILABLE = "Column of the moment at which features became known: of all, or COLUMN=FEATURE,FEATURE."
+Train = Annotated[list[str] | None, typer.Option(help="File, folder or glob of the train rows; may be repeated.", metavar="PATH")]
+Test = Annotated[list[str] | None, typer.Option(help="The test rows.", metavar="PATH")]
+Val = Annotated[list[str] | None, typer.Option(help="The validation rows, if there are any.", metavar="PATH")]
+Id = Annotated[list[str] | None, typer.Option(help="Column that names a row; several together make one key.", autocompletion=_columns, metavar="COLUMN")]
+Group = Annotated[list[str] | None, typer.Option(help="Column of the person, device or site that a row belongs to.", autocompletion=_columns, metavar="COLUMN")]
+Time = Annotated[str | None, typer.Option(help="Column of the moment of prediction.", autocompletion=_columns, metavar="COLUMN")]
+Label = Annotated[str | None, typer.Option(help="Column to predict; guessed when absent.", autocompletion=_columns, metavar="COLUMN")]
+LabelTime = Annotated[str | None, typer.Option(help="Column of the moment at which the label became known.", autocompletion=_columns, metavar="COLUMN")]
+Available = Annotated[list[str] | None, typer.Option(help=AVAILABLE, metavar="COLUMN[=FEATURE,…]")]
+Ignore = Annotated[list[str] | None, typer.Option(help="Column that no model will see.", autocompletion=_columns, metavar="COLUMN")]
+Task = Annotated[str | None, typer.Option(help="binary, multiclass or regression; guessed when absent.", metavar="TASK")]
+Html = Annotated[Path | None, typer.Option(help="Where the report goes. Default: the folder audits of the Bulkhead home.", metavar="OUT")]
+
+
 def audit(
-    targets: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="A declaration and values that replace its own; of --train and --test only values of checks, task and split, e.g. split.embargo=7d.",
-            metavar="[FILE] [path=value]…",
-            autocompletion=_targets,
-        ),
-    ] = None,
-    train: Annotated[list[str] | None, typer.Option(help="File, folder or glob of the train rows; may be repeated.", metavar="PATH")] = None,
-    test: Annotated[list[str] | None, typer.Option(help="The test rows.", metavar="PATH")] = None,
-    val: Annotated[list[str] | None, typer.Option(help="The validation rows, if there are any.", metavar="PATH")] = None,
-    id: Annotated[
-        list[str] | None, typer.Option(help="Column that names a row; several together make one key.", autocompletion=_columns, metavar="COLUMN")
-    ] = None,
-    group: Annotated[
-        list[str] | None, typer.Option(help="Column of the person, device or site that a row belongs to.", autocompletion=_columns, metavar="COLUMN")
-    ] = None,
-    time: Annotated[str | None, typer.Option(help="Column of the moment of prediction.", autocompletion=_columns, metavar="COLUMN")] = None,
-    label: Annotated[str | None, typer.Option(help="Column to predict; guessed when absent.", autocompletion=_columns, metavar="COLUMN")] = None,
-    label_time: Annotated[
-        str | None, typer.Option(help="Column of the moment at which the label became known.", autocompletion=_columns, metavar="COLUMN")
-    ] = None,
-    available: Annotated[
-        list[str] | None,
-        typer.Option(help="Column of the moment at which features became known: of all, or COLUMN=FEATURE,FEATURE.", metavar="COLUMN[=FEATURE,…]"),
-    ] = None,
-    ignore: Annotated[list[str] | None, typer.Option(help="Column that no model will see.", autocompletion=_columns, metavar="COLUMN")] = None,
-    task: Annotated[str | None, typer.Option(help="binary, multiclass or regression; guessed when absent.", metavar="TASK")] = None,
-    html: Annotated[Path | None, typer.Option(help="Where the report goes. Default: the folder audits of the Bulkhead home.", metavar="OUT")] = None,
+    targets: Targets = None,
+    train: Train = None,
+    test: Test = None,
+    val: Val = None,
+    id: Id = None,
+    group: Group = None,
+    time: Time = None,
+    label: Label = None,
+    label_time: LabelTime = None,
+    available: Available = None,
+    ignore: Ignore = None,
+    task: Task = None,
+    html: Html = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:

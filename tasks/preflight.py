@@ -12,7 +12,7 @@ from training.preflight import preflight, require_passed
 
 @task(
     name="preflight",
-    description="Gradient reaches every parameter, initial loss near theory, no mixing in a batch, one batch overfitted.",
+    description="Gradient reaches every parameter, initial loss near theory, no mixing in a batch, one batch overfitted, rates, resume, export, cost.",
     tags=["check", "train"],
     cache_policy=NO_CACHE,
 )
@@ -25,6 +25,8 @@ def check_model(spec: RunSpec) -> PreflightReport:
     overfit = f"; one batch {report.overfit_losses[0]:.3g} → {report.overfit_losses[-1]:.2g} in {report.overfit_steps} steps" if report.overfit_losses else ""
     say("preflight", start + expected + overfit, "fail" if report.checks.failed else "warn" if "warn" in verdicts else "done")
     for result in report.checks.results:
+        if result.name == "cost" and result.verdict == "pass":
+            say("", result.summary, "info")
         if result.verdict == "warn":
             say("", f"{result.name}: {result.summary}", "warn")
     require_passed(report)

@@ -2,9 +2,10 @@
 
     python -m training.agent --nproc-per-node 2 --rdzv-backend c10d … -m training.main --config resolved.json --run-dir DIR
 
-Takes torchrun's arguments and is torchrun, with one difference: when the launcher ends, however it ends, the agent
-asks its ranks to save and stop, and nothing of the run is left after the grace period. The launcher tells its
-process id in BULKHEAD_LAUNCHER; without that the agent follows nobody, as torchrun does.
+Takes torchrun's arguments and is torchrun, with two differences. When the launcher ends, however it ends, the agent
+asks its ranks to save and stop, and nothing of the run is left after the grace period; the launcher tells its
+process id in BULKHEAD_LAUNCHER, and without that the agent follows nobody, as torchrun does. And the folder through which
+its ranks hand over their causes, which torchrun leaves in the system's temporary folder for ever, goes with it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import tempfile
 
 from training.guard import AGENT, LAUNCHER, follow_parent
 
@@ -25,7 +27,9 @@ def main(arguments: list[str] | None = None) -> None:
 
     gc.freeze()
     gc.enable()
-    torchrun(sys.argv[1:] if arguments is None else arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    with tempfile.TemporaryDirectory(prefix="bulkhead-agent-", ignore_cleanup_errors=True) as causes:
+        torchrun(["--log-dir", causes, *given])
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from training.losses import make_loss
 from training.models.shape import model_shape
 from training.overfit_tokens import overfit_tokens
 from training.preflight import Subject, check_batch_statistics, check_gradients, check_repeatable, scored
+from training.preflight_parameters import check_parameters
 from training.preflight_verdict import SAME, failed, judged_loss, largest_difference, line, passed, summed_up
 from training.probe import first_rows
 
@@ -61,7 +62,7 @@ def inspect_tokens(declaration: Declaration, statistics: Statistics, network: nn
             raise PreflightError(line(results[0]))
         initial, initial_loss = check_initial_loss(subject)
         gradients = check_gradients(subject)
-        results += [gradients, initial, check_independence(subject), check_causality(subject)]
+        results += [check_parameters(network, subject.loss, probe), gradients, initial, check_independence(subject), check_causality(subject)]
         results += [check_segments(subject)] if declaration.tokens is not None and declaration.tokens.packing == "documents" else []
         results += [check_batch_statistics(subject), check_repeatable(subject)]
         losses: tuple[float, ...] = ()

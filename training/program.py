@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,18 +31,31 @@ def save_program(program: nn.Module, batch: dict[str, Tensor], path: Path, free_
 
     Args:
         program: takes one batch.
-        batch: of at least two rows: one of a single row would be exported as a constant.
+        batch: as `exported` takes it.
         path: of the file.
+        free_axes: as `exported` takes them.
+    """
+    made = exported(program, batch, free_axes)
+    for module in made.graph_module.modules():
+        for node in getattr(getattr(module, "graph", None), "nodes", ()):
+            node.meta.pop("stack_trace", None)
+    made._example_inputs = None
+    torch.export.save(made, path)
+    return file_ref(path)
+
+
+def exported(program: nn.Module, batch: dict[str, Tensor], free_axes: tuple[int, ...] = (0,)) -> torch.export.ExportedProgram:
+    """The program's graph, in eval mode.
+
+    Args:
+        program: takes one batch.
+        batch: of at least two rows: one of a single row would be exported as a constant.
         free_axes: of every input, of any length when the program is called.
     """
     shapes = ({name: dict.fromkeys(free_axes, torch.export.Dim.DYNAMIC) for name in batch},)
-    exported = torch.export.export(program.eval(), (batch,), dynamic_shapes=shapes)
-    for module in exported.graph_module.modules():
-        for node in getattr(getattr(module, "graph", None), "nodes", ()):
-            node.meta.pop("stack_trace", None)
-    exported._example_inputs = None
-    torch.export.save(exported, path)
-    return file_ref(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of attributes that a recurrent layer sets; whether the program is right is for its parity to say
+        return torch.export.export(program.eval(), (batch,), dynamic_shapes=shapes)
 
 
 def require_parity(difference: Callable[[int], np.ndarray], ids: pd.Series, side: str, where: str, alike: str) -> float:

@@ -44,11 +44,15 @@ def reference_network(run: RunSpec, weights: Path) -> nn.Module:
         network.load_state_dict(_state(weights))
     except Exception as error:  # the unpickler raises what it likes
         raise CheckpointError(f"{weights}: expected the weights of the declared network, got something else ({str(error).splitlines()[0]})") from error
-    network.eval().requires_grad_(False)
+    return in_double(network.eval().requires_grad_(False), run.statistics)
+
+
+def in_double(network: nn.Module, statistics: Statistics) -> nn.Module:
+    """A copy of a network in eval mode that computes in float64; the network itself where a custom module refuses that."""
     doubled = copy.deepcopy(network).double()
     try:
         with torch.inference_mode():
-            computes = doubled(blank_batch(run.statistics, torch.float64)).dtype == torch.float64
+            computes = doubled(blank_batch(statistics, torch.float64)).dtype == torch.float64
     except RuntimeError:
         computes = False
     return doubled if computes else network

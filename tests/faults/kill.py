@@ -7,7 +7,7 @@ Every trial is a small run under the real torchrun agent: two gloo ranks, dropou
 with a loss scale that overflows again and again, checkpoints in mid-epoch, evaluations. It is killed with SIGKILL up to
 three times: agent, one worker or all, at a random moment or at a named crash point, and started again at once. Mode
 exact: two ranks, every fourth trial sharded (FSDP2). Mode elastic: each launch on 1, 2 or 4 ranks. Exit code 1 if any
-trial ended otherwise than the undisturbed run, or a crash point that was aimed at was not hit.
+trial ended otherwise than the undisturbed run, a crash point that was aimed at was not hit, or nothing could be killed.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from typing import Any
 from tests.faults.trials import WORLDS, Reference, Trial, make_reference, plan, points_of, run
 
 SHARDED_EVERY = 4
+DRAWS = 5  # of kills, until one lands
 
 
 def setup_of(number: int, mode: str) -> str:
@@ -64,17 +65,21 @@ def run_trials(folder: Path, trials: int, mode: str, seed: int, parallel: int, t
             trial = future.result()
             done.append(trial)
             told = trial.failure or "same"
-            tell(f"[{len(done)}/{trials}] trial {trial.number} {trial.setup}: {'; '.join(trial.killed) or 'never hit'} -> {told}")
+            tell(f"[{len(done)}/{trials}] trial {trial.number} {trial.setup}: {'; '.join(trial.killed)} -> {told}")
     return sorted(done, key=lambda t: t.number)
 
 
 def _trial(folder: Path, number: int, mode: str, seed: int, aim: str, references: dict[str, Reference]) -> Trial:
-    dice = random.Random(f"{seed}/{mode}/{number}")
+    """Draw the trial's kills and carry it out; a trial in which none landed says nothing and is drawn again."""
     setup = setup_of(number, mode)
-    trial = plan(number, setup, aim, dice, references[setup])
-    done = run(trial, folder, references[setup], dice)
-    if aim and aim not in done.hits and not done.failure:
-        done.failure = f"{aim} was aimed at and not hit"
+    for draw in range(DRAWS):
+        dice = random.Random(f"{seed}/{mode}/{number}" + (f"/{draw}" if draw else ""))
+        done = run(plan(number, setup, aim, dice, references[setup]), folder, references[setup], dice)
+        if aim and aim not in done.hits and not done.failure:
+            done.failure = f"{aim} was aimed at and not hit"
+        if done.killed or done.failure:
+            return done
+    done.failure = f"nothing was killed in {DRAWS} draws: every moment came after the end"
     return done
 
 

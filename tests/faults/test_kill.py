@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.faults import kill
 from tests.faults.final_state import digest
 from tests.faults.kill import aims, setup_of, summary
 from tests.faults.launches import Kill
@@ -53,6 +54,17 @@ def test_a_run_that_ends_otherwise_is_told(undisturbed: Reference) -> None:
     assert failed.failure == "other scaler, best than the undisturbed run"
     found = summary([failed, Trial(1, "exact", (2,))], 1.0)
     assert (found["trials"], found["same"], found["failures"][0]["failure"]) == (2, 1, failed.failure)
+
+
+@pytest.mark.long
+def test_a_trial_in_which_nothing_was_killed_is_drawn_again_and_then_told(tmp_path: Path, undisturbed: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kill, "DRAWS", 2)
+    never, once = Kill("worker", step=10**6), Kill("point", "step.backward:9:1")
+    for drawn, killed, failure in (([never, once], 1, ""), ([never, never], 0, "nothing was killed in 2 draws")):
+        kills = iter(drawn)
+        monkeypatch.setattr(kill, "plan", lambda number, setup, *_, kills=kills: Trial(number, setup, (2,), [next(kills)]))
+        done = kill._trial(tmp_path, 0, "exact", 0, "", {"exact": undisturbed})
+        assert (len(done.killed), done.failure.split(":")[0]) == (killed, failure)
 
 
 def test_the_long_form_aims_at_every_crash_point_of_every_setup() -> None:

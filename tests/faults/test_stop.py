@@ -89,8 +89,13 @@ def stop_ranks(folder: Path, hold: str) -> tuple[float, str, int]:
 
 
 @pytest.mark.req("C6")
-def test_ranks_under_the_agent_agree_on_where_to_stop(tmp_path: Path, undisturbed: Reference) -> None:
+def test_ranks_under_the_agent_agree_on_where_to_stop(tmp_path: Path, undisturbed: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     seconds, report, code = stop_ranks(tmp_path, "STOP:1:eval:2")
     assert seconds < GRACE_SECONDS
     assert json.loads(report)["status"] == "interrupted" and json.loads(report)["steps"] == 7, "the first evaluation"
     assert code == 0 and final_state(tmp_path / "run") == undisturbed.state
+    left = [path.name for path in temporary.iterdir() if not path.name.startswith("torchinductor_")]  # a cache that torch keeps for each user
+    assert not left, "neither the stopped launch nor the one that ended leaves anything"

@@ -32,10 +32,10 @@ def report_on(task: str, model: dict[str, Any], rows: int = 300, **sections: Any
     return inspect(toy.declaration, toy.statistics, network, first_rows(toy.arrays, 256), spread_rows(toy.arrays, 32))
 
 
-def report_on_module(module: str, task: str = "binary") -> PreflightReport:
+def report_on_module(module: str, task: str = "binary", **sections: Any) -> PreflightReport:
     """A report on a user's module, on numeric columns alone."""
     arrays = {name: a for name, a in make_arrays(task, 300).items() if name != "categorical"}
-    toy = make_toy(task, {"kind": "custom", "path": f"tests.training.modules:{module}"})
+    toy = make_toy(task, {"kind": "custom", "path": f"tests.training.modules:{module}"}, **sections)
     statistics = toy.statistics.model_copy(update={"categorical": ()})
     network = build_model(toy.declaration, statistics)
     return inspect(toy.declaration, statistics, network, first_rows(arrays, 256), spread_rows(arrays, 32))
@@ -158,8 +158,9 @@ def test_the_first_module_that_is_not_finite_is_named() -> None:
 
 
 @pytest.mark.req("M4")
-def test_batch_norm_is_a_warning() -> None:
-    report = report_on_module("BatchNormed")
+def test_batch_norm_is_a_warning_on_several_ranks() -> None:
+    assert found(report_on_module("BatchNormed"), "train_eval").verdict == "pass"
+    report = report_on_module("BatchNormed", train={"ranks": 2})
     require_passed(report)
     result = found(report, "train_eval")
     assert result.verdict == "warn"

@@ -37,7 +37,7 @@ def test_a_declaration_that_does_not_fit_the_model_or_the_rows_fails(sections: d
 def test_the_verdict_reaches_the_report_of_a_run(tmp_path: Path) -> None:
     rules = {"kind": "adamw", "layer_decay": 0.5, "modules": [{"match": "body.inputs", "lr": 1e-4}], "lr_scaling": "linear", "reference_batch_size": 128}
     report = preflight(write_run(tmp_path / "sound", declare("binary", {"kind": "mlp"}, optimizer=rules)))
-    result = report.checks.results[-1]
+    result = next(r for r in report.checks.results if r.name == "optimizer")
     assert result.summary.startswith("Every parameter is in one group: AdamW, peak learning rates 0.0002 to 0.002 in ")
     assert sum(row["parameters"] for row in result.evidence) == 11
     bad = declare("binary", {"kind": "mlp"}, optimizer={"kind": "sgd", "modules": [{"match": "body.tail", "lr": 1.0}]})

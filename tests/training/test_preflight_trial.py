@@ -1,0 +1,74 @@
+"""What preflight estimates and how it judges rates; the networks that its trial catches stand in tests/zoo."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from schemas.records import CheckResult
+from tests.training.toys import KINDS, make_toy
+from training import preflight_trial
+from training.preflight_trial import _saved_bytes, judge_cost, judge_rates, try_out
+
+
+def tried(kind: str, **sections: Any) -> dict[str, CheckResult]:
+    toy = make_toy("binary", {"kind": kind}, rows=300, **sections)
+    return {r.name: r for r in try_out(toy.declaration, toy.statistics, toy.arrays)}
+
+
+@pytest.mark.req("M4")
+@pytest.mark.parametrize("kind", KINDS)
+def test_built_in_models_can_be_trained_resumed_and_exported(kind: str) -> None:
+    found = tried(kind)
+    assert {name: r.summary for name, r in found.items() if r.verdict != "pass"} == {}
+    assert list(found) == ["rates", "resume", "export", "cost"]
+    assert float(found["cost"].figures["seconds"] or 0) > 0
+
+
+@pytest.mark.req("M4")
+@pytest.mark.parametrize(
+    ("losses", "share", "verdict", "words"),
+    [
+        ([1.0, 0.5], 1.0, "pass", "loss 1 → 0.5"),
+        ([1.0, 1.9], 1.0, "pass", "loss 1 → 1.9"),
+        ([1.0, 5.0], 1.0, "warn", "the rate is too high"),
+        ([1.0, 50.0], 1.0, "fail", "the rate is too high"),
+        ([1.0, float("nan")], 1.0, "fail", "the rate is too high"),
+        ([1.0, 0.9999], 1e-5, "warn", "could move by 1e-05 of their size"),
+    ],
+)
+def test_a_rate_is_judged_by_where_it_drives_the_loss_and_the_weights(losses: list[float], share: float, verdict: str, words: str) -> None:
+    result = judge_rates(losses, 0.1, share)
+    assert result.verdict == verdict and words in result.summary
+
+
+def test_bytes_kept_for_the_backward_pass_are_counted_once_and_without_weights() -> None:
+    network = nn.Sequential(nn.Linear(10, 100), nn.Sigmoid(), nn.Linear(100, 1))
+    inputs = torch.zeros(7, 10)
+    with _saved_bytes(network) as saved:
+        network(inputs).sum().backward()
+    # the input of the first layer, and the sigmoid's output, which the second layer's input is
+    assert saved.total == 4 * (7 * 10 + 7 * 100)
+
+
+@pytest.mark.req("M4")
+def test_memory_that_is_not_there_is_told_before_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    declaration = make_toy("binary", {"kind": "mlp"}, train={"ranks": 2}).declaration
+    monkeypatch.setattr(preflight_trial, "_free_bytes", lambda on_cpu: 3e9)
+    assert judge_cost(declaration, 100.0, 1e9).verdict == "pass"
+    result = judge_cost(declaration, 100.0, 1.5e9)
+    assert (result.verdict, result.summary.split(".", 1)[1]) == ("warn", " 2 ranks here need 3.0 GB, 3.0 GB are free.")
+    assert "micro_batch_size" in result.remedy
+
+
+@pytest.mark.req("M4")
+def test_less_memory_is_expected_of_smaller_micro_batches_and_of_sharding() -> None:
+    def needed(**train: Any) -> float:
+        return float(tried("resmlp", train={"batch_size": 256, **train})["cost"].figures["bytes_a_rank"] or 0)
+
+    whole = needed()
+    assert needed(micro_batch_size=16) < whole
+    assert needed(ranks=2, parallel="fsdp") < needed(ranks=2) < whole + 1e6

@@ -1,0 +1,1 @@
+"""Programs with one planted mistake each, and sound ones, for preflight and review."""

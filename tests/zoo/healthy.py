@@ -1,0 +1,196 @@
+"""Sound networks of many kinds: no check may stop them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrizations
+
+from tests.training.modules import Sound
+from training.models.shape import ModelShape
+
+
+class Body(nn.Module):
+    """Something between the columns and the head; subclasses make `self.middle`."""
+
+    def __init__(self, shape: ModelShape, width: int = 64) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(shape.numeric, width)
+        self.head = nn.Linear(width, shape.outputs)
+        self.middle: nn.Module = nn.Identity()
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return self.head(self.middle(F.relu(self.hidden(batch["numeric"]))))
+
+
+class BatchNorm(Body):
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.middle = nn.Sequential(nn.BatchNorm1d(64), nn.Linear(64, 64), nn.ReLU())
+
+
+class GroupNorm(Body):
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.middle = nn.Sequential(nn.GroupNorm(4, 64), nn.Linear(64, 64), nn.GELU())
+
+
+class TiedWeights(Body):
+    """One matrix, used twice."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        once = nn.Linear(64, 64)
+        self.middle = nn.Sequential(once, nn.Tanh(), once)
+
+
+class FrozenBackbone(Body):
+    """Its first layer stays as it is."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape, 256)
+        self.hidden.requires_grad_(False)
+        self.middle = nn.Linear(256, 256)
+
+
+class Residual(Body):
+    """A branch that starts at zero."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.branch = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 128), nn.GELU(), nn.Dropout(0.3), nn.Linear(128, 64))
+        nn.init.zeros_(self.branch[-1].weight)
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        found = F.relu(self.hidden(batch["numeric"]))
+        return self.head(found + self.branch(found))
+
+
+class Recurrent(nn.Module):
+    """A GRU along the columns."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.cell = nn.GRU(1, 48, batch_first=True)
+        self.head = nn.Linear(48, shape.outputs)
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return self.head(self.cell(batch["numeric"].unsqueeze(2))[0][:, -1])
+
+
+class ColumnAttention(nn.Module):
+    """Columns as tokens, attention among them, softmax over the last axis."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.embedding = nn.Parameter(torch.randn(shape.numeric, 32) * 0.5)
+        self.bias = nn.Parameter(torch.randn(shape.numeric, 32) * 0.5)
+        self.attention = nn.MultiheadAttention(32, 4, batch_first=True)
+        self.head = nn.Sequential(nn.LayerNorm(32 * shape.numeric), nn.Linear(32 * shape.numeric, shape.outputs))
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        tokens = batch["numeric"].unsqueeze(2) * self.embedding + self.bias
+        return self.head((tokens + self.attention(tokens, tokens, tokens, need_weights=False)[0]).flatten(1))
+
+
+class Experts(Body):
+    """A gate that mixes experts row by row."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.experts = nn.ModuleList([nn.Linear(64, 64) for _ in range(3)])
+        self.gate = nn.Linear(64, 3)
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        found = F.relu(self.hidden(batch["numeric"]))
+        mixed = torch.stack([expert(found) for expert in self.experts], 1) * self.gate(found).softmax(1).unsqueeze(2)
+        return self.head(found + mixed.sum(1))
+
+
+class WeightNormed(Body):
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.middle = nn.Sequential(parametrizations.weight_norm(nn.Linear(64, 64)), nn.ReLU())
+
+
+class Convolution(nn.Module):
+    """Columns as a signal."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv1d(1, 32, 3, padding=1), nn.GELU(), nn.Conv1d(32, 32, 3, padding=1), nn.GELU())
+        self.head = nn.Linear(32 * shape.numeric, shape.outputs)
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return self.head(self.layers(batch["numeric"].unsqueeze(1)).flatten(1))
+
+
+class Periodic(nn.Module):
+    """Sines of the columns, at frequencies that are learned."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.frequency = nn.Parameter(torch.randn(shape.numeric, 16))
+        self.layers = nn.Sequential(nn.Linear(32 * shape.numeric, 64), nn.ReLU(), nn.Linear(64, shape.outputs))
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        angle = batch["numeric"].unsqueeze(2) * self.frequency
+        return self.layers(torch.cat([angle.sin(), angle.cos()], 2).flatten(1))
+
+
+class Ensemble(nn.Module):
+    """The mean of several networks."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.members = nn.ModuleList([Sound(shape, 32) for _ in range(4)])
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return torch.stack([member(batch) for member in self.members]).mean(0)
+
+
+class Highway(Body):
+    """A gate between a layer and its input."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.carry, self.change = nn.Linear(64, 64), nn.Linear(64, 64)
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        found = F.relu(self.hidden(batch["numeric"]))
+        gate = torch.sigmoid(self.carry(found))
+        return self.head(gate * F.relu(self.change(found)) + (1 - gate) * found)
+
+
+class StopGradient(Body):
+    """A target branch that is detached on purpose, with its parameters frozen."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.anchor = nn.Linear(shape.numeric, 64).requires_grad_(False)
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return self.head(F.relu(self.hidden(batch["numeric"])) + self.anchor(batch["numeric"]).detach())
+
+
+class RegisteredBuffer(Body):
+    """A running mean that is a buffer: checkpoints have it."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.register_buffer("mean", torch.zeros(64))
+        self.mean: Tensor
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        found = F.relu(self.hidden(batch["numeric"]))
+        if self.training:
+            self.mean.lerp_(found.detach().mean(0), 0.1)
+        return self.head(found - self.mean)
+
+
+class FunctionalDropout(Body):
+    """F.dropout that knows the mode."""
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return self.head(F.dropout(F.relu(self.hidden(batch["numeric"])), 0.3, self.training))

@@ -1,0 +1,125 @@
+"""Preflight names the planted mistake of each network and run of the zoo, and lets every healthy one through."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.config import Declaration
+from schemas.errors import BulkheadError
+from schemas.records import CheckResult, PreflightReport, RunSpec
+from tests.training.toys import CLASSES, declare, make_arrays, write_run
+from training.preflight import preflight
+
+FAULTS: dict[str, tuple[str, str, str]] = {
+    # network: task, the check that names the cause, words of it
+    "DoubledInTraining": ("binary", "train_eval", "what is trained is not what is evaluated"),
+    "RunningInAttribute": ("binary", "resume", "outside of its state dict"),
+    "CountsItsSteps": ("binary", "resume", "outside of its state dict"),
+    "NumpyNoise": ("regression", "resume", "draw random numbers from torch alone"),
+    "Branching": ("multiclass", "export", "cannot be exported"),
+    "FixedRows": ("binary", "forward", "batch of"),
+    "WrongReshape": ("binary", "independence", "rows of a batch mix"),
+    "AttentionOverRows": ("multiclass", "independence", "attention over dim 0"),
+    "Centred": ("binary", "independence", "rows of a batch mix"),
+    "NormalisedOverRows": ("regression", "independence", "norm"),
+    "CumulatedOverRows": ("binary", "independence", "rows of a batch mix"),
+    "NoRunningStatistics": ("binary", "forward", "batch of 1"),
+    "ListOfLayers": ("binary", "parameters", "nn.ModuleList"),
+    "ParameterInForward": ("binary", "parameters", "once, in __init__"),
+    "TensorWithGradient": ("regression", "parameters", "nobody trains, moves or saves them"),
+    "DoublePrecision": ("binary", "parameters", "head.weight is float64"),
+    "ArgMax": ("binary", "gradients", "body.hidden.weight"),
+    "HalfDetached": ("binary", "gradients", "body.second.weight"),
+    "InnerNoGrad": ("binary", "gradients", "body.hidden.weight"),
+    "Rounded": ("multiclass", "gradients", "gets a gradient of exactly 0"),
+    "Reversed": ("binary", "overfit", "could not be learned by heart"),
+    "Clamped": ("binary", "overfit", "could not be learned by heart"),
+    "LogOfScore": ("binary", "forward", "not finite"),
+    "DropsInEval": ("binary", "repeatable", "two passes in eval mode differ"),
+    "WrongLevel": ("binary", "initial_loss", "wrong level"),
+    "OneColumn": ("binary", "independence", "rows of a batch mix"),
+}
+HEALTHY = (
+    "BatchNorm",
+    "GroupNorm",
+    "TiedWeights",
+    "FrozenBackbone",
+    "Residual",
+    "Recurrent",
+    "ColumnAttention",
+    "Experts",
+    "WeightNormed",
+    "Convolution",
+    "Periodic",
+    "Ensemble",
+    "Highway",
+    "StopGradient",
+    "RegisteredBuffer",
+    "FunctionalDropout",
+)
+SETTINGS: dict[str, tuple[dict[str, Any], str, str, str]] = {
+    # what is declared, the check, its verdict, words
+    "rate far too high": ({"optimizer": {"kind": "sgd", "lr": 500.0}}, "rates", "fail", "the rate is too high"),
+    "rate a hundred times too high": ({"optimizer": {"kind": "adamw", "lr": 1.0}}, "rates", "fail", "the rate is too high"),
+    "rate of nothing": ({"optimizer": {"kind": "adamw", "lr": 1e-9}}, "rates", "warn", "the weights could move by"),
+    "weight decay that erases": ({"optimizer": {"kind": "adamw", "lr": 1e-2, "weight_decay": 100.0}}, "rates", "fail", "takes 100% of each weight"),
+    "rule for no module": ({"optimizer": {"kind": "adamw", "modules": ({"match": "nowhere", "lr": 1e-4},)}}, "optimizer", "fail", "nowhere"),
+    "warm-up longer than the run": ({"schedule": {"kind": "warmup_cosine", "warmup": 10_000}}, "optimizer", "fail", "warm"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BULKHEAD_ALLOW_IMPORTS", "tests")
+
+
+def made(folder: Path, declaration: Declaration, rows: int = 300) -> RunSpec:
+    """A run on numeric columns alone."""
+    task = declaration.task.kind
+    sides = {side: {n: a for n, a in make_arrays(task, rows, seed=i).items() if n != "categorical"} for i, side in enumerate(("train", "val", "test"))}
+    run = write_run(folder, declaration, rows=rows, sides=sides)
+    return run.model_copy(update={"statistics": run.statistics.model_copy(update={"categorical": ()})})
+
+
+def report_on(folder: Path, task: str, path: str, **sections: Any) -> PreflightReport:
+    return preflight(made(folder, declare(task, {"kind": "custom", "path": path}, **sections)))
+
+
+def objected(report: PreflightReport) -> dict[str, CheckResult]:
+    return {r.name: r for r in report.checks.results if r.verdict in ("fail", "warn")}
+
+
+@pytest.mark.req("M4")
+@pytest.mark.parametrize("network", FAULTS)
+def test_the_mistake_of_a_network_is_named_by_its_check(tmp_path: Path, network: str) -> None:
+    task, check, words = FAULTS[network]
+    try:
+        found = objected(report_on(tmp_path, task, f"tests.zoo.networks:{network}"))
+        assert check in found, found
+        text = f"{found[check].summary} {found[check].remedy}"
+    except BulkheadError as error:  # nothing else could be checked
+        text = str(error)
+        assert text.startswith(f"{check}: ")
+    assert words in text
+
+
+@pytest.mark.req("M4")
+@pytest.mark.parametrize("network", HEALTHY)
+def test_a_healthy_network_is_let_through_without_a_warning(tmp_path: Path, network: str) -> None:
+    task = sorted(CLASSES)[HEALTHY.index(network) % len(CLASSES)]
+    report = report_on(tmp_path, task, f"tests.zoo.healthy:{network}")
+    assert {r.name: r.summary for r in objected(report).values()} == {}
+    assert [r.name for r in report.checks.results[-4:]] == ["rates", "resume", "export", "cost"]
+
+
+@pytest.mark.req("M4")
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_settings_that_cannot_train_are_named(tmp_path: Path, setting: str) -> None:
+    sections, check, verdict, words = SETTINGS[setting]
+    report = preflight(made(tmp_path, declare("regression", {"kind": "mlp", "numeric_embedding": "none"}, **sections)))
+    found = objected(report)
+    assert set(found) == {check}
+    assert found[check].verdict == verdict and words in found[check].summary

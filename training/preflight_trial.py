@@ -1,0 +1,319 @@
+"""The first steps of the declared training, tried before it starts: its rates, what it saves, what it exports, what it costs.
+
+On a network of its own, built as every rank builds it; on the CPU, in float32, in one process.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from schemas.config import Declaration, TrainConfig
+from schemas.errors import first_few
+from schemas.records import CheckResult, Statistics, Verdict
+from training.export import Program
+from training.export_text import TextProgram
+from training.losses import Loss, make_loss
+from training.models.build import build_model
+from training.optim import make_optimizer
+from training.overfit import without_dropout
+from training.preflight_verdict import failed, passed
+from training.probe import Probe, first_rows
+from training.program import exported
+from training.reference import blank_batch, in_double
+from training.sampling import Sampler
+from training.targets import targets_of
+
+ROWS, TEXTS = 64, 16  # of a step
+STEPS = 10  # at a rate that rises to its peak
+DIVERGED, ROSE = 10.0, 2.0  # loss after these steps, as a multiple of the first
+ERASED = 0.5  # of a weight, by weight decay in one step
+LEAST_MOVE = 0.01  # of the weights' size, in the whole run
+SAVED_AFTER = 2  # steps
+EXPORTED_ROWS = (1, 3)
+PARITY = 1e-6
+MEMORY_SHARE = 0.9  # of what is free
+WINDOW_ROWS = 1024  # most rows of a step that is timed
+TIMED_STEPS, TRIAL_SECONDS = 5, 2.0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is tried, and the rows for it: `probe`, a few; `window`, those of a micro-batch, for what they cost."""
+
+    declaration: Declaration
+    statistics: Statistics
+    loss: Loss
+    probe: Probe
+    window: Probe
+
+    def fresh(self) -> tuple[nn.Module, torch.optim.Optimizer]:
+        """The network with its initial weights in train mode, and its optimizer at the peak rates."""
+        network = build_model(self.declaration, self.statistics).train()
+        return network, make_optimizer(self.declaration.optimizer.scaled(self.declaration.train.batch_size), network)
+
+    def step(self, network: nn.Module, optimizer: torch.optim.Optimizer, rows: Probe | None = None) -> float:
+        """One step as declared, in float32; the loss before it."""
+        rows, train = rows or self.probe, self.declaration.train
+        optimizer.zero_grad(set_to_none=True)
+        loss = self.loss.per_row(network({name: t.clone() for name, t in rows.inputs.items()}), rows.label).mean()
+        loss.backward()
+        trained = [p for p in network.parameters() if p.grad is not None]
+        if train.clip == "norm":
+            nn.utils.clip_grad_norm_(trained, train.clip_at)
+        elif train.clip == "value":
+            nn.utils.clip_grad_value_(trained, train.clip_at)
+        optimizer.step()
+        return float(loss.detach())
+
+
+def try_out(declaration: Declaration, statistics: Statistics, train: dict[str, np.ndarray]) -> list[CheckResult]:
+    """Rates, resume, export and cost, on a network whose gradients were found sound.
+
+    Args:
+        declaration: of the run.
+        statistics: fitted on train.
+        train: arrays of the train side.
+    """
+    train_rows = len(train["label"])
+    few = TEXTS if statistics.tokens is not None else ROWS
+    window = first_rows(train, min(_micro(declaration.train, train_rows), few if statistics.tokens is not None else WINDOW_ROWS))
+    trial = Trial(declaration, statistics, make_loss(declaration, statistics), first_rows(train, few), window)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(declaration.train.seed)
+        return [check_rates(trial, train_rows), check_resume(trial), check_export(trial), check_cost(trial, train_rows)]
+
+
+# -------------------------------------------------------------------------------------------- rates
+
+
+def check_rates(trial: Trial, train_rows: int) -> CheckResult:
+    """The declared optimizer at its peak rates neither drives the loss away nor leaves the weights where they are."""
+    network, optimizer = trial.fresh()
+    without_dropout(network)
+    for group in optimizer.param_groups:
+        if (shrunk := group["lr"] * group["weight_decay"]) >= ERASED:
+            found = f"group {group['name']}: weight decay {group['weight_decay']:g} at rate {group['lr']:g} takes {shrunk:.0%} of each weight in one step."
+            return failed("rates", found, "lower optimizer.weight_decay")
+    before = [p.detach().clone() for p in network.parameters()]
+    peaks, losses = [group["lr"] for group in optimizer.param_groups], []
+    for step in range(STEPS):
+        for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+            group["lr"] = peak * (step + 1) / STEPS
+        losses.append(trial.step(network, optimizer))
+        if not math.isfinite(losses[-1]):
+            break
+    moved = _norm([p.detach() - b for p, b in zip(network.parameters(), before, strict=True)])
+    size = max(_norm(before), _norm([p.detach() for p in network.parameters()]))
+    # the rates rose from a tenth of the peak to the peak: the steps made here count for about half as many
+    share = moved / max(size, 1e-30) / (STEPS / 2) * _updates(trial.declaration, train_rows)
+    return judge_rates(losses, max(peaks), share)
+
+
+def judge_rates(losses: list[float], peak: float, share: float) -> CheckResult:
+    """Whether a rate is in the range where training works.
+
+    Args:
+        losses: of each step on one batch.
+        peak: largest rate.
+        share: by how much of their size the weights could move in the whole run.
+    """
+    first, last = losses[0], losses[-1]
+    figures: dict[str, float | int | str | None] = {"rate": peak, "first_loss": first, "last_loss": last if math.isfinite(last) else None, "movement": share}
+    did = f"{len(losses)} steps on one batch up to the peak rate {peak:.3g}: loss {first:.4g} → {last:.4g}"
+    if not math.isfinite(last) or last > ROSE * first:
+        verdict: Verdict = "warn" if last <= DIVERGED * first else "fail"
+        summary = f"{did}: the rate is too high, the loss is driven away."
+        return CheckResult(name="rates", verdict=verdict, summary=summary, remedy="lower optimizer.lr, by ten first", figures=figures)
+    if share < LEAST_MOVE:
+        summary = f"{did}: the rate is so low that in the whole run the weights could move by {share:.2g} of their size."
+        return CheckResult(name="rates", verdict="warn", summary=summary, remedy="raise optimizer.lr or train.epochs", figures=figures)
+    return passed("rates", f"{did}.", **figures)
+
+
+def _micro(train: TrainConfig, train_rows: int) -> int:
+    """Rows that go through the network of a rank at once, at most."""
+    share = -(-min(train.batch_size, train_rows) // train.ranks)
+    return min(train.micro_batch_size or share, share)
+
+
+def _norm(values: list[Tensor]) -> float:
+    return float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(v.float()) for v in values])))
+
+
+def _updates(declaration: Declaration, train_rows: int) -> int:
+    train = declaration.train
+    return train.epochs * Sampler(train_rows, train.batch_size, train.seed, train.drop_last).steps_per_epoch
+
+
+# ------------------------------------------------------------------------------------------- resume
+
+
+def check_resume(trial: Trial) -> CheckResult:
+    """A network that was saved and loaded makes the same next step, to the bit."""
+    network, optimizer = trial.fresh()
+    for step in range(SAVED_AFTER):
+        torch.manual_seed(step)
+        trial.step(network, optimizer)
+    file = io.BytesIO()
+    torch.save({"model": network.state_dict(), "optimizer": optimizer.state_dict()}, file)
+    loaded, its_optimizer = trial.fresh()
+    try:
+        state = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+        loaded.load_state_dict(state["model"])
+    except Exception as error:  # the unpickler and a user's own hooks raise what they like
+        return failed("resume", f"a saved network cannot be loaded again: {str(error).splitlines()[0]}", "keep only tensors and plain values in the state dict")
+    its_optimizer.load_state_dict(state["optimizer"])
+    for who, its in ((network, optimizer), (loaded, its_optimizer)):
+        torch.manual_seed(SAVED_AFTER)
+        trial.step(who, its)
+    differing = [name for name, value in loaded.state_dict().items() if not torch.equal(value, network.state_dict()[name])]
+    if differing:
+        return failed(
+            "resume",
+            f"a network that was saved and loaded makes another next step than the one that went on ({first_few(differing, len(differing))} differ): it keeps something outside of its state dict.",
+            "register what forward changes with register_buffer, and draw random numbers from torch alone",
+            differing=len(differing),
+        )
+    return passed("resume", "Saved and loaded after two steps, the network makes the same third step, to the bit.")
+
+
+# ------------------------------------------------------------------------------------------- export
+
+
+def check_export(trial: Trial) -> CheckResult:
+    """The network can be exported as it will be registered, and the program gives the network's predictions for one row and for several."""
+    network = in_double(build_model(trial.declaration, trial.statistics).eval().requires_grad_(False), trial.statistics)
+    program, example, axes = _program(trial, network)
+    try:
+        found = exported(program, example, axes).module()
+    except Exception as error:  # torch.export raises what it likes
+        said = next((text for text in str(error).splitlines() if text.strip()), "")
+        return failed(
+            "export",
+            f"the network cannot be exported ({type(error).__name__}: {said[:300]}), so that no model could be registered after the training.",
+            "compute in forward with tensors alone: no if or loop over their values, no .item(), no NumPy",
+        )
+    with torch.inference_mode():
+        for rows in EXPORTED_ROWS:
+            batch = _filled(trial, example, rows)
+            try:
+                difference = float((found(batch) - program(batch)).abs().max())
+            except Exception as error:
+                return failed(
+                    "export", f"the exported program refuses a batch of {rows}: {str(error).splitlines()[0][:300]}", "use no fixed number of rows in forward"
+                )
+            if not difference < PARITY:
+                return failed(
+                    "export",
+                    f"the exported program differs from the network by {difference:.2g} for a batch of {rows}.",
+                    "let forward depend on nothing but its inputs and weights: no branch on self attributes that change, no state",
+                    difference=difference,
+                )
+    return passed("export", f"The exported program equals the network for {' and '.join(map(str, EXPORTED_ROWS))} rows.")
+
+
+def _program(trial: Trial, network: nn.Module) -> tuple[nn.Module, dict[str, Tensor], tuple[int, ...]]:
+    """What is exported, an example of its input, and its free axes."""
+    statistics = trial.statistics
+    if statistics.tokens is not None:
+        return TextProgram(network).eval(), {"tokens": torch.ones((2, statistics.tokens.context), dtype=torch.int64)}, (0, 1)
+    program = Program(network, statistics, trial.declaration.task.kind, targets_of(trial.declaration, statistics)).eval()
+    return program, blank_batch(statistics, torch.float64, width=len(statistics.numeric)), (0,)
+
+
+def _filled(trial: Trial, example: dict[str, Tensor], rows: int) -> dict[str, Tensor]:
+    """A batch of random raw values like the example."""
+    made = {}
+    for name, values in example.items():
+        shape = (rows, *values.shape[1:])
+        if values.dtype.is_floating_point:
+            made[name] = torch.randn(shape, dtype=values.dtype)
+            if name == "numeric":
+                spread = torch.tensor([[s.center, s.scale] for s in trial.statistics.numeric], dtype=values.dtype)
+                made[name] = made[name] * spread[:, 1] + spread[:, 0]
+        else:
+            made[name] = torch.randint(1, 2 + (values.dtype == torch.uint8) * 200, shape, dtype=values.dtype)
+    return made
+
+
+# --------------------------------------------------------------------------------------------- cost
+
+
+def check_cost(trial: Trial, train_rows: int) -> CheckResult:
+    """Time and memory of the run, estimated from steps here; a warning where the memory is not there."""
+    train = trial.declaration.train
+    network, optimizer = trial.fresh()
+    with _saved_bytes(network) as saved:  # the first step also makes the optimizer's state, and is not timed
+        trial.step(network, optimizer, trial.window)
+    steps, started = 0, time.monotonic()
+    while steps < TIMED_STEPS and (not steps or time.monotonic() - started < TRIAL_SECONDS):
+        trial.step(network, optimizer, trial.window)
+        steps += 1
+    a_row = (time.monotonic() - started) / steps / len(trial.window)
+    weights = sum(p.numel() * p.element_size() for p in network.parameters())
+    states = sum(t.numel() * t.element_size() for state in optimizer.state.values() for t in state.values() if isinstance(t, Tensor))
+    shared = train.ranks if train.parallel == "fsdp" else 1
+    exchanged = weights if train.ranks > 1 and shared == 1 else 0  # DDP's buckets
+    needed = (2 * weights + states + exchanged) / shared + saved.total / len(trial.window) * _micro(train, train_rows)
+    return judge_cost(trial.declaration, a_row * train_rows * train.epochs, needed)
+
+
+def judge_cost(declaration: Declaration, seconds: float, needed: float) -> CheckResult:
+    """What the run will take.
+
+    Args:
+        declaration: of the run.
+        seconds: of all epochs in one process on this machine's cores.
+        needed: bytes of weights, gradients, optimizer and activations, a rank.
+    """
+    train = declaration.train
+    figures: dict[str, float | int | str | None] = {"seconds": seconds, "bytes_a_rank": needed}
+    on_cpu = train.device == "cpu" or (train.device == "auto" and not torch.cuda.is_available())
+    told = f"About {needed / 1e6:,.0f} MB a rank beside data and libraries"
+    told += f", and at most about {_minutes(seconds)} of training for {train.epochs} epochs on this machine." if on_cpu else "."
+    free, here = _free_bytes(on_cpu), train.ranks // train.nodes if on_cpu else 1
+    if needed * here > MEMORY_SHARE * free:
+        return CheckResult(
+            name="cost",
+            verdict="warn",
+            summary=f"{told} {here} ranks here need {needed * here / 1e9:.1f} GB, {free / 1e9:.1f} GB are free.",
+            remedy="set train.micro_batch_size, train.recompute_activations or train.parallel: fsdp",
+            figures=figures,
+        )
+    return passed("cost", told, **figures)
+
+
+def _minutes(seconds: float) -> str:
+    return f"{max(1, round(seconds))} s" if seconds < 90 else f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _free_bytes(on_cpu: bool) -> float:
+    return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) if on_cpu else float(torch.cuda.mem_get_info()[0])
+
+
+class _saved_bytes(torch.autograd.graph.saved_tensors_hooks):
+    """Counts the bytes that the backward pass keeps of the forward pass, each storage once, weights left out."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self.total = 0
+        self._seen = {p.untyped_storage().data_ptr() for p in network.parameters()}
+        super().__init__(self._count, lambda tensor: tensor)
+
+    def __enter__(self) -> _saved_bytes:
+        super().__enter__()
+        return self
+
+    def _count(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._seen:
+            self._seen.add(storage.data_ptr())
+            self.total += storage.nbytes()
+        return tensor
