@@ -73,8 +73,7 @@ def reevaluate(
         DataError: new rows hold what it cannot score: other classes, or nulls where there were none.
     """
     counts, tables = divide(model, declaration, spec, split, folder)
-    problem = unlike(declaration, spec, statistics, model)
-    if problem:
+    if problem := unlike(declaration, spec, statistics, model):
         raise RegistryError(f"{model.uri} cannot be held against {declaration.name!r}: {problem}")
     kinds = {
         name: _kind(declaration, model, Rows(spec, statistics, table, materialise_rows(table, spec, statistics, folder / f"{name}-arrays")))
@@ -90,8 +89,7 @@ def reevaluate(
             _performance(declaration, registered, metrics),
             *(keeps(name, bounds, metrics) for name, bounds in declaration.register_.thresholds.items()),
         ]
-        results += [_judge_drift("drift", "feature", features), _judge_drift("prediction drift", "prediction", predicted)]
-        results += [_calibration(kinds["tested"], kinds["new"])] if "tested" in kinds and spec.text is None else []
+        results += [_judge_drift("drift", "feature", features), _judge_drift("prediction drift", "prediction", predicted), *_calibration(kinds, spec)]
     return Reevaluation(
         name=model.name,
         version=str(model.version),
@@ -248,18 +246,21 @@ def _judge_drift(name: str, what: str, found: tuple[Drift, ...]) -> CheckResult:
     )
 
 
-def _calibration(before: Kind, now: Kind) -> CheckResult:
-    """Mean of label minus prediction of each class or value, by group, with an interval that allows for their number."""
-    then, found = (_gaps(kind) for kind in (before, now))
+def _calibration(kinds: dict[str, Kind], spec: TableSpec) -> list[CheckResult]:
+    """Mean of label minus prediction of each class or value, by group, with an interval that allows for their number; none of texts."""
+    if "tested" not in kinds or spec.text is not None:
+        return []
+    then, found = (_gaps(kinds[kind]) for kind in ("tested", "new"))
     apart = [i for i, (a, b) in enumerate(zip(then, found, strict=True)) if a[1] > b[2] or b[1] > a[2]]
     shown = "; ".join(f"{found[i][0]:+.4f} [{found[i][1]:+.4f}, {found[i][2]:+.4f}], was {then[i][0]:+.4f}" for i in apart[:MOST_NAMES] or [len(found) - 1])
-    return CheckResult(
+    result = CheckResult(
         name="calibration",
         verdict="warn" if apart else "pass",
         summary=f"label minus prediction {'differs from' if apart else 'is as on'} the test rows: {shown}",
         figures={"now": found[-1][0], "then": then[-1][0]},
         remedy="thresholds on probabilities do not mean what they meant; train again" if apart else "",
     )
+    return [result]
 
 
 def _gaps(kind: Kind) -> list[tuple[float, float, float]]:

@@ -241,14 +241,8 @@ def register(
     problem = problem_of(model_uri, tracker.uri)
     if problem:
         raise RegistryError(f"{model_uri}, fetched from the registry, does not work: {problem}; the alias was left where it was")
-    return Registered(
-        registered=True,
-        name=name,
-        version=str(version.version),
-        uri=model_uri,
-        alias=None,
-        verdict=evidence.gate.verdict if evidence.gate else "registered",
-    )
+    verdict = evidence.gate.verdict if evidence.gate else "registered"
+    return Registered(registered=True, name=name, version=str(version.version), uri=model_uri, alias=None, verdict=verdict)
 
 
 @contextmanager

@@ -20,19 +20,17 @@ from tasks import promote as task
 from tests.e2e.growing import Growing
 from tests.training.test_verify import flip
 
-BAD = ("optimizer={kind: adamw, lr: 1.0e-6}", "train.epochs=1", "register.require_skill=false")
-
 
 @pytest.fixture(scope="module")
 def growing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Growing]:
-    """Version 1 knows nothing and is champion, version 2 learned from more rows and waits for a person."""
+    """Version 1 learned from labels of chance and is champion, version 2 from better ones too and waits for a person."""
     made = Growing(tmp_path_factory.mktemp("promote"))
     with pytest.MonkeyPatch.context() as patch, prefect_test_harness(server_startup_timeout=180):
         patch.setenv("BULKHEAD_HOME", str(made.home))
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        made.grow()
-        assert made.run(*BAD).registered.uri == "models:/growing@champion"
-        made.grow()
+        made.grow(flipped=0.5)
+        assert made.run("register.require_skill=false").registered.uri == "models:/growing@champion"
+        made.grow(groups=160)
         waiting = made.run("register.promotion=approval").registered
         assert (waiting.version, waiting.alias, waiting.uri) == ("2", "challenger", "models:/growing@challenger")
         assert made.aliases() == {"champion": "1", "challenger": "2"}
