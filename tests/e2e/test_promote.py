@@ -21,6 +21,9 @@ from tests.e2e.growing import Growing
 from tests.training.test_verify import flip
 
 
+pytestmark = pytest.mark.timeout(900)  # both runs are in the first test's time
+
+
 @pytest.fixture(scope="module")
 def growing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Growing]:
     """Version 1 learned from labels of chance and is champion, version 2 from better ones too and waits for a person."""

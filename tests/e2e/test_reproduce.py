@@ -42,7 +42,7 @@ def left_behind(home: Path) -> list[str]:
 
 @pytest.mark.long
 @pytest.mark.req("R3")
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3000)
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_is_made_again_bit_by_bit(example: str, tmp_path: Path, real_data: Path) -> None:
     data = tmp_path / "clinic.parquet"
@@ -63,7 +63,7 @@ def test_an_example_is_made_again_bit_by_bit(example: str, tmp_path: Path, real_
 
 @pytest.mark.long
 @pytest.mark.req("R3")
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3000)
 def test_a_stratified_split_is_made_again_from_the_ledger_as_it_was(tmp_path: Path) -> None:
     """Rows were appended and split since, so the ledger went on; the source is then put back as it was."""
     growing = Growing(tmp_path)
