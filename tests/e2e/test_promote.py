@@ -20,7 +20,6 @@ from tasks import promote as task
 from tests.e2e.growing import Growing
 from tests.training.test_verify import flip
 
-
 pytestmark = pytest.mark.timeout(900)  # both runs are in the first test's time
 
 
