@@ -163,8 +163,10 @@ def load_declaration(path: str | Path, overrides: Iterable[str] = ()) -> Declara
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: cannot be read ({error}); give the path of a YAML declaration") from error
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read ({error.strerror or error}); give the path of a YAML declaration") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: not UTF-8 text (byte {error.start}); save it as UTF-8, or give the path of a YAML declaration") from error
     tree = parse_yaml(text, str(file))
     if not isinstance(tree, dict):
         raise ConfigError(f"{file}: expected a mapping of sections, got {type(tree).__name__}")

@@ -21,6 +21,7 @@ from prefect.runtime import flow_run
 from prefect.settings import PREFECT_UI_URL
 from prefect.states import Crashed
 
+from schemas.allowed_imports import require_allowed
 from schemas.config import Declaration
 from schemas.digest import write_atomic
 from schemas.errors import BulkheadError, ConfigError, DataError, NonFiniteError, PreflightError, ResumeError, TrackingError
@@ -101,10 +102,11 @@ def tracked(declaration: Declaration, kind: Kind) -> Iterator[RunContext]:
         kind: name of the flow, kept as a tag.
 
     Raises:
-        ConfigError: TensorBoard is declared and not installed.
+        ConfigError: TensorBoard is declared and not installed, or a model of a package that is not allowed.
         TrackingError: the tracking server could not be reached at the start or did not take all of a run that ended well.
     """
     require_installed(declaration.tracking)
+    require_allowed(declaration.model)
     run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     run_dir = home() / "runs" / declaration.name / run_id
     tags = {"bulkhead.flow": kind, "bulkhead.run_dir": str(run_dir), "bulkhead.config_sha256": digest_of(declaration)}

@@ -91,7 +91,7 @@ def test_a_missing_file_and_a_binary_one_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         load_declaration(tmp_path / "none.yaml")
     (tmp_path / "bin.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match=r"not UTF-8 text .*save it as UTF-8"):
         load_declaration(tmp_path / "bin.yaml")
 
 

@@ -20,13 +20,13 @@ def fit_labels(train: TrainRows) -> dict[str, Any]:
     """The label's fields of `Statistics`: those of the only label, or `labels`.
 
     Raises:
-        DataError: one class only, more than two of a binary label, an unknown positive or weighted class, a constant value.
+        DataError: one class only, more than two of a binary label, an unknown positive or weighted class, a constant value, weights of 0 alone.
     """
-    if not train.spec.has_several_labels:
-        return _fit_label(train, train.spec.label)
-    total = _mass(train, "true")
+    total = _mass(train, "true") if train.spec.weight or train.spec.has_several_labels else 1.0
     if not total > 0:
         raise DataError(f"expected sample weights with a positive sum in train, {train.spec.weight!r} sums to {total:g}; look at the column with role weight")
+    if not train.spec.has_several_labels:
+        return _fit_label(train, train.spec.label)
     labels = []
     for name in train.spec.labels:
         fitted = _fit_label(train, name)

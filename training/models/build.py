@@ -8,12 +8,12 @@ Batch keys: `numeric` float32 [B, Dn], `categorical` int64 [B, Dc], `tensor_<col
 from __future__ import annotations
 
 import importlib
-import os
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from schemas.allowed_imports import require_allowed
 from schemas.config import CausalTransformerModel, CnnModel, CustomModel, Declaration, FtTransformerModel, LinearModel, MlpModel, ResMlpModel
 from schemas.errors import ConfigError
 from schemas.records import Statistics, TensorStats
@@ -25,8 +25,6 @@ from training.models.mlp import Mlp
 from training.models.resmlp import ResMlp
 from training.models.shape import ModelShape, model_shape
 from training.models.token_network import TokenNetwork
-
-ALLOWED = "BULKHEAD_ALLOW_IMPORTS"
 
 
 def build_model(declaration: Declaration, statistics: Statistics) -> nn.Module:
@@ -146,13 +144,8 @@ def custom_body(config: CustomModel, shape: ModelShape) -> nn.Module:
     Raises:
         ConfigError: the package is not allowed, cannot be imported, or the class is not an `nn.Module` or refuses its options.
     """
+    require_allowed(config)
     module_name, _, class_name = config.path.partition(":")
-    allowed = [name.strip() for name in os.environ.get(ALLOWED, "").split(",") if name.strip()]
-    package = module_name.partition(".")[0]
-    if package not in allowed:
-        raise ConfigError(
-            f"model.path {config.path!r}: package {package!r} is not allowed (allowed: {', '.join(allowed) or 'none'}); if you trust its code, set {ALLOWED}={','.join([*allowed, package])}"
-        )
     try:
         found = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError) as error:
