@@ -47,7 +47,9 @@ Label = Annotated[str | None, typer.Option(help="Column to predict; guessed when
 LabelTime = Annotated[str | None, typer.Option(help="Column of the moment at which the label became known.", autocompletion=_columns, metavar="COLUMN")]
 Available = Annotated[list[str] | None, typer.Option(help=AVAILABLE, metavar="COLUMN[=FEATURE,…]")]
 Ignore = Annotated[list[str] | None, typer.Option(help="Column that no model will see.", autocompletion=_columns, metavar="COLUMN")]
-Task = Annotated[str | None, typer.Option(help="binary, multiclass or regression; guessed when absent.", metavar="TASK")]
+Task = Annotated[
+    str | None, typer.Option(help="binary, multiclass or regression, guessed when absent; or causal_lm, whose --label is the column of texts.", metavar="TASK")
+]
 Html = Annotated[Path | None, typer.Option(help="Where the report goes. Default: the folder audits of the Bulkhead home.", metavar="OUT")]
 
 

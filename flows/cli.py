@@ -16,6 +16,7 @@ import typer
 
 from flows.audit_command import audit
 from flows.command import AsJson, Debug, File, Overrides, environment, print_json, stated_errors
+from flows.review_command import review
 from schemas.errors import ConfigError
 
 app = typer.Typer(
@@ -76,6 +77,7 @@ def prepare(file: File, overrides: Overrides = None, as_json: AsJson = False, de
 
 
 app.command()(audit)
+app.command()(review)
 
 
 @app.command()

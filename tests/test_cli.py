@@ -17,6 +17,7 @@ COMMANDS = (
     "run",
     "prepare",
     "audit",
+    "review",
     "train",
     "resume",
     "join",

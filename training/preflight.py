@@ -32,6 +32,7 @@ from training.preflight_parameters import check_parameters
 from training.preflight_trial import try_out
 from training.preflight_verdict import SAME, failed, judged_loss, largest_difference, line, passed, summed_up
 from training.probe import Probe, first_rows, spread_rows
+from training.review.own_module import review_own_module
 from training.targets import targets_of
 
 SAMPLE_ROWS = 512  # for the initial loss
@@ -63,6 +64,7 @@ def preflight(run: RunSpec) -> PreflightReport:
     from training.preflight_tokens import check_vocabulary, inspect_tokens  # they build on the checks below
 
     started, declaration = time.monotonic(), declare(run.declaration)
+    reviewed = review_own_module(declaration)  # before anything imports it
     texts = declaration.task.kind == "causal_lm"
     targets = check_vocabulary(run) if texts else check_labels(declaration, run.statistics, run.arrays)
     if targets.verdict == "fail":
@@ -78,7 +80,7 @@ def preflight(run: RunSpec) -> PreflightReport:
         report = inspect(
             declaration, run.statistics, network, first_rows(train, SAMPLE_ROWS), spread_rows(train, ROWS, targets_of(declaration, run.statistics))
         )
-    results = (targets, *report.checks.results, optimizer)
+    results = (targets, *reviewed, *report.checks.results, optimizer)
     if not any(r.verdict == "fail" for r in results):  # the steps below would only fail for the same reason
         results += tuple(try_out(declaration, run.statistics, train))
     seconds = time.monotonic() - started

@@ -65,7 +65,7 @@ REASONS: dict[str, str] = {
     "checks.combination_error": "Only rounding leaves so little; no honest column comes near.",
     "checks.equal_values": "So many equal values are out of reach of chance.",
     "checks.missingness_strength": "Nulls of honest data follow the label weakly; at this strength they are written with the outcome.",
-    "checks.pure_value_chance": "Far below what the number of values looked at makes by luck.",
+    "checks.pure_value_chance": "One table in a thousand by luck, over all values that could be a finding.",
     "checks.collision_chance": "Measured against the rate between groups of train, so that tables of few values raise no alarm.",
     "checks.collision_warning": "Rare enough by luck that the rows should be looked at.",
     "checks.text_similarity": "Texts of different authors share hardly any run of three words; copies share nearly all.",

@@ -1,0 +1,63 @@
+"""`bulkhead review`: the well-known mistakes of training code, found without running it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from flows.command import AsJson, Debug, stated_errors
+
+
+def _ids(incomplete: str) -> list[tuple[str, str]]:
+    """Tab-completion of rules."""
+    from tasks.review import rule_ids
+
+    return [(id, title) for id, title in rule_ids() if id.startswith(incomplete.upper())]
+
+
+def review(
+    paths: Annotated[
+        list[Path] | None, typer.Argument(help="Python files, notebooks or folders; with --diff perhaps a revision before them.", metavar="[PATH]…")
+    ] = None,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Only what stands on lines that differ from a revision: --diff [REV] [PATH]…, HEAD when it is absent.")
+    ] = False,
+    select: Annotated[
+        list[str] | None, typer.Option(help="Only these rules, or those that begin so, e.g. BH1,BH301.", autocompletion=_ids, metavar="IDS")
+    ] = None,
+    ignore: Annotated[list[str] | None, typer.Option(help="Not these rules.", autocompletion=_ids, metavar="IDS")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Also notes: what sound code does too.")] = False,
+    form: Annotated[Literal["text", "json", "sarif"], typer.Option("--format", help="How findings are printed.")] = "text",
+    explain: Annotated[str | None, typer.Option(help="Explain a rule, with wrong and right code.", autocompletion=_ids, metavar="ID")] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Look for well-known mistakes in training and model code; nothing is imported or run.
+
+    Exit code 0: nothing found; 1: something found; 2: usage. A finding is allowed where it stands, with a reason: # bulkhead: allow[BH101] why this is right
+    """
+    with stated_errors(debug):
+        from tasks.review import choose, explanation, review_changes, review_paths, revision_and_paths
+
+        if explain is not None:
+            print(explanation(explain))
+            return
+        rules = choose(_listed(select), _listed(ignore), strict)
+        if diff:
+            revision, below = revision_and_paths(paths or [])
+            reviewed = review_changes(revision, below, rules)
+        else:
+            reviewed = review_paths(paths or [], rules)
+        print(reviewed.render("json" if as_json else form))
+    raise typer.Exit(0 if reviewed.clean else 1)
+
+
+def _listed(given: list[str] | None) -> tuple[str, ...]:
+    """Ids of options that may be repeated or hold several.
+
+    >>> _listed(["bh1,BH301", "BH4"])
+    ('BH1', 'BH301', 'BH4')
+    """
+    return tuple(part.strip().upper() for text in given or () for part in text.split(",") if part.strip())

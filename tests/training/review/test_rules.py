@@ -1,0 +1,50 @@
+"""M5: each rule finds what its own page calls wrong, and nothing else; what the page calls right is found by none."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from training.review.engine import chosen_rules, review_text
+from training.review.findings import Rule
+from training.review.rules import LOADED
+from training.review.rules_page import rules_page
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "review-rules.md"
+RULES = list(LOADED.values())
+
+
+def with_default(rule: Rule) -> tuple[Rule, ...]:
+    return tuple(dict.fromkeys([*chosen_rules(), rule]))
+
+
+@pytest.mark.req("M5")
+@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.id)
+def test_wrong_code_of_the_page_is_found_by_its_rule_alone_and_right_code_by_none(rule: Rule) -> None:
+    assert {f.rule for f in review_text(rule.bad, rules=with_default(rule))} == {rule.id}
+    assert review_text(rule.good, rules=with_default(rule)) == []
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.id)
+def test_a_rule_says_what_goes_wrong_and_what_to_do(rule: Rule) -> None:
+    assert rule.id.startswith("BH") and rule.name == rule.name.lower() and rule.severity in ("error", "warning", "note")
+    assert all(len(text) > 10 for text in (rule.title, rule.why, rule.remedy, rule.check.__doc__ or ""))
+    ast.parse(rule.bad), ast.parse(rule.good)
+    assert rule.bad != rule.good
+
+
+def test_rules_are_many_and_their_names_differ() -> None:
+    assert len(RULES) >= 80
+    assert len({r.name for r in RULES}) == len(RULES)
+
+
+def test_the_page_is_what_make_docs_would_write() -> None:
+    assert PAGE.read_text(encoding="utf-8") == rules_page(), "run: make docs"
+
+
+def test_notes_are_told_only_when_they_are_asked_for() -> None:
+    note = LOADED["BH704"]
+    assert note not in chosen_rules() and note in chosen_rules(strict=True) and note in chosen_rules(select=["BH704"])
+    assert note not in chosen_rules(strict=True, ignore=["BH7"])

@@ -1,0 +1,86 @@
+"""Review one file or many: rules, then the comments that allow their findings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from training.review.findings import RULES, Finding, Rule, Subject
+from training.review.program import Program
+from training.review.rules import LOADED
+from training.review.sources import Source, Unreadable, allowances_of, read_source
+
+RELEVANT = ("torch", "sklearn", "imblearn", "accelerate", "transformers", "lightning")
+PARALLEL_FROM = 40  # files; below that a second process costs more than it saves
+
+
+def chosen_rules(select: Iterable[str] = (), ignore: Iterable[str] = (), strict: bool = False) -> tuple[Rule, ...]:
+    """The rules that run: notes only with `strict` or where they are selected by id or by the beginning of one.
+
+    >>> [r.id for r in chosen_rules(select=["BH10"])][:2]
+    ['BH101', 'BH102']
+    """
+    wanted, unwanted = tuple(select), tuple(ignore)
+    found = [r for r in LOADED.values() if (r.id.startswith(wanted) if wanted else strict or r.severity != "note")]
+    return tuple(r for r in found if not (unwanted and r.id.startswith(unwanted)))
+
+
+def review_text(text: str, path: str = "<text>", rules: Sequence[Rule] | None = None) -> list[Finding]:
+    """The findings in a piece of Python, allowed ones included."""
+    return review_source(Source(path, text), chosen_rules() if rules is None else rules)
+
+
+def review_source(source: Source, rules: Sequence[Rule]) -> list[Finding]:
+    """The findings in a source in order of place, allowed ones included, with what is wrong with its allowances."""
+    try:
+        tree = source.parse()
+    except Unreadable as error:
+        return [error.finding]
+    allowances = allowances_of(source)
+    found: list[Finding] = []
+    if any(name in source.text for name in RELEVANT):
+        subject = Subject(Program(tree, source.path))
+        found = [source.placed(f) for rule in rules for f in rule.findings(subject)]
+    judged = allowances.judge(found, {r.id for r in rules})
+    return sorted(judged, key=lambda f: (f.cell, f.line, f.column, f.rule))
+
+
+def review_file(path: Path, rules: Sequence[Rule], name: str | None = None) -> list[Finding]:
+    """The findings in one file; a file that cannot be read is one itself."""
+    try:
+        source = read_source(path, name or str(path))
+    except Unreadable as error:
+        return [error.finding]
+    return review_source(source, rules)
+
+
+def review_files(paths: Sequence[Path], rules: Sequence[Rule]) -> list[Finding]:
+    """The findings in many files, by file in the given order, on all cores where there are many."""
+    workers = min(os.cpu_count() or 1, 8)
+    if len(paths) < PARALLEL_FROM or workers == 1:
+        return [f for path in paths for f in review_file(path, rules)]
+    ids = tuple(r.id for r in rules)
+    with ProcessPoolExecutor(workers) as pool:
+        return [f for found in pool.map(_by_ids, paths, [ids] * len(paths), chunksize=16) for f in found]
+
+
+def _by_ids(path: Path, ids: tuple[str, ...]) -> list[Finding]:
+    return review_file(path, tuple(RULES[i] for i in ids))
+
+
+def python_files(paths: Iterable[Path]) -> list[Path]:
+    """The Python files and notebooks of files and folders, each once, in sorted order; hidden and virtual-environment folders left out."""
+    found: dict[Path, None] = {}
+    for path in paths:
+        if path.is_dir():
+            inside = (p for p in path.rglob("*") if p.suffix in (".py", ".ipynb") and p.is_file() and not _left_out(p.relative_to(path)))
+            found |= dict.fromkeys(sorted(inside))
+        else:
+            found[path] = None
+    return list(found)
+
+
+def _left_out(path: Path) -> bool:
+    return any(part.startswith(".") or part in ("__pycache__", "node_modules", "site-packages", "venv", "build") for part in path.parts)

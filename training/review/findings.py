@@ -1,0 +1,107 @@
+"""What a rule is and what it finds."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from training.review.program import Program
+from training.review.trace import Event, traces
+
+Severity = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One mistake: lines and columns count from 1; `span` is the region whose change can bring it about."""
+
+    rule: str
+    path: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    message: str
+    severity: Severity
+    span: tuple[int, int]
+    cell: int = 0
+    allowed: str = ""
+
+
+@dataclass
+class Subject:
+    """A file under review, with what several rules need computed once."""
+
+    program: Program
+
+    @cached_property
+    def traces(self) -> list[list[Event]]:
+        """What the file does, in order."""
+        return traces(self.program)
+
+    @cached_property
+    def trains(self) -> bool:
+        """Whether a gradient is computed anywhere in the file."""
+        return any(e.kind == "backward" for trace in self.traces for e in trace)
+
+    @cached_property
+    def framework(self) -> bool:
+        """Whether Lightning, a Trainer or the like runs the loop, and does there what a hand-written one must do."""
+        return bool(self.program.modules_imported & FRAMEWORKS) or any(name.endswith("Trainer") for name in self.program.aliases.values())
+
+
+FRAMEWORKS = {"lightning", "pytorch_lightning", "lightning_fabric", "composer", "ignite", "fastai", "deepspeed", "catalyst", "skorch"}
+Place = tuple[ast.AST, str] | tuple[ast.AST, str, ast.AST]
+Check = Callable[[Subject], Iterable[Place]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A mistake: what goes wrong, what to do, code that has it and code that has not.
+
+    `check` gives places: the node, what is wrong there, and perhaps the node whose lines can bring it about.
+    `severity` note: told with `--strict` alone, since sound code does it too.
+    """
+
+    id: str
+    name: str
+    severity: Severity
+    title: str
+    why: str
+    remedy: str
+    bad: str
+    good: str
+    check: Check = field(compare=False, repr=False)
+
+    def findings(self, subject: Subject) -> Iterator[Finding]:
+        """The mistakes of one file, each place once."""
+        seen: set[tuple[int, int]] = set()
+        for place in self.check(subject):
+            node, message = place[0], place[1]
+            around = place[2] if len(place) > 2 and isinstance(place[2], ast.AST) else node
+            line, column = int(getattr(node, "lineno", 1)), int(getattr(node, "col_offset", 0)) + 1
+            if (line, column) in seen:
+                continue
+            seen.add((line, column))
+            end, last = int(getattr(node, "end_lineno", None) or line), int(getattr(node, "end_col_offset", None) or column) + 1
+            span = (int(getattr(around, "lineno", line)), int(getattr(around, "end_lineno", None) or end))
+            yield Finding(self.id, subject.program.path, line, column, end, last, message, self.severity, span)
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(id: str, name: str, severity: Severity, *, title: str, why: str, remedy: str, bad: str, good: str) -> Callable[[Check], Check]:
+    """Register a function as the check of a rule."""
+
+    def register(check: Check) -> Check:
+        if id in RULES:
+            raise ValueError(f"two rules are called {id}")
+        RULES[id] = Rule(id, name, severity, title, why, remedy, textwrap.dedent(bad).strip() + "\n", textwrap.dedent(good).strip() + "\n", check)
+        return check
+
+    return register

@@ -1,0 +1,102 @@
+"""What role a value plays in training: by what made it, and where that cannot be seen, by its name."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from training.review.program import Origin, Program, Scope
+from training.review.syntax import last_name, words
+
+OPTIMIZER = re.compile(r"^_?(.*_)?(optim|optimizer|optimiser|opt)s?(_\w+|\d+|[A-Z]\w*)?$")
+SCHEDULER = re.compile(r"^_?(.*_)?(lr_?)?(sched|scheduler|lr_scheduler)s?(_\w+|\d+)?$")
+MODEL = re.compile(
+    r"^_?(.*_)?(model|net|network|module|classifier|encoder|decoder|backbone|generator|discriminator|critic|actor|policy|student|teacher|unet|vae|transformer)s?(_\w+|\d+|[A-Z])?$"
+)
+ACTIONS = {
+    "add", "build", "compile", "create", "eval", "evaluate", "export", "fit", "freeze", "from", "get", "init", "load", "log", "make", "new", "prepare",
+    "print", "register", "reset", "restore", "run", "sample", "save", "set", "setup", "summary", "test", "train", "unwrap", "update", "validate", "wrap",
+}  # fmt: skip
+THINGS = {
+    "args", "cfg", "class", "cls", "config", "dict", "dim", "dir", "file", "id", "input", "inputs", "kwargs", "loss", "name", "names", "out", "output", "outputs",
+    "params", "path", "size", "state", "type", "weights",
+}  # fmt: skip
+NO_OPTIMIZER = {"Optimizer"}
+HELD_OUT = {"val", "valid", "validation", "eval", "evaluation", "test", "testing", "dev", "holdout"}
+FROZEN = {"teacher", "ema", "target", "frozen", "swa", "reference", "ref", "old", "momentum", "averaged", "vgg", "clip", "pretrained", "best"}
+
+
+def is_optimizer(program: Program, node: ast.expr | None, scope: Scope) -> bool:
+    """Whether it is an optimizer of torch, or named like one where its making is out of sight."""
+    known = program.origins(node, scope)
+    if any(is_optimizer_origin(o) for o in known):
+        return True
+    return not any(o.name.startswith("torch.") for o in known) and bool(OPTIMIZER.match(last_name(node)))
+
+
+def is_optimizer_origin(origin: Origin) -> bool:
+    """Whether the call makes an optimizer."""
+    parts = origin.name.split(".")
+    return parts[:2] == ["torch", "optim"] and not {"lr_scheduler", "swa_utils"} & set(parts) and origin.last[:1].isupper() and origin.last not in NO_OPTIMIZER
+
+
+def is_scheduler_origin(origin: Origin) -> bool:
+    """Whether the call makes a learning-rate schedule."""
+    return (
+        ".lr_scheduler." in origin.name
+        or origin.last == "SWALR"
+        or (origin.name.startswith("transformers.") and origin.last.startswith("get_") and "schedule" in origin.last)
+    )
+
+
+def is_scheduler(program: Program, node: ast.expr | None, scope: Scope) -> bool:
+    """Whether it is a learning-rate schedule."""
+    known = program.origins(node, scope)
+    if any(is_scheduler_origin(o) for o in known):
+        return True
+    return not any(o.name.startswith("torch.") for o in known) and bool(SCHEDULER.match(last_name(node)))
+
+
+def is_scaler(program: Program, node: ast.expr | None, scope: Scope) -> bool:
+    """Whether it is a gradient scaler."""
+    known = program.origins(node, scope)
+    if known:
+        return any(o.last in ("GradScaler", "ShardedGradScaler") for o in known)
+    return "scaler" in words(last_name(node))
+
+
+def is_model_origin(program: Program, origin: Origin) -> bool:
+    """Whether the call makes a network."""
+    owner = program.classes.get(origin.name)
+    if owner is not None:
+        return program.is_module(owner)
+    name = origin.name
+    if name.startswith("torch.nn."):
+        return origin.last[:1].isupper() and not origin.last.endswith(("Loss", "Parameter", "Similarity", "Distance")) and "utils" not in name.split(".")
+    return name.startswith(("torchvision.models.", "timm.create_model")) or (name.startswith("transformers.") and "Model" in name)
+
+
+def is_model(program: Program, node: ast.expr | None, scope: Scope) -> bool:
+    """Whether it is a network."""
+    known = program.origins(node, scope)
+    if any(is_model_origin(program, o) for o in known):
+        return True
+    name = last_name(node)
+    if any(o.name.startswith("torch.") for o in known) or name in program.classes or (ACTIONS | THINGS) & words(name):
+        return False
+    return bool(MODEL.match(name)) and program.local_function(name, scope) is None
+
+
+def is_frozen_name(key: str) -> bool:
+    """Whether a name says that the network is not the one that learns."""
+    return bool(FROZEN & words(key))
+
+
+def looks_held_out(name: str) -> bool:
+    """Whether an identifier speaks of validation or test rows.
+
+    >>> looks_held_out("val_loader"), looks_held_out("latest"), looks_held_out("x_test")
+    (True, False, True)
+    """
+    found = words(name)
+    return bool(HELD_OUT & found) or any(w.startswith(("val", "test")) and w[3:].lstrip("s") in ("loader", "set", "ds", "dl", "data", "tloader") for w in found)

@@ -1,0 +1,110 @@
+"""An optimizer step with all that surrounds it in its loop: backwards, clears, and where each stands."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from training.review.findings import Subject
+from training.review.program import Program
+from training.review.syntax import last_name, words
+from training.review.trace import Event, Loop
+
+
+class Placed(NamedTuple):
+    """An event and its place in the trace."""
+
+    position: int
+    event: Event
+
+
+class Steps(NamedTuple):
+    """One `step`: the innermost loop that holds it and a backward (None where there is none), and what happens in that loop.
+
+    `clears` are those that can concern this optimizer; `clears_outside` stand in no such loop.
+    """
+
+    step: Event
+    position: int
+    loop: Loop | None
+    inside: list[Event]
+    backwards: list[Placed]
+    clears: list[Placed]
+    clears_outside: list[Event]
+    trace: list[Event]
+
+    @property
+    def name(self) -> str:
+        """The optimizer as it is written."""
+        return self.step.key.rpartition(":")[2] or "optimizer"
+
+
+def common_loop(a: Event, b: Event) -> Loop | None:
+    """The innermost loop that holds both."""
+    shared = [x for x, y in zip(a.loops, b.loops, strict=False) if x is y]
+    return shared[-1] if shared else None
+
+
+def step_groups(subject: Subject) -> Iterator[Steps]:
+    """Every optimizer step of every trace."""
+    for trace in subject.traces:
+        for position, step in enumerate(trace):
+            if step.kind == "step":
+                yield _around(subject.program, trace, position, step)
+
+
+def _around(program: Program, trace: list[Event], position: int, step: Event) -> Steps:
+    loops = [x for x in step.loops if _bound(x) != last_name_of_key(step.key)]
+    backward = [e for e in trace if e.kind == "backward"]
+    loop = next((x for x in reversed(loops) if any(x in e.loops for e in backward)), None)
+    if loop is None and loops and not backward:
+        loop = loops[-1]
+    clears = [Placed(i, e) for i, e in enumerate(trace) if concerns(program, e, step)]
+    inside = [e for e in trace if loop is None or loop in e.loops]
+    return Steps(
+        step,
+        position,
+        loop,
+        inside,
+        [Placed(i, e) for i, e in enumerate(trace) if e.kind == "backward" and (loop is None or loop in e.loops)],
+        [c for c in clears if loop is None or loop in c.event.loops],
+        [c.event for c in clears if loop is not None and loop not in c.event.loops],
+        trace,
+    )
+
+
+def last_name_of_key(key: str) -> str:
+    """The last identifier of an event's key."""
+    return key.rpartition(":")[2].rpartition(".")[2].partition("[")[0]
+
+
+def _bound(loop: Loop) -> str:
+    return last_name(loop.node.target) if isinstance(loop.node, ast.For | ast.AsyncFor) and isinstance(loop.node.target, ast.Name) else ""
+
+
+def concerns(program: Program, event: Event, step: Event) -> bool:
+    """Whether an event clears the gradients that a step uses, as far as can be known."""
+    if event.kind == "call" and isinstance(event.node, ast.Call):
+        name = last_name(event.node.func)
+        return "zero" in name and "grad" in name
+    if event.kind != "zero":
+        return any(k.arg == "zero_grad" for k in event.node.keywords) if isinstance(event.node, ast.Call) else False
+    if event.key in ("*", step.key) or not event.key or last_name_of_key(event.key) == last_name_of_key(step.key):
+        return True
+    target = event.call.func.value if isinstance(event.call.func, ast.Attribute) else None
+    return not any(o.name.startswith("torch.optim.") for o in program.origins(target, event.scope)) and "opt" not in last_name_of_key(event.key)
+
+
+def is_epoch_loop(loop: Loop) -> bool:
+    """Whether a loop counts epochs, by the names in its head."""
+    head = loop.node.test if isinstance(loop.node, ast.While) else ast.Tuple([loop.node.target, loop.node.iter], ast.Load())
+    return any("epoch" in w for n in ast.walk(head) if isinstance(n, ast.Name | ast.Attribute) for w in words(last_name(n)))
+
+
+def is_loader_loop(loop: Loop) -> bool:
+    """Whether a loop goes over batches, by the names in its head."""
+    if isinstance(loop.node, ast.While):
+        return False
+    heads = {w for n in ast.walk(loop.node.iter) if isinstance(n, ast.Name | ast.Attribute) for w in words(last_name(n))}
+    return bool(heads & {"loader", "dataloader", "batches", "dl", "trainloader", "testloader", "valloader", "iterator", "batch"})

@@ -1,0 +1,369 @@
+"""One file as scopes and bindings, and where a value comes from: through names, `self`, tuples, helpers of the same file and call sites."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from training.review.syntax import FunctionNode, dotted, identifiers, import_aliases, method, own_nodes, receiver
+
+DEPTH = 6  # how many names a value is followed through
+WORK = 500  # steps after which a question is given up
+SAME_OBJECT = {"to", "cuda", "cpu", "eval", "train", "half", "float", "double", "bfloat16", "requires_grad_", "compile", "share_memory"}
+WRAPPERS = {
+    "DistributedDataParallel",
+    "DataParallel",
+    "FullyShardedDataParallel",
+    "fully_shard",
+    "compile",
+    "deepcopy",
+    "convert_sync_batchnorm",
+    "SequentialLR",
+    "ChainedScheduler",
+    "tqdm",
+    "enumerate",
+    "iter",
+}
+MODULE_BASES = ("Module", "LightningModule", "PreTrainedModel")
+
+
+@dataclass(eq=False)
+class Scope:
+    """A function or the file itself."""
+
+    node: FunctionNode | ast.Module
+    owner: ast.ClassDef | None = None
+    parent: Scope | None = None
+    bindings: dict[str, list[Binding]] = field(default_factory=lambda: defaultdict(list))
+    functions: dict[str, Scope] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Of the function; empty for the file."""
+        return "" if isinstance(self.node, ast.Module) else self.node.name
+
+    @property
+    def parameters(self) -> list[str]:
+        """Names of the function's parameters, in order of position."""
+        if isinstance(self.node, ast.Module):
+            return []
+        given = self.node.args
+        return [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+
+
+@dataclass(frozen=True, eq=False)
+class Binding:
+    """A name that gets a value: the whole of it, or the element `index`; `how` is assign, loop, with, or augment."""
+
+    statement: ast.AST
+    value: ast.expr
+    scope: Scope
+    index: int | None = None
+    how: str = "assign"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What made a value: the canonical name that was called, or of a class of this file its name."""
+
+    name: str
+    call: ast.Call
+    scope: Scope
+
+    @property
+    def last(self) -> str:
+        """The last part of the name."""
+        return self.name.rpartition(".")[2]
+
+
+class Program:
+    """A parsed file and everything the rules ask of it."""
+
+    def __init__(self, tree: ast.Module, path: str = "") -> None:
+        self.tree = tree
+        self.path = path
+        self.aliases = import_aliases(tree)
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self.classes: dict[str, ast.ClassDef] = {}
+        self.methods: dict[ast.ClassDef, dict[str, Scope]] = defaultdict(dict)
+        self.attributes: dict[ast.ClassDef, dict[str, list[Binding]]] = defaultdict(lambda: defaultdict(list))
+        self.scopes: list[Scope] = []
+        self.scope_of: dict[ast.AST, Scope] = {}
+        self.call_sites: dict[Scope, list[tuple[ast.Call, Scope]]] = defaultdict(list)
+        self._linked = False
+        self._work = 0  # steps of the present question
+        self._cuts = 0  # how often one was given up: in a circle, too deep or too long
+        self._following: set[tuple[int, int | None]] = set()
+        self._origins: dict[tuple[int, int | None], tuple[Origin, ...]] = {}
+        self.top = self._enter(tree, None, None)
+        self._link_calls()
+
+    # ------------------------------------------------------------------------------------ building
+
+    def _enter(self, node: FunctionNode | ast.Module, owner: ast.ClassDef | None, parent: Scope | None) -> Scope:
+        scope = Scope(node, owner, parent)
+        self.scopes.append(scope)
+        self.scope_of[node] = scope
+        self._visit(node, scope, owner)
+        return scope
+
+    def _visit(self, node: ast.AST, scope: Scope, owner: ast.ClassDef | None) -> None:
+        for child in ast.iter_child_nodes(node):
+            self.parents[child] = node
+            if isinstance(child, FunctionNode):
+                inner = self._enter(child, owner if isinstance(node, ast.ClassDef) else scope.owner, scope)
+                (self.methods[node] if isinstance(node, ast.ClassDef) else scope.functions)[child.name] = inner
+            elif isinstance(child, ast.ClassDef):
+                self.classes[child.name] = child
+                self._visit(child, scope, child)
+            else:
+                self._bind(child, scope)
+                self.scope_of[child] = scope
+                self._visit(child, scope, owner)
+
+    def _bind(self, node: ast.AST, scope: Scope) -> None:
+        match node:
+            case ast.Assign():
+                for target in node.targets:
+                    self._bind_target(target, node.value, node, scope)
+            case ast.AnnAssign(value=ast.expr() as value):
+                self._bind_target(node.target, value, node, scope)
+            case ast.NamedExpr():
+                self._bind_target(node.target, node.value, node, scope)
+            case ast.AugAssign():
+                self._bind_target(node.target, node.value, node, scope, how="augment")
+            case ast.For() | ast.AsyncFor():
+                self._bind_target(node.target, node.iter, node, scope, how="loop")
+            case ast.comprehension():
+                self._bind_target(node.target, node.iter, node, scope, how="loop")
+            case ast.withitem(optional_vars=ast.expr() as target):
+                self._bind_target(target, node.context_expr, node, scope, how="with")
+
+    def _bind_target(self, target: ast.expr, value: ast.expr, statement: ast.AST, scope: Scope, index: int | None = None, how: str = "assign") -> None:
+        if isinstance(target, ast.Tuple | ast.List):
+            for i, element in enumerate(target.elts):
+                if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts) and how == "assign":
+                    self._bind_target(element, value.elts[i], statement, scope)
+                else:
+                    self._bind_target(element, value, statement, scope, i, how)
+            return
+        binding = Binding(statement, value, scope, index, how)
+        if isinstance(target, ast.Name):
+            scope.bindings[target.id].append(binding)
+        elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self" and scope.owner:
+            self.attributes[scope.owner][target.attr].append(binding)
+
+    def _link_calls(self) -> None:
+        for node, scope in list(self.scope_of.items()):
+            if isinstance(node, ast.Call):
+                for called in self.callees(node, scope):
+                    self.call_sites[called].append((node, scope))
+        self._linked = True
+
+    # ------------------------------------------------------------------------------------- questions
+
+    def resolve(self, node: ast.AST | None) -> str:
+        """The canonical dotted name, e.g. `torch.nn.functional.softmax`; empty where its root is no import."""
+        text = dotted(node)
+        root, dot, rest = text.partition(".")
+        return self.aliases[root] + dot + rest if root in self.aliases else ""
+
+    def is_torch(self, node: ast.AST | None, *names: str) -> bool:
+        """Whether it is one of these names from anywhere within torch."""
+        name = self.resolve(node)
+        return name.startswith("torch.") and name.rpartition(".")[2] in names
+
+    @cached_property
+    def modules_imported(self) -> set[str]:
+        """The top-level packages that the file imports."""
+        return {name.partition(".")[0] for name in self.aliases.values()}
+
+    @cached_property
+    def nodes(self) -> dict[type[ast.AST], list[ast.AST]]:
+        """All nodes by type, in source order of the tree walk."""
+        found: dict[type[ast.AST], list[ast.AST]] = defaultdict(list)
+        for node in ast.walk(self.tree):
+            found[type(node)].append(node)
+        return found
+
+    @cached_property
+    def all_calls(self) -> list[ast.Call]:
+        """Every call of the file."""
+        return [n for n in self.nodes[ast.Call] if isinstance(n, ast.Call)]
+
+    @cached_property
+    def identifiers(self) -> set[str]:
+        """All names and attributes of the file."""
+        return identifiers(self.tree)
+
+    @cached_property
+    def called_names(self) -> set[str]:
+        """The last names of everything that is called in the file."""
+        return {n.func.attr if isinstance(n.func, ast.Attribute) else n.func.id for n in self.all_calls if isinstance(n.func, ast.Attribute | ast.Name)}
+
+    def scope(self, node: ast.AST) -> Scope:
+        """The function in which a node stands."""
+        return self.scope_of.get(node) or self.scope(self.parents[node])
+
+    def statement(self, node: ast.AST) -> ast.stmt:
+        """The statement of which an expression is a part."""
+        while not isinstance(node, ast.stmt):
+            node = self.parents[node]
+        return node
+
+    def ancestors(self, node: ast.AST) -> list[ast.AST]:
+        """What a node stands in, from the inside out, up to its function."""
+        found: list[ast.AST] = []
+        while (node := self.parents.get(node, self.tree)) is not self.tree and not isinstance(node, FunctionNode):
+            found.append(node)
+        return found
+
+    def bases(self, owner: ast.ClassDef) -> list[ast.ClassDef]:
+        """The class and those of its bases that stand in this file."""
+        found, pending = [owner], [owner]
+        while pending:
+            for base in pending.pop().bases:
+                known = self.classes.get(dotted(base))
+                if known is not None and known not in found:
+                    found.append(known)
+                    pending.append(known)
+        return found
+
+    def is_module(self, owner: ast.ClassDef | None) -> bool:
+        """Whether a class derives from a torch module, here or by the name of its base."""
+        if owner is None:
+            return False
+        return any(dotted(base).rpartition(".")[2].endswith(MODULE_BASES) for known in self.bases(owner) for base in known.bases)
+
+    @cached_property
+    def module_classes(self) -> list[ast.ClassDef]:
+        """The torch modules of the file."""
+        return [owner for owner in self.classes.values() if self.is_module(owner)]
+
+    def find_method(self, owner: ast.ClassDef, name: str) -> Scope | None:
+        """A method of the class or of its bases in this file."""
+        return next((self.methods[known][name] for known in self.bases(owner) if name in self.methods[known]), None)
+
+    def callees(self, call: ast.Call, scope: Scope) -> list[Scope]:
+        """The functions of this file that a call may run; of a class its `__init__`."""
+        if isinstance(call.func, ast.Name):
+            found = self.local_function(call.func.id, scope)
+            if found is None and call.func.id in self.classes:
+                found = self.find_method(self.classes[call.func.id], "__init__")
+            return [found] if found else []
+        target, name = receiver(call), method(call)
+        if isinstance(target, ast.Name) and target.id in ("self", "cls") and scope.owner:
+            found = self.find_method(scope.owner, name)
+            return [found] if found else []
+        owners = {self.classes[o.name] for o in self.origins(target, scope) if o.name in self.classes} if target is not None else set()
+        return [m for m in (self.find_method(owner, name) for owner in owners) if m]
+
+    def local_function(self, name: str, scope: Scope | None) -> Scope | None:
+        """The function of that name that is visible there."""
+        while scope is not None:
+            if name in scope.functions:
+                return scope.functions[name]
+            scope = scope.parent
+        return None
+
+    # ---------------------------------------------------------------------------------------- origins
+
+    def bindings_of(self, node: ast.expr, scope: Scope) -> list[Binding]:
+        """Every value that a name or an attribute of `self` is given."""
+        if isinstance(node, ast.Name):
+            current: Scope | None = scope
+            while current is not None:
+                if node.id in current.bindings or node.id in current.parameters:
+                    return current.bindings.get(node.id, [])
+                current = current.parent
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self" and scope.owner:
+            return [b for known in self.bases(scope.owner) for b in self.attributes[known].get(node.attr, [])]
+        return []
+
+    def origins(self, node: ast.expr | None, scope: Scope, index: int | None = None) -> tuple[Origin, ...]:
+        """What made a value, as far as this file tells; empty where it does not."""
+        key = (id(node), index)
+        if key in self._origins:
+            return self._origins[key]
+        self._work = self._work + 1 if self._following else 0
+        if node is None or key in self._following or len(self._following) > DEPTH * 4 or self._work > WORK:
+            self._cuts += 1
+            return ()
+        before = self._cuts
+        self._following.add(key)
+        found = tuple(dict.fromkeys(self._follow(node, scope, index)))
+        self._following.discard(key)
+        if self._linked and (before == self._cuts or not self._following):
+            self._origins[key] = found
+        return found
+
+    def _follow(self, node: ast.expr, scope: Scope, index: int | None) -> list[Origin]:
+        match node:
+            case ast.Call():
+                return self._from_call(node, scope, index)
+            case ast.IfExp():
+                return [*self.origins(node.body, scope, index), *self.origins(node.orelse, scope, index)]
+            case ast.BoolOp():
+                return [o for value in node.values for o in self.origins(value, scope, index)]
+            case ast.Tuple() | ast.List() if index is not None and index < len(node.elts):
+                return list(self.origins(node.elts[index], scope))
+            case ast.Subscript():
+                at = node.slice.value if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int) else None
+                return list(self.origins(node.value, scope, at)) if at is not None else []
+            case ast.Name() | ast.Attribute():
+                found = [o for b in self.bindings_of(node, scope) if b.how != "augment" for o in self.origins(b.value, b.scope, b.index)]
+                return found or self._from_parameter(node, scope)
+        return []
+
+    def _from_call(self, node: ast.Call, scope: Scope, index: int | None) -> list[Origin]:
+        name = self.resolve(node.func) or dotted(node.func)
+        last = name.rpartition(".")[2] or method(node)
+        if method(node) in SAME_OBJECT and not self.resolve(node.func):
+            return list(self.origins(receiver(node), scope, index))
+        if last in ("prepare", "setup", "initialize") and not self.callees_by_name(node, scope):
+            at = index or 0
+            return list(self.origins(node.args[at], scope)) if at < len(node.args) else []
+        if last in WRAPPERS and node.args:
+            return [Origin(name, node, scope), *self.origins(node.args[0], scope, index)]
+        function = self.callees_by_name(node, scope)
+        if function is not None:
+            returned = [n.value for n in own_nodes(function.node) if isinstance(n, ast.Return) and n.value]
+            return [o for value in returned for o in self.origins(value, function, index)]
+        return [Origin(name, node, scope)]
+
+    def callees_by_name(self, node: ast.Call, scope: Scope) -> Scope | None:
+        """The function of this file that is called by its plain name, or as a method of `self`."""
+        if isinstance(node.func, ast.Name):
+            return self.local_function(node.func.id, scope)
+        if dotted(receiver(node)) == "self" and scope.owner:
+            return self.find_method(scope.owner, method(node))
+        return None
+
+    def _from_parameter(self, node: ast.expr, scope: Scope | None) -> list[Origin]:
+        """What the callers in this file pass."""
+        if not isinstance(node, ast.Name):
+            return []
+        while scope is not None and node.id not in scope.parameters:
+            scope = scope.parent
+        if scope is None or not self._linked:
+            return []
+        found: list[Origin] = []
+        for call, caller in self.call_sites[scope]:
+            given = argument(call, scope, node.id)
+            found += self.origins(given, caller) if given is not None else ()
+        return found
+
+
+def argument(call: ast.Call, function: Scope, name: str) -> ast.expr | None:
+    """What a call passes as the parameter of that name."""
+    for item in call.keywords:
+        if item.arg == name:
+            return item.value
+    parameters = function.parameters
+    bound = bool(function.owner and parameters and parameters[0] in ("self", "cls"))
+    position = parameters.index(name) - bound if name in parameters else -1
+    if 0 <= position < len(call.args) and not any(isinstance(a, ast.Starred) for a in call.args[: position + 1]):
+        return call.args[position]
+    return None

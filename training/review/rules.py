@@ -1,0 +1,47 @@
+"""All rules, in order of their ids."""
+
+from __future__ import annotations
+
+from training.review import (
+    rules_distributed,
+    rules_evaluation,
+    rules_files,
+    rules_forward,
+    rules_graph,
+    rules_loader,
+    rules_loss,
+    rules_module,
+    rules_parameters,
+    rules_precision,
+    rules_randomness,
+    rules_rows,
+    rules_schedule,
+    rules_selection,
+    rules_split,
+    rules_step,
+    rules_tensor,
+    rules_window,
+)
+from training.review.findings import RULES, Rule
+
+FAMILIES = (
+    rules_step,
+    rules_schedule,
+    rules_window,
+    rules_precision,
+    rules_evaluation,
+    rules_selection,
+    rules_loss,
+    rules_graph,
+    rules_module,
+    rules_forward,
+    rules_tensor,
+    rules_parameters,
+    rules_split,
+    rules_rows,
+    rules_loader,
+    rules_randomness,
+    rules_distributed,
+    rules_files,
+)
+LOADED: dict[str, Rule] = dict(sorted(RULES.items()))

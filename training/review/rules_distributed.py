@@ -1,0 +1,397 @@
+"""Rules BH601 to BH606: several processes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.kinds import looks_held_out
+from training.review.program import Program, Scope
+from training.review.rules_loader import PREPARES, is_distributed, loaders, name_of
+from training.review.syntax import dotted, identifiers, last_name, method, names_read, receiver, words
+from training.review.trace import Event
+from training.review.values import loss_kind
+
+HARMLESS = {
+    "state_dict", "load_state_dict", "parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules", "children", "named_children",
+    "train", "eval", "to", "cuda", "cpu", "zero_grad", "requires_grad_", "apply", "save_pretrained", "generate", "sample", "register_forward_hook",
+}  # fmt: skip
+COLLECTIVES = {
+    "barrier", "all_reduce", "all_gather", "all_gather_object", "all_gather_into_tensor", "broadcast", "broadcast_object_list", "reduce", "gather", "gather_object",
+    "reduce_scatter", "all_to_all", "reduce_scatter_tensor",
+}  # fmt: skip
+REDUCES = COLLECTIVES - {"barrier", "broadcast", "broadcast_object_list"} | {
+    "synchronize_between_processes",
+    "gather_for_metrics",
+    "reduce_dict",
+    "all_gather_into_tensor",
+    "all_reduce_dict",
+    "synchronize",
+    "sync",
+    "reduce_tensor",
+}
+RANKS = {"rank", "master", "main", "primary", "coordinator", "chief", "leader"}
+
+
+@rule(
+    "BH601",
+    "data-parallel",
+    "warning",
+    title="DataParallel",
+    why="One process drives all devices: it is slower than DDP, batch norm sees a share of the batch, and gradients meet on one device, which runs out of memory first.",
+    remedy="use DistributedDataParallel with one process for each device, under `torchrun`",
+    bad="""
+        import torch
+        from torch import nn
+
+        def wrap(model):
+            return nn.DataParallel(model).cuda()
+        """,
+    good="""
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
+
+        def wrap(model, rank):
+            return DistributedDataParallel(model.to(rank), device_ids=[rank])
+        """,
+)
+def data_parallel(subject: Subject) -> Iterator[Place]:
+    """A network is wrapped in `torch.nn.DataParallel`."""
+    for call in subject.program.all_calls:
+        if subject.program.is_torch(call.func, "DataParallel"):
+            yield call, "DataParallel: one process for all devices"
+
+
+@rule(
+    "BH602",
+    "ddp-bypassed",
+    "error",
+    title="The network is trained past its DDP wrapper",
+    why="DDP averages gradients by hooks that its own `forward` sets up: through `model.module` each rank learns from its rows alone, and the ranks drift apart.",
+    remedy="call the wrapped network itself; let `forward` dispatch where another method is needed",
+    bad="""
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
+
+        def train(network, optimizer, loader, loss_fn):
+            model = DistributedDataParallel(network)
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = loss_fn(model.module(x), y)
+                loss.backward()
+                optimizer.step()
+        """,
+    good="""
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
+
+        def train(network, optimizer, loader, loss_fn):
+            model = DistributedDataParallel(network)
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = loss_fn(model(x), y)
+                loss.backward()
+                optimizer.step()
+        """,
+)
+def ddp_bypassed(subject: Subject) -> Iterator[Place]:
+    """Within a loop that trains, with gradients on, `x.module(…)` or a method of it whose result goes into the loss."""
+    for trace in subject.traces:
+        loops = [e.loops[-1] for e in trace if e.kind == "backward" and e.loops]
+        losses = {e.key.rpartition(":")[2] for e in trace if e.kind == "backward"}
+        for event in trace:
+            if not isinstance(event.node, ast.Call) or event.within("no_grad", "inference_mode") or not any(x in loops for x in event.loops):
+                continue
+            called = _past_wrapper(event.node)
+            if called and (called in ("module", "forward") or _reaches_loss(subject.program, event, losses)):
+                yield event.node, f"{dotted(event.node.func)} passes by DDP: gradients are not averaged", event.loops[-1].node
+
+
+def _past_wrapper(call: ast.Call) -> str:
+    """The method of the inner network that is called; empty where it is none, or one that has no part in gradients."""
+    parts = dotted(call.func).split(".")
+    if "module" not in parts[1:]:
+        return ""
+    after = parts[parts.index("module", 1) + 1 :]
+    if not after:
+        return "module"
+    harmless = after[-1] in HARMLESS or after[-1].startswith(("get_", "set_", "log", "update_", "reset_", "freeze", "unfreeze"))
+    return "" if harmless or len(after) > 2 else after[-1]
+
+
+def _reaches_loss(program: Program, event: Event, losses: set[str]) -> bool:
+    """Whether a result is bound to the loss, or given to a loss function in the same function."""
+    statement = program.statement(event.node)
+    made = {n.id for t in getattr(statement, "targets", ()) for n in ast.walk(t) if isinstance(n, ast.Name)}
+    if made & losses or any(isinstance(a, ast.Call) and loss_kind(program, a, event.scope) for a in program.ancestors(event.node)):
+        return True
+    for node in ast.walk(event.scope.node):
+        if isinstance(node, ast.Assign) and {n for t in node.targets for n in names_read(t)} & losses and names_read(node.value) & made:
+            return True
+    for call in ast.walk(event.scope.node):
+        if (
+            isinstance(call, ast.Call)
+            and (loss_kind(program, call, event.scope) or "loss" in last_name(call.func) or "criterion" in last_name(call.func))
+            and made & {n for a in call.args for n in names_read(a)}
+        ):
+            return True
+    return False
+
+
+def by_rank(event: Event) -> bool:
+    """Whether something happens on one rank alone, by the names in a condition around it."""
+    return any(isinstance(branch, ast.If) and _names_rank(branch.test, event.scope) for branch, _ in event.branches)
+
+
+def _names_rank(test: ast.expr, scope: Scope) -> bool:
+    names = identifiers(test) | {n for name in names_read(test) for b in scope.bindings.get(name, ()) for n in identifiers(b.value)}
+    return any(RANKS & words(n) for n in names)
+
+
+@rule(
+    "BH603",
+    "every-rank-saves",
+    "error",
+    title="Every rank writes the checkpoint",
+    why="Several processes write one file at the same time: it is now and then damaged, which shows when it is needed.",
+    remedy="save on rank 0 alone: `if dist.get_rank() == 0:`",
+    bad="""
+        import torch
+        import torch.distributed as dist
+        from torch.nn.parallel import DistributedDataParallel
+
+        def fit(network, train_epoch, epochs):
+            dist.init_process_group("gloo")
+            model = DistributedDataParallel(network)
+            for epoch in range(epochs):
+                train_epoch(model)
+                torch.save(model.state_dict(), "last.pt")
+        """,
+    good="""
+        import torch
+        import torch.distributed as dist
+        from torch.nn.parallel import DistributedDataParallel
+
+        def fit(network, train_epoch, epochs):
+            dist.init_process_group("gloo")
+            model = DistributedDataParallel(network)
+            for epoch in range(epochs):
+                train_epoch(model)
+                if dist.get_rank() == 0:
+                    torch.save(model.state_dict(), "last.pt")
+        """,
+)
+def every_rank_saves(subject: Subject) -> Iterator[Place]:
+    """In a file that starts a process group, `torch.save` under no condition that names a rank, to a path that names none."""
+    program = subject.program
+    if not is_distributed(program) or program.modules_imported & PREPARES:
+        return
+    called = {f for f, sites in program.call_sites.items() if sites}
+    for trace in subject.traces:
+        for event in trace:
+            if event.kind != "save" or by_rank(event) or any("rank" in n or "zero" in n for n, _ in event.contexts):
+                continue
+            path = event.call.args[1] if len(event.call.args) > 1 else None
+            named = path is not None and any(
+                "rank" in n.lower()
+                for n in identifiers(path) | {n for name in names_read(path) for b in event.scope.bindings.get(name, ()) for n in identifiers(b.value)}
+            )
+            in_memory = path is not None and any(o.last == "BytesIO" for o in program.origins(path, event.scope))
+            if not named and not in_memory and not _known_to_be_guarded(event, called):
+                yield event.node, "every rank writes this file at the same time"
+
+
+def _known_to_be_guarded(event: Event, called: set[Scope]) -> bool:
+    """Whether the guard may stand with a caller that is not in sight."""
+    return (
+        bool(event.scope.name)
+        and event.frame.caller is None
+        and event.scope not in called
+        and not event.loops
+        and event.scope.name not in ("main", "train", "fit", "run")
+    )
+
+
+@rule(
+    "BH604",
+    "collective-on-one-rank",
+    "error",
+    title="A collective on one rank alone",
+    why="All ranks must take part: the one that calls it waits for the others for ever, or until the timeout half an hour later.",
+    remedy="call collectives on every rank; guard only the work beside them",
+    bad="""
+        import torch.distributed as dist
+
+        def report(loss):
+            if dist.get_rank() == 0:
+                dist.all_reduce(loss)
+                print(loss.item())
+        """,
+    good="""
+        import torch.distributed as dist
+
+        def report(loss):
+            dist.all_reduce(loss)
+            if dist.get_rank() == 0:
+                print(loss.item())
+        """,
+)
+def collective_on_one_rank(subject: Subject) -> Iterator[Place]:
+    """A collective under a condition on the rank, and none for the other ranks."""
+    program = subject.program
+    for trace in subject.traces:
+        found = [
+            e
+            for e in trace
+            if isinstance(e.node, ast.Call) and program.resolve(e.node.func).startswith("torch.distributed.") and last_name(e.node.func) in COLLECTIVES
+        ]
+        for event in found:
+            guards = [b for b in event.branches if isinstance(b[0], ast.If) and _one_rank(b[0].test)]
+            paired = any(o is not event and last_name(o.call.func) == last_name(event.call.func) and _other_side(event, o) for o in found)
+            if guards and not paired and "group" not in {k.arg for k in event.call.keywords}:
+                yield event.node, f"{last_name(event.call.func)} runs on one rank alone: it waits for the others for ever"
+
+
+def _one_rank(test: ast.expr) -> bool:
+    """Whether a condition compares a rank with a number, or asks for the main process."""
+    if isinstance(test, ast.BoolOp):
+        return isinstance(test.op, ast.And) and any(_one_rank(v) for v in test.values)
+    if isinstance(test, ast.UnaryOp):
+        return _one_rank(test.operand)
+    if isinstance(test, ast.Compare):
+        return isinstance(test.ops[0], ast.Eq | ast.NotEq | ast.In | ast.NotIn) and any("rank" in words(n) for n in identifiers(test.left))
+    return bool({"main", "master", "rank0", "primary"} & words(last_name(test.func if isinstance(test, ast.Call) else test)))
+
+
+def _other_side(event: Event, other: Event) -> bool:
+    """Whether another event stands under a condition on the rank too, but not under the same branch."""
+    own = {(id(b), taken) for b, taken in event.branches}
+    guards = [(id(b), taken) for b, taken in other.branches if isinstance(b, ast.If) and _one_rank(b.test)]
+    return bool(guards) and any(g not in own for g in guards)
+
+
+@rule(
+    "BH605",
+    "metric-of-one-rank",
+    "error",
+    title="Each rank evaluates its share, and nothing adds them up",
+    why="The reported score is that of one rank's rows; with several ranks each may keep another 'best' checkpoint or stop at another epoch.",
+    remedy="`all_reduce` sums and counts, or gather the scores, before anything is compared",
+    bad="""
+        import torch
+        import torch.distributed as dist
+        from torch.utils.data import DataLoader, DistributedSampler
+
+        def evaluate(model, val_set):
+            dist.init_process_group("gloo")
+            val_loader = DataLoader(val_set, batch_size=64, sampler=DistributedSampler(val_set, shuffle=False))
+            model.eval()
+            correct = 0
+            with torch.inference_mode():
+                for x, y in val_loader:
+                    correct += (model(x).argmax(1) == y).sum()
+            return correct.item() / len(val_set)
+        """,
+    good="""
+        import torch
+        import torch.distributed as dist
+        from torch.utils.data import DataLoader, DistributedSampler
+
+        def evaluate(model, val_set):
+            dist.init_process_group("gloo")
+            val_loader = DataLoader(val_set, batch_size=64, sampler=DistributedSampler(val_set, shuffle=False))
+            model.eval()
+            correct = torch.zeros((), dtype=torch.long)
+            with torch.inference_mode():
+                for x, y in val_loader:
+                    correct += (model(x).argmax(1) == y).sum()
+            dist.all_reduce(correct)
+            return correct.item() / len(val_set)
+        """,
+)
+def metric_of_one_rank(subject: Subject) -> Iterator[Place]:
+    """Held-out rows have a DistributedSampler, and the file holds no reduction over ranks."""
+    program = subject.program
+    if (
+        REDUCES & program.called_names
+        or any("reduce" in n or "gather" in n for n in program.called_names)
+        or program.modules_imported & (PREPARES | {"torchmetrics", "torcheval"})
+    ):
+        return
+    for call in program.all_calls:
+        if not program.is_torch(call.func, "DistributedSampler"):
+            continue
+        held_out = looks_held_out(name_of(program, call)) or any(looks_held_out(last_name(a)) for a in call.args)
+        evaluated = any(e.kind == "eval" for trace in subject.traces for e in trace)
+        if held_out and evaluated and is_distributed(program):
+            yield call, "held-out rows are shared out over ranks, and nothing adds the results up"
+
+
+@rule(
+    "BH606",
+    "group-not-destroyed",
+    "note",
+    title="The process group is never destroyed",
+    why="A rank that ends early leaves the others waiting in a collective until the timeout.",
+    remedy="call `dist.destroy_process_group()` in a `finally`",
+    bad="""
+        import torch.distributed as dist
+
+        def main(train):
+            dist.init_process_group("gloo")
+            train()
+        """,
+    good="""
+        import torch.distributed as dist
+
+        def main(train):
+            dist.init_process_group("gloo")
+            try:
+                train()
+            finally:
+                dist.destroy_process_group()
+        """,
+)
+def group_not_destroyed(subject: Subject) -> Iterator[Place]:
+    """`init_process_group` without `destroy_process_group` in the file."""
+    program = subject.program
+    if any("destroy" in n for n in program.identifiers):
+        return
+    for call in program.all_calls:
+        if program.resolve(call.func) == "torch.distributed.init_process_group":
+            yield call, "this process group is never destroyed"
+
+
+@rule(
+    "BH607",
+    "pinned-copy-without-pinning",
+    "note",
+    title="non_blocking=True from memory that is not pinned",
+    why="A copy from ordinary memory waits for the device whatever the flag says.",
+    remedy="make the loader with `pin_memory=True`",
+    bad="""
+        import torch
+        from torch.utils.data import DataLoader
+
+        def batches(rows, device):
+            for x in DataLoader(rows, batch_size=32):
+                yield x.to(device, non_blocking=True)
+        """,
+    good="""
+        import torch
+        from torch.utils.data import DataLoader
+
+        def batches(rows, device):
+            for x in DataLoader(rows, batch_size=32, pin_memory=True):
+                yield x.to(device, non_blocking=True)
+        """,
+)
+def pinned_copy_without_pinning(subject: Subject) -> Iterator[Place]:
+    """`non_blocking=True` in a file whose loaders are in sight, and pin nothing."""
+    program = subject.program
+    if not loaders(program) or "pin_memory" in {k.arg for c in program.all_calls for k in c.keywords} | program.identifiers:
+        return
+    for call in program.all_calls:
+        if method(call) in ("to", "cuda") and any(k.arg == "non_blocking" for k in call.keywords) and receiver(call) is not None:
+            yield call, "the loader pins no memory: this copy waits all the same"

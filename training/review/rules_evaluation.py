@@ -1,0 +1,216 @@
+"""Rules BH201 to BH203: train and eval modes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.kinds import HELD_OUT, is_frozen_name, looks_held_out
+from training.review.loops import last_name_of_key
+from training.review.program import Program, Scope
+from training.review.syntax import identifiers, last_name, words
+from training.review.trace import Event, Loop
+
+QUIET = {"no_grad", "inference_mode", "set_grad_enabled", "eval_mode"}
+
+
+def evaluations(subject: Subject) -> Iterator[tuple[Loop, list[Event], list[Event]]]:
+    """Loops over validation or test batches: the loop, the forward passes in it, and the trace.
+
+    A loop with a backward is none; nor is one in a class whose base runs the loop.
+    """
+    if subject.framework:
+        return
+    for trace in subject.traces:
+        loops = list(dict.fromkeys(e.loops[-1] for e in trace if e.loops))
+        for loop in loops:
+            inside = [e for e in trace if loop in e.loops]
+            if any(e.kind in ("backward", "step") or (e.kind == "call" and e.key.endswith("autograd.grad")) for e in inside) or not _over_held_out(
+                loop, inside
+            ):
+                continue
+            forwards = [e for e in inside if e.kind == "forward" and not is_frozen_name(e.key)]
+            if forwards:
+                yield loop, forwards, trace
+
+
+def _over_held_out(loop: Loop, inside: list[Event]) -> bool:
+    """Whether a loop goes over held-out batches, by the names in its head or of its function."""
+    if isinstance(loop.node, ast.While):
+        return False
+    heads = identifiers(loop.node.iter)
+    if any(looks_held_out(n) for n in heads):
+        return True
+    named = bool((HELD_OUT | {"validate", "evaluate"}) & words(loop.scope.name)) and not {"train", "fit"} & words(loop.scope.name)
+    return named and any(w in ("loader", "dataloader", "batches", "dl", "data", "dataset", "iterator") for n in heads for w in words(n))
+
+
+@rule(
+    "BH201",
+    "eval-mode-missing",
+    "error",
+    title="Evaluation without eval()",
+    why="Dropout stays on and batch norm uses the statistics of each batch: the score is too low, depends on the batch size, and the running statistics learn from held-out rows.",
+    remedy="call `model.eval()` before the loop, and `model.train()` before training goes on",
+    bad="""
+        import torch
+
+        @torch.no_grad()
+        def evaluate(model, val_loader):
+            correct = 0
+            for x, y in val_loader:
+                correct += (model(x).argmax(1) == y).sum().item()
+            return correct / len(val_loader.dataset)
+        """,
+    good="""
+        import torch
+
+        @torch.no_grad()
+        def evaluate(model, val_loader):
+            model.eval()
+            correct = 0
+            for x, y in val_loader:
+                correct += (model(x).argmax(1) == y).sum().item()
+            return correct / len(val_loader.dataset)
+        """,
+)
+def eval_mode_missing(subject: Subject) -> Iterator[Place]:
+    """Before a loop over held-out batches the last change of mode is not `eval`."""
+    for loop, forwards, trace in evaluations(subject):
+        first = trace.index(forwards[0])
+        modes = [e for e in trace[:first] if e.kind in ("eval", "train")]
+        if not modes and _called_elsewhere(subject.program, loop.scope, trace):
+            continue
+        if modes and (modes[-1].kind == "eval" or modes[-1].via or not _same_network(modes[-1], forwards[0])):
+            continue
+        if any(name.endswith(("eval_mode", "evaluating", "eval")) for name, _ in forwards[0].contexts) or "eval" in _unseen_calls(trace[:first]):
+            continue
+        yield (
+            forwards[0].node,
+            f"{forwards[0].key.rpartition(':')[2]} is not in eval mode in this evaluation",
+            loop.scope.node if loop.scope.name else loop.node,
+        )
+
+
+def _same_network(mode: Event, forward: Event) -> bool:
+    return mode.key == forward.key or mode.key.startswith(forward.key) or forward.key.startswith(mode.key) or last_name_of_key(mode.key) in ("self", "model")
+
+
+def _called_elsewhere(program: Program, scope: Scope, trace: list[Event]) -> bool:
+    """Whether the modes may be set by a caller in another file: nobody calls it here, and it does not train."""
+    if program.call_sites[scope] or any(e.kind == "backward" for e in trace):
+        return False
+    return (
+        scope.name == "" or (scope.owner is not None and "eval" in identifiers(scope.owner)) or any(m in program.identifiers for m in ("eval_mode", "set_mode"))
+    )
+
+
+def _unseen_calls(events: list[Event]) -> set[str]:
+    """Words of the helpers that run before and whose body is not in the file."""
+    return {w for e in events if e.kind == "call" for w in words(last_name_of_key(e.key))} & {"eval"}
+
+
+@rule(
+    "BH202",
+    "no-grad-missing",
+    "warning",
+    title="Evaluation without no_grad",
+    why="The graph of every batch is built and kept as long as anything refers to its output: evaluation needs several times the memory, and often ends out of memory.",
+    remedy="put the loop under `torch.inference_mode()` or `torch.no_grad()`",
+    bad="""
+        import torch
+
+        def evaluate(model, val_loader):
+            model.eval()
+            correct = 0
+            for x, y in val_loader:
+                correct += (model(x).argmax(1) == y).sum().item()
+            return correct / len(val_loader.dataset)
+        """,
+    good="""
+        import torch
+
+        def evaluate(model, val_loader):
+            model.eval()
+            correct = 0
+            with torch.inference_mode():
+                for x, y in val_loader:
+                    correct += (model(x).argmax(1) == y).sum().item()
+            return correct / len(val_loader.dataset)
+        """,
+)
+def no_grad_missing(subject: Subject) -> Iterator[Place]:
+    """A forward pass in a loop over held-out batches, with gradients on."""
+    program = subject.program
+    if {"set_grad_enabled", "autograd", "enable_grad"} & program.identifiers:
+        return
+    for loop, forwards, _ in evaluations(subject):
+        first = forwards[0]
+        if not any(name.rpartition(".")[2] in QUIET or (not name.startswith("torch.") and "grad" in name) for name, _ in first.contexts) and (
+            loop.scope.name or subject.trains
+        ):
+            yield first.node, "gradients are on in this evaluation", loop.scope.node if loop.scope.name else loop.node
+
+
+@rule(
+    "BH203",
+    "train-mode-not-restored",
+    "error",
+    title="Training goes on in eval mode",
+    why="After the first evaluation dropout is off and batch norm no longer learns: the network overfits from the second epoch on, and the train loss looks too good.",
+    remedy="call `model.train()` at the start of every epoch, or after each evaluation",
+    bad="""
+        import torch
+
+        def fit(model, optimizer, loader, val_loader, loss_fn, epochs):
+            model.train()
+            for epoch in range(epochs):
+                for x, y in loader:
+                    optimizer.zero_grad()
+                    loss_fn(model(x), y).backward()
+                    optimizer.step()
+                model.eval()
+                with torch.no_grad():
+                    print(sum(loss_fn(model(x), y).item() for x, y in val_loader))
+        """,
+    good="""
+        import torch
+
+        def fit(model, optimizer, loader, val_loader, loss_fn, epochs):
+            for epoch in range(epochs):
+                model.train()
+                for x, y in loader:
+                    optimizer.zero_grad()
+                    loss_fn(model(x), y).backward()
+                    optimizer.step()
+                model.eval()
+                with torch.no_grad():
+                    print(sum(loss_fn(model(x), y).item() for x, y in val_loader))
+        """,
+)
+def train_mode_not_restored(subject: Subject) -> Iterator[Place]:
+    """In a loop that trains, the network that learns is put into eval mode, and nothing puts it back within the loop."""
+    for trace in subject.traces:
+        for event in trace:
+            if event.kind != "eval" or not event.loops or is_frozen_name(event.key):
+                continue
+            for loop in event.loops:
+                inside = [e for e in trace if loop in e.loops]
+                if not any(e.kind == "backward" for e in inside) or any(e.kind == "train" for e in inside) or _sets_mode(subject.program, inside):
+                    continue
+                if _learns(event.key, inside, trace) and not event.within("eval_mode"):
+                    yield event.node, f"{event.key.rpartition(':')[2]} is put into eval mode in the training loop, and never back into train mode", loop.node
+                    break
+
+
+def _sets_mode(program: Program, events: list[Event]) -> bool:
+    """Whether a call that is no plain `model.train()`, and whose body is not in sight, may set the mode."""
+    unseen = [e for e in events if e.kind == "call" and isinstance(e.node, ast.Call) and not program.callees(e.node, e.scope)]
+    return any(last_name(e.call.func) in ("train", "set_mode", "set_train", "train_mode") for e in unseen)
+
+
+def _learns(key: str, inside: list[Event], trace: list[Event]) -> bool:
+    """Whether a network is called with gradients in the loop, or was in train mode before."""
+    forward = any(e.kind == "forward" and e.key == key and not e.within(*QUIET) for e in inside)
+    return forward or any(e.kind == "train" and e.key == key for e in trace)

@@ -1,0 +1,242 @@
+"""Rules BH701 to BH706: files that run code, and what torch has left behind."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.kinds import is_model
+from training.review.syntax import dotted, identifiers, is_false, keyword, last_name, method, receiver
+
+MOVED = {
+    "torch.cuda.amp.autocast": "torch.amp.autocast('cuda')",
+    "torch.cuda.amp.GradScaler": "torch.amp.GradScaler('cuda')",
+    "torch.cpu.amp.autocast": "torch.amp.autocast('cpu')",
+    "torch.cpu.amp.GradScaler": "torch.amp.GradScaler('cpu')",
+    "torch.cuda.amp.custom_fwd": "torch.amp.custom_fwd",
+    "torch.cuda.amp.custom_bwd": "torch.amp.custom_bwd",
+    "torch.autograd.Variable": "the tensor itself",
+    "torch.backends.cuda.sdp_kernel": "torch.nn.attention.sdpa_kernel",
+    "torch.nn.utils.clip_grad_norm": "torch.nn.utils.clip_grad_norm_",
+    "torch.set_default_tensor_type": "torch.set_default_dtype and torch.set_default_device",
+    "torch.symeig": "torch.linalg.eigh",
+    "torch.qr": "torch.linalg.qr",
+    "torch.lstsq": "torch.linalg.lstsq",
+    "torch.nn.functional.upsample": "torch.nn.functional.interpolate",
+    "torch.nn.init.xavier_uniform": "torch.nn.init.xavier_uniform_",
+    "torch.nn.init.xavier_normal": "torch.nn.init.xavier_normal_",
+    "torch.nn.init.kaiming_normal": "torch.nn.init.kaiming_normal_",
+    "torch.nn.init.kaiming_uniform": "torch.nn.init.kaiming_uniform_",
+    "torch.nn.init.normal": "torch.nn.init.normal_",
+    "torch.nn.init.constant": "torch.nn.init.constant_",
+    "torch.nn.init.orthogonal": "torch.nn.init.orthogonal_",
+    "torch.distributed.checkpoint.save_state_dict": "torch.distributed.checkpoint.save",
+    "torch.distributed.checkpoint.load_state_dict": "torch.distributed.checkpoint.load",
+    "torch.optim.lr_scheduler._LRScheduler": "torch.optim.lr_scheduler.LRScheduler",
+    "torch.distributed.launch": "torchrun",
+}
+
+
+@rule(
+    "BH701",
+    "deprecated-api",
+    "warning",
+    title="An API that torch has moved or removed",
+    why="It warns in every run, and is gone, or changes its meaning, with a later version.",
+    remedy="use the name that replaced it",
+    bad="""
+        import torch
+
+        def make():
+            return torch.cuda.amp.GradScaler()
+        """,
+    good="""
+        import torch
+
+        def make():
+            return torch.amp.GradScaler("cuda")
+        """,
+)
+def deprecated_api(subject: Subject) -> Iterator[Place]:
+    """A name of the table above, or an argument that losses and schedules have lost."""
+    program = subject.program
+    for node in (*program.nodes[ast.Attribute], *program.nodes[ast.Name]):
+        name = program.resolve(node) if isinstance(getattr(node, "ctx", None), ast.Load) else ""
+        if name in MOVED and not isinstance(program.parents[node], ast.Attribute):
+            yield node, f"{name} is deprecated or gone: use {MOVED[name]}"
+    for call in program.all_calls:
+        name = program.resolve(call.func)
+        given = {k.arg for k in call.keywords}
+        if name.startswith("torch.nn.") and given & {"size_average", "reduce"} and ("loss" in name.lower() or "entropy" in name):
+            yield call, "size_average and reduce are deprecated: use reduction"
+        elif name.startswith("torch.optim.lr_scheduler.") and "verbose" in given:
+            yield call, "verbose is gone: read the rate with get_last_lr()"
+
+
+@rule(
+    "BH702",
+    "whole-model-saved",
+    "error",
+    title="The whole module is pickled",
+    why="The file holds references to the code, not the code: it cannot be loaded once a class is moved or changed, nor with `weights_only=True`, and loading it runs code.",
+    remedy="save `model.state_dict()`, or export the program with `torch.export`",
+    bad="""
+        import torch
+
+        def save(model):
+            torch.save(model, "model.pt")
+        """,
+    good="""
+        import torch
+
+        def save(model):
+            torch.save(model.state_dict(), "model.pt")
+        """,
+)
+def whole_model_saved(subject: Subject) -> Iterator[Place]:
+    """The first argument of `torch.save` or `pickle.dump` is a network, or a dict that holds one."""
+    program = subject.program
+    for call in program.all_calls:
+        name = program.resolve(call.func)
+        if not call.args or name not in ("torch.save", "pickle.dump", "joblib.dump", "dill.dump", "cloudpickle.dump"):
+            continue
+        stored = call.args[0].values if isinstance(call.args[0], ast.Dict) else [call.args[0]]
+        if "torch" not in program.modules_imported:
+            continue
+        for value in stored:
+            if not isinstance(value, ast.Name | ast.Attribute) or not is_model(program, value, program.scope(call)):
+                continue
+            known = program.origins(value, program.scope(call))
+            if (name == "torch.save" and not known and last_name(value).rstrip("s") not in ("model", "net", "network")) or (name != "torch.save" and not known):
+                continue
+            yield call, f"{dotted(value)} is pickled whole"
+            break
+
+
+@rule(
+    "BH703",
+    "unsafe-load",
+    "warning",
+    title="A checkpoint is unpickled without restraint",
+    why="`weights_only=False` runs whatever code the file holds.",
+    remedy="save state dicts of tensors and plain values, and load them with `weights_only=True`",
+    bad="""
+        import torch
+
+        def restore(model, path):
+            model.load_state_dict(torch.load(path, weights_only=False))
+        """,
+    good="""
+        import torch
+
+        def restore(model, path):
+            model.load_state_dict(torch.load(path, weights_only=True))
+        """,
+)
+def unsafe_load(subject: Subject) -> Iterator[Place]:
+    """`torch.load` with the literal `weights_only=False`."""
+    for call in subject.program.all_calls:
+        if subject.program.resolve(call.func) == "torch.load" and is_false(keyword(call, "weights_only")):
+            yield call, "weights_only=False runs code from the file"
+
+
+@rule(
+    "BH704",
+    "load-by-default",
+    "note",
+    title="torch.load without weights_only",
+    why="Only from torch 2.6 on it refuses code by default.",
+    remedy="pass `weights_only=True`",
+    bad="""
+        import torch
+
+        def restore(model, path):
+            model.load_state_dict(torch.load(path))
+        """,
+    good="""
+        import torch
+
+        def restore(model, path):
+            model.load_state_dict(torch.load(path, weights_only=True))
+        """,
+)
+def load_by_default(subject: Subject) -> Iterator[Place]:
+    """`torch.load` without the argument."""
+    for call in subject.program.all_calls:
+        if subject.program.resolve(call.func) == "torch.load" and keyword(call, "weights_only") is None:
+            yield call, "weights_only is not given: before torch 2.6 this runs code from the file"
+
+
+@rule(
+    "BH705",
+    "assert-as-check",
+    "note",
+    title="Data are checked by assert",
+    why="`python -O` leaves asserts out.",
+    remedy="raise an exception",
+    bad="""
+        import torch
+
+        def check(x):
+            assert not torch.isnan(x).any()
+        """,
+    good="""
+        import torch
+
+        def check(x):
+            if torch.isnan(x).any():
+                raise ValueError("x holds NaN")
+        """,
+)
+def assert_as_check(subject: Subject) -> Iterator[Place]:
+    """An assert on a value of a tensor or table."""
+    for node in subject.program.nodes[ast.Assert]:
+        if isinstance(node, ast.Assert) and {
+            "isnan",
+            "isfinite",
+            "any",
+            "all",
+            "isinf",
+            "isdisjoint",
+            "duplicated",
+            "isnull",
+            "is_unique",
+            "notnull",
+        } & identifiers(node.test):
+            yield node, "python -O leaves this check out"
+
+
+@rule(
+    "BH706",
+    "anomaly-detection-on",
+    "warning",
+    title="Anomaly detection is left on",
+    why="It records a traceback for every operation and makes training several times slower.",
+    remedy="turn it on for a step that failed, with `torch.autograd.detect_anomaly()`",
+    bad="""
+        import torch
+
+        torch.autograd.set_detect_anomaly(True)
+        """,
+    good="""
+        import torch
+
+        def find(model, x):
+            with torch.autograd.detect_anomaly():
+                model(x).sum().backward()
+        """,
+)
+def anomaly_detection_on(subject: Subject) -> Iterator[Place]:
+    """`set_detect_anomaly(True)` as a statement, under no condition."""
+    program = subject.program
+    for call in program.all_calls:
+        literal = bool(call.args) and isinstance(call.args[0], ast.Constant) and call.args[0].value is True
+        if (
+            program.resolve(call.func) == "torch.autograd.set_detect_anomaly"
+            and literal
+            and isinstance(program.parents[call], ast.Expr)
+            and not any(isinstance(a, ast.If) for a in program.ancestors(call))
+            and not method(receiver(call))
+        ):
+            yield call, "anomaly detection is on for the whole run"

@@ -1,0 +1,155 @@
+"""Rules BH511 to BH513: loaders and samplers."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.kinds import looks_held_out
+from training.review.program import Program
+from training.review.syntax import has_unpacking, identifiers, is_false, is_true, keyword, last_name, words
+
+PREPARES = {"accelerate", "lightning", "pytorch_lightning", "lightning_fabric", "deepspeed", "ray", "composer"}
+
+
+def loaders(program: Program) -> list[ast.Call]:
+    """Every `DataLoader` of torch that is made in the file."""
+    return [c for c in program.all_calls if program.is_torch(c.func, "DataLoader") or program.resolve(c.func).endswith("torch_geometric.loader.DataLoader")]
+
+
+def name_of(program: Program, call: ast.AST) -> str:
+    """The name that a value is bound to; empty where it is none."""
+    statement = program.statement(call)
+    targets = getattr(statement, "targets", [getattr(statement, "target", None)])
+    if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Tuple) and isinstance(targets[0], ast.Tuple):
+        return next((last_name(t) for t, v in zip(targets[0].elts, statement.value.elts, strict=False) if v is call), "")
+    return last_name(targets[0])
+
+
+def is_distributed(program: Program) -> bool:
+    """Whether the file runs a process for each device itself."""
+    names = {program.resolve(c.func).rpartition(".")[2] for c in program.all_calls if program.resolve(c.func).startswith("torch.")}
+    return bool(names & {"DistributedDataParallel", "init_process_group", "FullyShardedDataParallel", "fully_shard", "init_device_mesh"})
+
+
+@rule(
+    "BH511",
+    "sampler-and-shuffle",
+    "error",
+    title="shuffle=True beside a sampler",
+    why="A sampler already decides the order: the loader raises when it is made.",
+    remedy="drop `shuffle`; give it to the sampler",
+    bad="""
+        from torch.utils.data import DataLoader
+        from torch.utils.data.distributed import DistributedSampler
+
+        def make_loader(dataset):
+            return DataLoader(dataset, batch_size=32, sampler=DistributedSampler(dataset), shuffle=True)
+        """,
+    good="""
+        from torch.utils.data import DataLoader
+        from torch.utils.data.distributed import DistributedSampler
+
+        def make_loader(dataset):
+            return DataLoader(dataset, batch_size=32, sampler=DistributedSampler(dataset, shuffle=True))
+        """,
+)
+def sampler_and_shuffle(subject: Subject) -> Iterator[Place]:
+    """Both arguments are given, the second as the literal True, the first not as None."""
+    for call in loaders(subject.program):
+        sampler = keyword(call, "sampler", 3) or keyword(call, "batch_sampler", 4)
+        if sampler is not None and not isinstance(sampler, ast.Constant | ast.IfExp) and is_true(keyword(call, "shuffle", 2)):
+            yield call, "a sampler is given, and shuffle=True: the loader refuses both"
+
+
+@rule(
+    "BH512",
+    "set-epoch-missing",
+    "error",
+    title="DistributedSampler without set_epoch",
+    why="Its order is a function of the epoch, which stays 0: every epoch has the same batches in the same order.",
+    remedy="call `sampler.set_epoch(epoch)` at the start of every epoch",
+    bad="""
+        from torch.utils.data import DataLoader
+        from torch.utils.data.distributed import DistributedSampler
+
+        def fit(dataset, train_epoch, epochs):
+            sampler = DistributedSampler(dataset)
+            loader = DataLoader(dataset, batch_size=32, sampler=sampler)
+            for epoch in range(epochs):
+                train_epoch(loader)
+        """,
+    good="""
+        from torch.utils.data import DataLoader
+        from torch.utils.data.distributed import DistributedSampler
+
+        def fit(dataset, train_epoch, epochs):
+            sampler = DistributedSampler(dataset)
+            loader = DataLoader(dataset, batch_size=32, sampler=sampler)
+            for epoch in range(epochs):
+                sampler.set_epoch(epoch)
+                train_epoch(loader)
+        """,
+)
+def set_epoch_missing(subject: Subject) -> Iterator[Place]:
+    """A shuffling DistributedSampler of train rows in a file that loops over epochs and never calls `set_epoch`."""
+    program = subject.program
+    if "set_epoch" in program.called_names or program.modules_imported & PREPARES:
+        return
+    epochs = [n for n in program.nodes[ast.For] if isinstance(n, ast.For) and any("epoch" in w for w in words(last_name(n.target)))]
+    epochs += [n for n in program.nodes[ast.For] if isinstance(n, ast.For) and any("epoch" in w for name in identifiers(n.iter) for w in words(name))]
+    for call in program.all_calls:
+        if (
+            program.is_torch(call.func, "DistributedSampler")
+            and not is_false(keyword(call, "shuffle", 3))
+            and epochs
+            and not has_unpacking(call)
+            and not looks_held_out(name_of(program, call))
+            and not any(looks_held_out(last_name(a)) for a in call.args)
+        ):
+            yield call, "set_epoch is never called: every epoch has the same order", epochs[0]
+
+
+@rule(
+    "BH513",
+    "loader-not-distributed",
+    "error",
+    title="Every rank reads all train rows",
+    why="Without a DistributedSampler each rank goes through the whole table: an epoch is as many epochs as there are ranks, and nothing is gained by them.",
+    remedy="give the loader a `DistributedSampler`",
+    bad="""
+        import torch.distributed as dist
+        from torch.nn.parallel import DistributedDataParallel
+        from torch.utils.data import DataLoader
+
+        def main(model, train_set):
+            dist.init_process_group("gloo")
+            model = DistributedDataParallel(model)
+            train_loader = DataLoader(train_set, batch_size=32, shuffle=True)
+            return model, train_loader
+        """,
+    good="""
+        import torch.distributed as dist
+        from torch.nn.parallel import DistributedDataParallel
+        from torch.utils.data import DataLoader, DistributedSampler
+
+        def main(model, train_set):
+            dist.init_process_group("gloo")
+            model = DistributedDataParallel(model)
+            train_loader = DataLoader(train_set, batch_size=32, sampler=DistributedSampler(train_set))
+            return model, train_loader
+        """,
+)
+def loader_not_distributed(subject: Subject) -> Iterator[Place]:
+    """In a file that wraps a network in DDP, a shuffling loader has no sampler, and its rows were not shared out before."""
+    program = subject.program
+    if not any(program.is_torch(c.func, "DistributedDataParallel", "FullyShardedDataParallel", "fully_shard") for c in program.all_calls):
+        return
+    if program.modules_imported & PREPARES or any("split_dataset" in n or n == "shard" for n in program.called_names):
+        return
+    for call in loaders(program):
+        given = keyword(call, "sampler", 3) or keyword(call, "batch_sampler", 4)
+        shared_out = {"rank", "world"} & {w for a in (*call.args, *(k.value for k in call.keywords)) for n in identifiers(a) for w in words(n)}
+        if given is None and is_true(keyword(call, "shuffle", 2)) and not shared_out and not has_unpacking(call) and not looks_held_out(name_of(program, call)):
+            yield call, "every rank reads all rows: this loader has no DistributedSampler"

@@ -1,0 +1,269 @@
+"""Rules BH401 to BH404: layers and dropout."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.program import Program, Scope
+from training.review.syntax import constant, dotted, has_unpacking, identifiers, keyword, last_name, method, own_nodes, receiver
+
+STATELESS = {
+    "ReLU", "GELU", "SiLU", "ELU", "LeakyReLU", "Sigmoid", "Tanh", "Softmax", "LogSoftmax", "Identity", "Flatten", "Unflatten", "MaxPool1d", "MaxPool2d",
+    "AvgPool1d", "AvgPool2d", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "Upsample", "ZeroPad2d", "PixelShuffle", "Softplus", "Hardswish", "CosineSimilarity",
+    "PairwiseDistance", "ReLU6", "Mish", "Unfold", "Fold", "ConstantPad1d", "ConstantPad2d", "ReflectionPad2d", "Hardtanh", "Softsign", "LogSigmoid", "CELU",
+    "SELU", "GLU", "Threshold", "Tanhshrink", "Softmin", "Softmax2d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "UpsamplingBilinear2d", "UpsamplingNearest2d",
+}  # fmt: skip
+CONTAINERS = {"ModuleList", "ModuleDict", "ParameterList", "ParameterDict", "Sequential"}
+
+
+def is_layer(program: Program, node: ast.AST | None, scope: Scope) -> bool:
+    """Whether an expression makes a module with parameters or state."""
+    if not isinstance(node, ast.Call):
+        return False
+    name = program.resolve(node.func)
+    last = name.rpartition(".")[2]
+    if name.startswith("torch.nn.") and last[:1].isupper():
+        return last not in STATELESS and not last.endswith("Loss") and ".utils." not in name
+    owner = program.classes.get(dotted(node.func))
+    return owner is not None and program.is_module(owner) and _learns(program, owner)
+
+
+def _learns(program: Program, owner: ast.ClassDef) -> bool:
+    """Whether a network of this file holds anything of torch that may have parameters."""
+    made = [b for known in program.bases(owner) for bound in program.attributes[known].values() for b in bound]
+    return any(is_layer(program, c, b.scope) for b in made for c in ast.walk(b.value) if isinstance(c, ast.Call) and dotted(c.func) != owner.name)
+
+
+@rule(
+    "BH401",
+    "modules-in-list",
+    "error",
+    title="Modules in a plain list or dict",
+    why="A plain list is not searched: its layers are in no `parameters()`, are not trained, moved to the device, or saved.",
+    remedy="use `nn.ModuleList` or `nn.ModuleDict`",
+    bad="""
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self, depth):
+                super().__init__()
+                self.layers = [nn.Linear(16, 16) for _ in range(depth)]
+
+            def forward(self, x):
+                for layer in self.layers:
+                    x = layer(x)
+                return x
+        """,
+    good="""
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self, depth):
+                super().__init__()
+                self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(depth))
+
+            def forward(self, x):
+                for layer in self.layers:
+                    x = layer(x)
+                return x
+        """,
+)
+def modules_in_list(subject: Subject) -> Iterator[Place]:
+    """An attribute of a module holds a list or dict of layers that nothing registers."""
+    program = subject.program
+    for owner in program.module_classes:
+        text = ast.unparse(owner)
+        for name, bindings in program.attributes[owner].items():
+            for binding in bindings:
+                made = _listed(program, binding.value, binding.scope) or _appended(program, owner, name, binding.value)
+                if made is not None and binding.index is None and not _registered(owner, name, text):
+                    yield made, f"self.{name} is a plain {type(binding.value).__name__.lower().replace('comp', '')}: its layers are not registered"
+
+
+def _listed(program: Program, value: ast.expr, scope: Scope) -> ast.expr | None:
+    """The collection itself, where it holds a layer."""
+    match value:
+        case ast.List() | ast.Tuple() | ast.Set():
+            parts: list[ast.expr] = value.elts
+        case ast.Dict():
+            parts = value.values
+        case ast.ListComp() | ast.SetComp():
+            parts = [value.elt]
+        case ast.DictComp():
+            parts = [value.value]
+        case _:
+            return None
+    return value if any(is_layer(program, part, scope) or _listed(program, part, scope) is not None for part in parts) else None
+
+
+def _appended(program: Program, owner: ast.ClassDef, name: str, value: ast.expr) -> ast.expr | None:
+    """The append of a layer to an attribute that starts as an empty list."""
+    if not (isinstance(value, ast.List | ast.Dict) and not ast.dump(value).count("Constant") and not getattr(value, "elts", getattr(value, "values", []))):
+        return None
+    for node in ast.walk(owner):
+        if isinstance(node, ast.Call) and method(node) == "append" and dotted(receiver(node)) == f"self.{name}" and node.args:
+            scope = program.scope(node)
+            layer = node.args[0]
+            if is_layer(program, layer, scope) or (
+                isinstance(layer, ast.Name) and any(is_layer(program, b.value, scope) for b in scope.bindings.get(layer.id, ()))
+            ):
+                return node
+    return None
+
+
+def _registered(owner: ast.ClassDef, name: str, text: str) -> bool:
+    """Whether the class hands the list to a container, or registers its members one by one."""
+    if "add_module(" in text or "register_parameter(" in text or "register_module(" in text or "setattr(self" in text:
+        return True
+    handed = [c for c in ast.walk(owner) if isinstance(c, ast.Call) and last_name(c.func) in CONTAINERS | {"extend"}]
+    return any(isinstance(n, ast.Attribute) and n.attr == name for c in handed for a in c.args for n in ast.walk(a))
+
+
+@rule(
+    "BH402",
+    "layer-made-in-forward",
+    "error",
+    title="A layer is made in forward",
+    why="It has new random weights in every call and belongs to no optimizer: it never learns, and the output is different each time.",
+    remedy="make it in `__init__`, and call it in `forward`",
+    bad="""
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Linear(8, 16)
+
+            def forward(self, x):
+                return nn.Linear(16, 2)(self.body(x).relu())
+        """,
+    good="""
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Linear(8, 16)
+                self.head = nn.Linear(16, 2)
+
+            def forward(self, x):
+                return self.head(self.body(x).relu())
+        """,
+)
+def layer_made_in_forward(subject: Subject) -> Iterator[Place]:
+    """`forward` of a module makes a layer with parameters, other than to keep it once."""
+    program = subject.program
+    for owner in program.module_classes:
+        forward = program.methods[owner].get("forward")
+        for node in own_nodes(forward.node) if forward else ():
+            if not isinstance(node, ast.Call) or not is_layer(program, node, forward or program.top):
+                continue
+            name = program.resolve(node.func).rpartition(".")[2]
+            statement = program.statement(node)
+            kept = isinstance(statement, ast.Assign) and dotted(statement.targets[0]).startswith("self.")
+            guarded = any(isinstance(a, ast.If) for a in program.ancestors(node))
+            if "Dropout" not in name and not (kept and guarded) and not _inner(program, node, forward):
+                yield node, f"{name or dotted(node.func)} is made anew in every forward: it has other weights each time and never learns"
+
+
+def _inner(program: Program, node: ast.AST, forward: Scope | None) -> bool:
+    """Whether a layer is an argument of another that is told already."""
+    return any(isinstance(a, ast.Call) and is_layer(program, a, forward or program.top) for a in program.ancestors(node))
+
+
+@rule(
+    "BH403",
+    "dropout-always-on",
+    "error",
+    title="Dropout that eval() does not turn off",
+    why="`F.dropout` is on unless told otherwise, and an `nn.Dropout` made in `forward` is always in train mode: predictions are random, scores too low.",
+    remedy="pass `training=self.training`, or make an `nn.Dropout` in `__init__`",
+    bad="""
+        import torch.nn.functional as F
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(8, 2)
+
+            def forward(self, x):
+                return self.fc(F.dropout(x, 0.5))
+        """,
+    good="""
+        import torch.nn.functional as F
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(8, 2)
+
+            def forward(self, x):
+                return self.fc(F.dropout(x, 0.5, training=self.training))
+        """,
+)
+def dropout_always_on(subject: Subject) -> Iterator[Place]:
+    """A functional dropout without its flag, or a dropout module made and called at once in `forward`."""
+    program = subject.program
+    for call in program.all_calls:
+        name = program.resolve(call.func)
+        last = name.rpartition(".")[2]
+        if name.startswith("torch.nn.functional.") and last in ("dropout", "dropout1d", "dropout2d", "dropout3d", "feature_dropout"):
+            if keyword(call, "training", 2) is None and not has_unpacking(call) and constant(keyword(call, "p", 1)) != 0:
+                yield call, f"{last} is on in evaluation too: its flag `training` is not given"
+        elif name.startswith("torch.nn.") and "Dropout" in last and program.scope(call).name == "forward" and program.is_module(program.scope(call).owner):
+            parent, statement = program.parents[call], program.statement(call)
+            if (isinstance(parent, ast.Call) and parent.func is call) or (isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)):
+                yield call, f"{last} is made in forward, so eval() does not reach it"
+
+
+@rule(
+    "BH404",
+    "attention-dropout-always-on",
+    "error",
+    title="Attention drops out in evaluation too",
+    why="`scaled_dot_product_attention` knows no mode: it drops with `dropout_p` whenever it is called.",
+    remedy="pass `dropout_p=self.dropout if self.training else 0.0`",
+    bad="""
+        import torch.nn.functional as F
+        from torch import nn
+
+        class Attention(nn.Module):
+            def __init__(self, dropout):
+                super().__init__()
+                self.dropout = dropout
+
+            def forward(self, q, k, v):
+                return F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout)
+        """,
+    good="""
+        import torch.nn.functional as F
+        from torch import nn
+
+        class Attention(nn.Module):
+            def __init__(self, dropout):
+                super().__init__()
+                self.dropout = dropout
+
+            def forward(self, q, k, v):
+                return F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0)
+        """,
+)
+def attention_dropout_always_on(subject: Subject) -> Iterator[Place]:
+    """`dropout_p` is an attribute or a literal that does not depend on the mode."""
+    program = subject.program
+    for call in program.all_calls:
+        if program.is_torch(call.func, "scaled_dot_product_attention"):
+            rate = keyword(call, "dropout_p", 4)
+            if isinstance(rate, ast.Name):
+                bound = program.scope(call).bindings.get(rate.id, [])
+                rate = bound[-1].value if len(bound) == 1 else None
+            literal = constant(rate)
+            fixed = isinstance(literal, int | float) and literal > 0
+            if (fixed or (isinstance(rate, ast.Attribute) and dotted(rate).startswith("self."))) and not any(
+                isinstance(a, ast.If) and "training" in identifiers(a.test) for a in program.ancestors(call)
+            ):
+                yield call, "attention drops out whenever it is called, in evaluation too"

@@ -1,0 +1,266 @@
+"""Rules BH415 to BH419: parameters, and the optimizer that updates them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.kinds import is_model, is_optimizer_origin
+from training.review.program import Program, Scope
+from training.review.rules_module import is_layer
+from training.review.syntax import (
+    FunctionNode,
+    calls,
+    constant,
+    dotted,
+    last_name,
+    method,
+    names_read,
+    own_nodes,
+    receiver,
+)
+
+UPDATES = {"add_", "sub_", "mul_", "div_", "copy_", "zero_", "addcmul_", "addcdiv_", "lerp_"}
+
+
+@rule(
+    "BH415",
+    "parameters-changed-after-optimizer",
+    "error",
+    title="Layers are replaced after the optimizer was made",
+    why="The optimizer still holds the old parameters: the new layer keeps its initial weights.",
+    remedy="make the optimizer last, or call `optimizer.add_param_group`",
+    bad="""
+        import torch
+        from torch import nn
+
+        def build(model, classes):
+            optimizer = torch.optim.AdamW(model.parameters())
+            model.head = nn.Linear(512, classes)
+            return model, optimizer
+        """,
+    good="""
+        import torch
+        from torch import nn
+
+        def build(model, classes):
+            model.head = nn.Linear(512, classes)
+            optimizer = torch.optim.AdamW(model.parameters())
+            return model, optimizer
+        """,
+)
+def parameters_changed_after_optimizer(subject: Subject) -> Iterator[Place]:
+    """In one function: an optimizer over `m.parameters()`, later `m.x = Layer(…)` or `m = Network(…)`, and no optimizer after that."""
+    program = subject.program
+    for scope, made, network in _optimizers(program):
+        if "add_param_group" in program.called_names:
+            continue
+        for node in own_nodes(scope.node):
+            if not (isinstance(node, ast.Assign) and node.lineno > made.lineno and is_layer(program, node.value, scope)):
+                continue
+            target = dotted(node.targets[0])
+            inside = target.startswith(network + ".") or (
+                isinstance(node.targets[0], ast.Subscript) and dotted(node.targets[0].value).startswith(network + ".")
+            )
+            again = any(m.lineno > node.lineno for s, m, n in _optimizers(program) if s is scope and n == network)
+            if inside and not again and not _apart(program, made, node):
+                yield node, f"{target or ast.unparse(node.targets[0])} is new, and the optimizer of line {made.lineno} does not know it"
+
+
+def _optimizers(program: Program) -> Iterator[tuple[Scope, ast.Call, str]]:
+    """Every optimizer over all parameters of one network: where, the call, and the network's name."""
+    for call in program.all_calls:
+        scope = program.scope(call)
+        if call.args and any(is_optimizer_origin(o) and o.call is call for o in program.origins(call, scope)):
+            for inner in calls(call.args[0]):
+                if method(inner) in ("parameters", "named_parameters") and dotted(receiver(inner)):
+                    yield scope, call, dotted(receiver(inner))
+
+
+def _apart(program: Program, a: ast.AST, b: ast.AST) -> bool:
+    """Whether two statements stand in branches that exclude each other, or in a loop of their own."""
+    around_a = [n for n in program.ancestors(a) if isinstance(n, ast.If | ast.For | ast.While | ast.Try)]
+    around_b = [n for n in program.ancestors(b) if isinstance(n, ast.If | ast.For | ast.While | ast.Try)]
+    return any(n not in around_b for n in around_a)
+
+
+@rule(
+    "BH416",
+    "optimizer-before-device",
+    "warning",
+    title="The optimizer is made before the network is moved or wrapped",
+    why="Optimizers that make their state at once hold it on the old device, and sharding replaces the parameters: the optimizer then updates tensors that nobody uses.",
+    remedy="move and shard the network first, make the optimizer last",
+    bad="""
+        import torch
+
+        def build(model, device):
+            optimizer = torch.optim.AdamW(model.parameters())
+            model = model.to(device)
+            return model, optimizer
+        """,
+    good="""
+        import torch
+
+        def build(model, device):
+            model = model.to(device)
+            optimizer = torch.optim.AdamW(model.parameters())
+            return model, optimizer
+        """,
+)
+def optimizer_before_device(subject: Subject) -> Iterator[Place]:
+    """In one function: an optimizer over `m.parameters()`, and only later `m.to(…)`, `m.cuda()` or sharding of `m`."""
+    program = subject.program
+    for scope, made, network in _optimizers(program):
+        moves = [(c, _moves(program, c, network)) for c in calls(scope.node) if program.scope(c) is scope]
+        later = [(c, how) for c, how in moves if how and c.lineno > made.lineno and not _apart(program, made, c)]
+        earlier = [c for c, how in moves if how and c.lineno <= made.lineno]
+        again = [m for s, m, n in _optimizers(program) if s is scope and n == network and later and m.lineno > later[0][0].lineno]
+        if later and not earlier and not again and not any(isinstance(a, ast.If | ast.For) for a in program.ancestors(later[0][0])):
+            yield later[0][0], f"{network} is {later[0][1]} after its optimizer was made in line {made.lineno}"
+
+
+def _moves(program: Program, call: ast.Call, network: str) -> str:
+    """How a call moves or replaces the parameters of a network."""
+    if dotted(receiver(call)) == network and method(call) in ("to", "cuda", "half", "bfloat16") and not _is_cpu(call):
+        return "moved"
+    sharded = program.is_torch(call.func, "fully_shard", "FullyShardedDataParallel") and bool(call.args) and dotted(call.args[0]) == network
+    return "sharded" if sharded else ""
+
+
+def _is_cpu(call: ast.Call) -> bool:
+    return bool(call.args) and constant(call.args[0]) == "cpu"
+
+
+@rule(
+    "BH417",
+    "update-in-graph",
+    "error",
+    title="Parameters are updated by hand with gradients on",
+    why="An in-place change of a parameter outside `no_grad` raises; `p = p - lr * p.grad` makes a new tensor, and the parameter stays as it was.",
+    remedy="put the update under `torch.no_grad()`",
+    bad="""
+        import torch
+
+        def train(model, loader, loss_fn, rate):
+            for x, y in loader:
+                model.zero_grad()
+                loss_fn(model(x), y).backward()
+                for p in model.parameters():
+                    p -= rate * p.grad
+        """,
+    good="""
+        import torch
+
+        def train(model, loader, loss_fn, rate):
+            for x, y in loader:
+                model.zero_grad()
+                loss_fn(model(x), y).backward()
+                with torch.no_grad():
+                    for p in model.parameters():
+                        p -= rate * p.grad
+        """,
+)
+def update_in_graph(subject: Subject) -> Iterator[Place]:
+    """A loop variable over `parameters()` is changed with its own gradient, and no `no_grad` is around, in callers neither."""
+    program = subject.program
+    for trace in subject.traces:
+        if not any(e.kind == "backward" for e in trace):
+            continue
+        for event in trace:
+            name = _updated(event.node)
+            loop = event.loops[-1].node if event.loops else None
+            if (
+                not name
+                or not isinstance(loop, ast.For)
+                or name not in names_read(loop.target)
+                or event.within("no_grad", "inference_mode", "set_grad_enabled")
+            ):
+                continue
+            over = any(method(c) in ("parameters", "named_parameters") for c in calls(loop.iter))
+            if over and not any(isinstance(a, ast.FunctionDef) and a.decorator_list for a in (program.scope(event.node).node,)):
+                yield event.node, f"{name} is changed with gradients on"
+
+
+def _updated(node: ast.AST) -> str:
+    """The name of a parameter that a statement changes with its gradient."""
+    if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and f"{node.target.id}.grad" in ast.unparse(node.value):
+        return node.target.id
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and f"{node.targets[0].id}.grad" in ast.unparse(node.value):
+        return node.targets[0].id if node.targets[0].id in names_read(node.value) else ""
+    if isinstance(node, ast.Call) and method(node) in UPDATES and isinstance(receiver(node), ast.Name):
+        name = dotted(receiver(node))
+        return name if any(f"{name}.grad" in ast.unparse(a) for a in (*node.args, *(k.value for k in node.keywords))) else ""
+    return ""
+
+
+@rule(
+    "BH418",
+    "forward-called-directly",
+    "note",
+    title="forward is called by name",
+    why="`model.forward(x)` passes by the hooks of `model(x)`: those of `register_forward_hook`, of sharding, of `torch.compile`.",
+    remedy="call the module itself: `model(x)`",
+    bad="""
+        import torch
+
+        def predict(model, x):
+            return model.forward(x)
+        """,
+    good="""
+        import torch
+
+        def predict(model, x):
+            return model(x)
+        """,
+)
+def forward_called_directly(subject: Subject) -> Iterator[Place]:
+    """`x.forward(…)` on a network, outside of a class that wraps another one's forward."""
+    program = subject.program
+    for call in program.all_calls:
+        target, scope = receiver(call), program.scope(call)
+        wraps = scope.name.startswith(("forward", "_forward", "__call__")) or program.is_module(scope.owner)
+        if (
+            method(call) == "forward"
+            and isinstance(target, ast.Name | ast.Attribute)
+            and not wraps
+            and last_name(target) != "super"
+            and is_model(program, target, scope)
+            and not isinstance(program.scope_of.get(call), FunctionNode)
+            and last_name(target) not in ("nn", "Module")
+        ):
+            yield call, f"{dotted(call.func)} passes by the hooks of {dotted(target)}(…)"
+
+
+@rule(
+    "BH419",
+    "data-attribute",
+    "note",
+    title="`.data` is used",
+    why="Changes through `.data` are invisible to autograd: gradients that need the old value are silently wrong.",
+    remedy="use `.detach()`, or change the tensor under `torch.no_grad()`",
+    bad="""
+        import torch
+
+        def decay(model):
+            for p in model.parameters():
+                p.data.mul_(0.99)
+        """,
+    good="""
+        import torch
+
+        @torch.no_grad()
+        def decay(model):
+            for p in model.parameters():
+                p.mul_(0.99)
+        """,
+)
+def data_attribute(subject: Subject) -> Iterator[Place]:
+    """A method that changes in place is called on `.data`."""
+    if "torch" not in subject.program.modules_imported:
+        return
+    for call in subject.program.all_calls:
+        target = receiver(call)
+        if method(call).endswith("_") and not method(call).startswith("_") and isinstance(target, ast.Attribute) and target.attr == "data":
+            yield call, "changed through .data: autograd does not see it"

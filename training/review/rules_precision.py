@@ -1,0 +1,258 @@
+"""Rules BH131 to BH135: mixed precision."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.kinds import is_model, is_scaler
+from training.review.program import Program
+from training.review.syntax import calls, keyword, last_name, method, receiver
+from training.review.trace import Event
+
+
+@rule(
+    "BH131",
+    "clip-before-unscale",
+    "error",
+    title="Scaled gradients are clipped",
+    why="Before `unscale_` gradients are multiplied by the loss scale (65,536 at first): clipping to 1.0 shrinks every one of them to almost nothing.",
+    remedy="call `scaler.unscale_(optimizer)` before clipping",
+    bad="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn, scaler):
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = loss_fn(model(x), y)
+                scaler.scale(loss).backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                scaler.step(optimizer)
+                scaler.update()
+        """,
+    good="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn, scaler):
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = loss_fn(model(x), y)
+                scaler.scale(loss).backward()
+                scaler.unscale_(optimizer)
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                scaler.step(optimizer)
+                scaler.update()
+        """,
+)
+def clip_before_unscale(subject: Subject) -> Iterator[Place]:
+    """Between a scaled backward and the clip that follows it nothing unscales."""
+    for trace in subject.traces:
+        for at, clip in enumerate(trace):
+            if clip.kind != "clip" or clip.via:
+                continue
+            before = next((e for e in reversed(trace[:at]) if e.kind in ("backward", "unscale", "step")), None)
+            stepped = any(e.kind == "step" and e.via == "scaler" for e in trace[at:])
+            if before is not None and before.kind == "backward" and before.via == "scaler" and stepped:
+                around = clip.loops[-1].node if clip.loops else clip.node
+                yield clip.node, "the gradients are still multiplied by the loss scale here", around
+
+
+@rule(
+    "BH132",
+    "scaler-not-updated",
+    "error",
+    title="The gradient scaler is never updated",
+    why="The loss scale stays at its first value: after an overflow every step is skipped for ever; `unscale_` raises in the second step.",
+    remedy="call `scaler.update()` after `scaler.step(optimizer)`",
+    bad="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn):
+            scaler = torch.amp.GradScaler("cuda")
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = loss_fn(model(x), y)
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+        """,
+    good="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn):
+            scaler = torch.amp.GradScaler("cuda")
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = loss_fn(model(x), y)
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+        """,
+)
+def scaler_not_updated(subject: Subject) -> Iterator[Place]:
+    """`scaler.step(optimizer)` in a loop, and no `update` of a scaler in the trace."""
+    for trace in subject.traces:
+        if any(e.kind == "scaler_update" for e in trace):
+            continue
+        for event in trace:
+            if event.kind == "step" and event.via == "scaler" and is_scaler(subject.program, receiver(event.node), event.scope) and event.loops:
+                yield event.node, "the scaler is stepped and never updated", event.loops[-1].node
+
+
+@rule(
+    "BH133",
+    "scaler-bypassed",
+    "error",
+    title="The loss is scaled, and the optimizer steps past the scaler",
+    why="`optimizer.step()` uses gradients that are multiplied by the loss scale (65,536 at first), infinite ones included: weights explode in the first steps.",
+    remedy="step through the scaler: `scaler.step(optimizer); scaler.update()`",
+    bad="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn, scaler):
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = loss_fn(model(x), y)
+                scaler.scale(loss).backward()
+                optimizer.step()
+                scaler.update()
+        """,
+    good="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn, scaler):
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = loss_fn(model(x), y)
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+        """,
+)
+def scaler_bypassed(subject: Subject) -> Iterator[Place]:
+    """The last backward before a direct step went through a scaler, and nothing steps through it."""
+    for trace in subject.traces:
+        for at, step in enumerate(trace):
+            if step.kind != "step" or step.via:
+                continue
+            inside = [e for e in trace if not step.loops or step.loops[-1] in e.loops]
+            before = next((e for e in reversed(trace[:at]) if e.kind == "backward" and e in inside), None)
+            stepped = any(e.kind == "step" and e.via == "scaler" for e in inside)
+            if before is not None and before.via == "scaler" and step.under(before) and not stepped:
+                yield step.node, f"{step.key.rpartition(':')[2]}.step() passes by the scaler: gradients may be scaled or infinite"
+
+
+@rule(
+    "BH134",
+    "float16-without-scaler",
+    "error",
+    title="float16 without a gradient scaler",
+    why="Gradients below 6e-8 become zero in float16: layers stop learning one after another, with no message.",
+    remedy="use `torch.amp.GradScaler`, or bfloat16, which needs none",
+    bad="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn):
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = loss_fn(model(x), y)
+                loss.backward()
+                optimizer.step()
+        """,
+    good="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn):
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.bfloat16):
+                    loss = loss_fn(model(x), y)
+                loss.backward()
+                optimizer.step()
+        """,
+)
+def float16_without_scaler(subject: Subject) -> Iterator[Place]:
+    """A forward under float16 autocast, a backward that is not scaled, and no scaler in the file."""
+    program = subject.program
+    if "GradScaler" in program.identifiers or subject.framework or not subject.trains or "accelerate" in program.modules_imported:
+        return
+    if any("scal" in name.lower() for name in program.identifiers):
+        return
+    for trace in subject.traces:
+        for call in _half_networks(program, trace):
+            yield call, "this network is trained in float16, and the gradient is not scaled"
+        for event in (e for e in trace if e.kind == "backward"):
+            for other in trace:
+                for name, node in other.contexts:
+                    if other.loops[:1] == event.loops[:1] and isinstance(node, ast.Call) and _is_half(program.resolve(node.func) or name, node):
+                        yield node, "this forward runs in float16, and the gradient is not scaled"
+
+
+def _half_networks(program: Program, trace: list[Event]) -> Iterator[ast.Call]:
+    """Every `.half()` of a network whose forward stands in a loop with a backward."""
+    looped = {e.loops[-1] for e in trace if e.kind == "backward" and e.loops}
+    trained = {e.key for e in trace if e.kind == "forward" and looped & set(e.loops) and not e.within("no_grad", "inference_mode")}
+    for event in trace:
+        for call in calls(event.node) if event.kind in ("call", "assign") else ():
+            target = receiver(call)
+            if method(call) == "half" and target is not None and is_model(program, target, event.scope):
+                statement = program.statement(call)
+                if trained & {event.frame.key(target), *(event.frame.key(t) for t in getattr(statement, "targets", ()))}:
+                    yield call
+
+
+def _is_half(name: str, call: ast.Call) -> bool:
+    if not (name.startswith("torch.") and name.endswith(".autocast")):
+        return False
+    if keyword(call, "enabled") is not None:
+        return False
+    dtype = keyword(call, "dtype", 0 if "cuda" in name else 1)
+    if dtype is None:  # float16 is the default of cuda alone
+        device = call.args[0] if call.args else keyword(call, "device_type")
+        return "cuda" in name or (isinstance(device, ast.Constant) and device.value == "cuda")
+    return last_name(dtype) in ("float16", "half")
+
+
+@rule(
+    "BH135",
+    "autocast-around-backward",
+    "warning",
+    title="backward runs under autocast",
+    why="The backward operations take the types of their forward ones anyway; under autocast some run in a type they were not meant for.",
+    remedy="close the autocast block after the loss",
+    bad="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn):
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.bfloat16):
+                    loss = loss_fn(model(x), y)
+                    loss.backward()
+                optimizer.step()
+        """,
+    good="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn):
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.bfloat16):
+                    loss = loss_fn(model(x), y)
+                loss.backward()
+                optimizer.step()
+        """,
+)
+def autocast_around_backward(subject: Subject) -> Iterator[Place]:
+    """A backward directly inside an autocast block."""
+    for trace in subject.traces:
+        for event in trace:
+            if event.kind == "backward" and event.via != "accelerator" and event.within("autocast"):
+                yield event.node, "backward stands inside the autocast block"

@@ -1,0 +1,301 @@
+"""Rules BH514 to BH519: randomness, and what a loader costs."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.kinds import looks_held_out
+from training.review.rules_loader import loaders, name_of
+from training.review.splitting import splits
+from training.review.syntax import FunctionNode, constant, dotted, has_unpacking, identifiers, is_true, keyword, last_name
+from training.review.trace import Event
+
+
+@rule(
+    "BH514",
+    "same-noise-in-every-worker",
+    "error",
+    title="Every loader worker draws the same random numbers",
+    why="A generator made in `__init__` is copied into each worker in the same state (torch reseeds only the global ones): augmentation repeats itself across workers and epochs.",
+    remedy="make the generator from `torch.initial_seed()` in `worker_init_fn`, or draw from torch",
+    bad="""
+        import numpy as np
+        from torch.utils.data import DataLoader, Dataset
+
+        class Noisy(Dataset):
+            def __init__(self, rows):
+                self.rows = rows
+                self.rng = np.random.default_rng(0)
+
+            def __len__(self):
+                return len(self.rows)
+
+            def __getitem__(self, i):
+                return self.rows[i] + self.rng.normal()
+
+        def make_loader(rows):
+            return DataLoader(Noisy(rows), batch_size=32, num_workers=4)
+        """,
+    good="""
+        import torch
+        from torch.utils.data import DataLoader, Dataset
+
+        class Noisy(Dataset):
+            def __init__(self, rows):
+                self.rows = rows
+
+            def __len__(self):
+                return len(self.rows)
+
+            def __getitem__(self, i):
+                return self.rows[i] + torch.randn(())
+
+        def make_loader(rows):
+            return DataLoader(Noisy(rows), batch_size=32, num_workers=4)
+        """,
+)
+def same_noise_in_every_worker(subject: Subject) -> Iterator[Place]:
+    """A data set keeps a generator from its `__init__` for `__getitem__`, and a loader of the file has workers and no `worker_init_fn`."""
+    program = subject.program
+    many = [
+        c for c in loaders(program) if (workers := keyword(c, "num_workers", 5)) is not None and constant(workers) != 0 and keyword(c, "worker_init_fn") is None
+    ]
+    for owner in program.classes.values() if many else ():
+        getter, init = program.methods[owner].get("__getitem__"), program.methods[owner].get("__init__")
+        if getter is None or init is None:
+            continue
+        for name, bindings in program.attributes[owner].items():
+            made = [
+                b
+                for b in bindings
+                if isinstance(b.value, ast.Call) and program.resolve(b.value.func) in ("numpy.random.default_rng", "numpy.random.RandomState", "random.Random")
+            ]
+            if made and len(made) == len(bindings) and name in identifiers(getter.node):
+                yield made[0].value, f"self.{name} is in the same state in every worker"
+
+
+@rule(
+    "BH515",
+    "seed-incomplete",
+    "warning",
+    title="Some generators are seeded, torch's is not",
+    why="Initial weights, dropout and the order of batches come from torch: without `torch.manual_seed` the run cannot be repeated.",
+    remedy="also call `torch.manual_seed(seed)`",
+    bad="""
+        import random
+        import numpy as np
+        import torch
+
+        def train(model, optimizer, loader, loss_fn):
+            random.seed(0)
+            np.random.seed(0)
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss_fn(model(x), y).backward()
+                optimizer.step()
+        """,
+    good="""
+        import random
+        import numpy as np
+        import torch
+
+        def train(model, optimizer, loader, loss_fn):
+            random.seed(0)
+            np.random.seed(0)
+            torch.manual_seed(0)
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss_fn(model(x), y).backward()
+                optimizer.step()
+        """,
+)
+def seed_incomplete(subject: Subject) -> Iterator[Place]:
+    """`random.seed` or `numpy.random.seed` with a value in a file that trains, and nothing that seeds torch."""
+    program = subject.program
+    seeded = [c for c in program.all_calls if program.resolve(c.func) in ("random.seed", "numpy.random.seed") and c.args]
+    others = {n for n in program.called_names if "seed" in n} - {"seed", "initial_seed", "get_seed"}
+    if seeded and not others and subject.trains and "torch" in program.modules_imported and "seed_everything" not in program.identifiers:
+        yield seeded[-1], "torch is not seeded: initial weights and the order of batches differ from run to run"
+
+
+@rule(
+    "BH516",
+    "determinism-contradicted",
+    "warning",
+    title="cudnn is told to be deterministic and to try kernels",
+    why="`benchmark = True` picks the fastest kernel by measuring, which may be another one in the next run: results differ though they were asked not to.",
+    remedy="set `torch.backends.cudnn.benchmark = False` beside `deterministic = True`",
+    bad="""
+        import torch
+
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.benchmark = True
+        """,
+    good="""
+        import torch
+
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.benchmark = False
+        """,
+)
+def determinism_contradicted(subject: Subject) -> Iterator[Place]:
+    """Both flags are set to True in the same block."""
+    program = subject.program
+    blocks: dict[ast.AST, dict[str, ast.AST]] = {}
+    for node in program.nodes[ast.Assign]:
+        if isinstance(node, ast.Assign) and is_true(node.value) and program.resolve(node.targets[0]).startswith("torch.backends.cudnn."):
+            blocks.setdefault(program.parents[node], {})[last_name(node.targets[0])] = node
+    for flags in blocks.values():
+        if {"deterministic", "benchmark"} <= flags.keys():
+            yield flags["benchmark"], "benchmark picks kernels by measuring: results may differ though deterministic is set"
+
+
+@rule(
+    "BH517",
+    "batch-norm-with-batch-of-one",
+    "error",
+    title="Batch norm trained with batches of one",
+    why="A batch of one has no variance: a batch norm over features raises, one over pixels learns each image's own statistics.",
+    remedy="use larger batches, or group norm or layer norm",
+    bad="""
+        import torch
+        from torch import nn
+        from torch.utils.data import DataLoader
+
+        def train(rows, loss_fn):
+            model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 1))
+            optimizer = torch.optim.AdamW(model.parameters())
+            for x, y in DataLoader(rows, batch_size=1, shuffle=True):
+                optimizer.zero_grad()
+                loss_fn(model(x), y).backward()
+                optimizer.step()
+        """,
+    good="""
+        import torch
+        from torch import nn
+        from torch.utils.data import DataLoader
+
+        def train(rows, loss_fn):
+            model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 1))
+            optimizer = torch.optim.AdamW(model.parameters())
+            for x, y in DataLoader(rows, batch_size=64, shuffle=True, drop_last=True):
+                optimizer.zero_grad()
+                loss_fn(model(x), y).backward()
+                optimizer.step()
+        """,
+)
+def batch_norm_with_batch_of_one(subject: Subject) -> Iterator[Place]:
+    """A train loader with the literal batch size 1 in a file that makes a batch norm and trains."""
+    program = subject.program
+    if not subject.trains or not any(n.startswith("BatchNorm") for n in program.called_names):
+        return
+    for call in loaders(program):
+        size = keyword(call, "batch_size", 1)
+        single = (size is None and not has_unpacking(call) and keyword(call, "batch_sampler") is None) or constant(size) == 1
+        if single and is_true(keyword(call, "shuffle", 2)) and not looks_held_out(name_of(program, call)):
+            yield call, "batches of one, and a batch norm in the network"
+
+
+@rule(
+    "BH518",
+    "train-augmentation-in-validation",
+    "warning",
+    title="Validation rows are augmented",
+    why="A random split of one data set shares its transform: validation images are cropped and flipped at random, and the score is of distorted images.",
+    remedy="make two data sets with their own transforms, and split by index",
+    bad="""
+        from torch.utils.data import random_split
+        from torchvision import datasets, transforms
+
+        def load(root):
+            augment = transforms.Compose([transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.ToTensor()])
+            return random_split(datasets.ImageFolder(root, transform=augment), [0.9, 0.1])
+        """,
+    good="""
+        import torch
+        from torch.utils.data import Subset
+        from torchvision import datasets, transforms
+
+        def load(root):
+            augment = transforms.Compose([transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.ToTensor()])
+            plain = transforms.Compose([transforms.Resize(256), transforms.CenterCrop(224), transforms.ToTensor()])
+            train, val = datasets.ImageFolder(root, transform=augment), datasets.ImageFolder(root, transform=plain)
+            order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
+            cut = int(0.9 * len(order))
+            return Subset(train, order[:cut]), Subset(val, order[cut:])
+        """,
+)
+def train_augmentation_in_validation(subject: Subject) -> Iterator[Place]:
+    """`random_split` of a data set whose transform draws at random."""
+    program = subject.program
+    if any(isinstance(n, ast.Attribute) and n.attr == "transform" and isinstance(n.ctx, ast.Store) for n in program.nodes[ast.Attribute]):
+        return
+    for call, scope, parts in splits(program):
+        if last_name(call.func) != "random_split":
+            continue
+        for origin in program.origins(parts[0], scope) if parts else ():
+            transform = keyword(origin.call, "transform")
+            made = program.origins(transform, origin.scope) if transform is not None else ()
+            for maker in made:
+                drawn = [
+                    c
+                    for c in ast.walk(maker.call)
+                    if isinstance(c, ast.Call) and last_name(c.func).startswith("Random") and "transforms" in program.resolve(c.func)
+                ]
+                if drawn:
+                    yield call, f"{last_name(drawn[0].func)} of line {drawn[0].lineno} is applied to all parts of the split"
+                    break
+
+
+@rule(
+    "BH519",
+    "waits-for-device-each-step",
+    "note",
+    title="Every step waits for the device",
+    why="`.item()`, `.cpu()` and printing a tensor wait until the device is done, so that it idles while the next step is prepared.",
+    remedy="keep sums on the device, and read them every hundred steps",
+    bad="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = loss_fn(model(x), y)
+                loss.backward()
+                optimizer.step()
+                print(loss.item())
+        """,
+    good="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn):
+            for i, (x, y) in enumerate(loader):
+                optimizer.zero_grad()
+                loss = loss_fn(model(x), y)
+                loss.backward()
+                optimizer.step()
+                if i % 100 == 0:
+                    print(loss.item())
+        """,
+)
+def waits_for_device(subject: Subject) -> Iterator[Place]:
+    """`.item()` of the loss in the loop of its backward, unconditionally."""
+    for trace in subject.traces:
+        for backward in (e for e in trace if e.kind == "backward" and e.loops):
+            for event in trace:
+                if event.kind == "call" and _reads(event) == backward.key and event.loops == backward.loops and event.branches == backward.branches:
+                    yield event.node, "the device is waited for in every step"
+
+
+def _reads(event: Event) -> str:
+    node = event.node
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("item", "cpu", "tolist")
+        and not isinstance(node, FunctionNode)
+    ):
+        return event.frame.key(node.func.value) or dotted(node.func.value) or "?"
+    return "?"

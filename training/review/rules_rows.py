@@ -1,0 +1,236 @@
+"""Rules BH505 to BH508: which rows are split, and how."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.program import Scope
+from training.review.splitting import before, is_part, line_of, shares_rows, sources_of, splits
+from training.review.syntax import constant, dotted, is_false, is_true, keyword, last_name, method, names_read, receiver, words
+
+GROUPS = {
+    "patient",
+    "subject",
+    "user",
+    "customer",
+    "client",
+    "speaker",
+    "writer",
+    "session",
+    "household",
+    "person",
+    "participant",
+    "student",
+    "player",
+}
+
+TIMES = {"date", "time", "timestamp", "datetime", "day", "month", "year", "week"}
+
+
+@rule(
+    "BH505",
+    "resample-before-split",
+    "error",
+    title="Rows are resampled before the split",
+    why="Copies, or points made up between neighbours, of the same row land on both sides: the model has seen its test rows.",
+    remedy="split first, and resample the train rows alone",
+    bad="""
+        from imblearn.over_sampling import SMOTE
+        from sklearn.model_selection import train_test_split
+
+        def prepare(X, y):
+            X, y = SMOTE().fit_resample(X, y)
+            return train_test_split(X, y, random_state=0)
+        """,
+    good="""
+        from imblearn.over_sampling import SMOTE
+        from sklearn.model_selection import train_test_split
+
+        def prepare(X, y):
+            X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0)
+            X_train, y_train = SMOTE().fit_resample(X_train, y_train)
+            return X_train, X_test, y_train, y_test
+        """,
+)
+def resample_before_split(subject: Subject) -> Iterator[Place]:
+    """`fit_resample`, or `resample` of scikit-learn, of rows that are split further down."""
+    program = subject.program
+    for call in program.all_calls:
+        copies = method(call) == "fit_resample" or program.resolve(call.func) == "sklearn.utils.resample"
+        if not copies or not call.args or any(is_part(n) for n in names_read(call.args[0])):
+            continue
+        for split, scope, parts in splits(program):
+            if before(program, call, split) and shares_rows(program, call, call.args[0], parts, scope, split):
+                yield call, f"rows are resampled here, and split only in line {split.lineno}", scope.node if scope.name else split
+                break
+
+
+@rule(
+    "BH506",
+    "random-split-of-groups",
+    "warning",
+    title="Rows of one person or device are split at random",
+    why="Rows of the same patient land on both sides: the model recognises the patient, and the score says nothing about new ones.",
+    remedy="split by group: `GroupShuffleSplit`, `GroupKFold`, or `split.kind: group`",
+    bad="""
+        import pandas as pd
+        from sklearn.model_selection import train_test_split
+
+        df = pd.read_csv("visits.csv")
+        visits = df.groupby("patient_id").size()
+        X = df.drop(columns=["patient_id", "outcome"])
+        X_train, X_test, y_train, y_test = train_test_split(X, df["outcome"], random_state=0)
+        """,
+    good="""
+        import pandas as pd
+        from sklearn.model_selection import GroupShuffleSplit
+
+        df = pd.read_csv("visits.csv")
+        X = df.drop(columns=["patient_id", "outcome"])
+        splitter = GroupShuffleSplit(n_splits=1, test_size=0.2, random_state=0)
+        train, test = next(splitter.split(X, df["outcome"], groups=df["patient_id"]))
+        """,
+)
+def random_split_of_groups(subject: Subject) -> Iterator[Place]:
+    """A frame with a column like `patient_id` is split by row, and the file nowhere splits by group."""
+    program = subject.program
+    if any("group" in n.lower() and n != "groupby" for n in program.called_names) or "groups" in program.identifiers or "unique" in program.called_names:
+        return
+    for split, scope, parts in splits(program):
+        if last_name(split.func) == "random_split":
+            continue
+        frames = {b for part in parts for n in names_read(part) for b in sources_of(n, scope, split.lineno)}
+        for node in ast.walk(scope.node):
+            column = constant(node)
+            if not (
+                isinstance(column, str)
+                and len(column) < 40
+                and column.isidentifier()
+                and GROUPS & words(column)
+                and words(column) & {"id", "no", "nbr", "key", "code"}
+            ):
+                continue
+            used = names_read(program.statement(node)) if program.scope(node) is scope and line_of(node) <= split.lineno else set()
+            if used & frames and "drop_duplicates" not in program.identifiers:
+                yield split, f"rows are split at random, though {column!r} (line {line_of(node)}) says that several may belong together"
+                break
+
+
+@rule(
+    "BH507",
+    "random-split-of-time",
+    "warning",
+    title="A time series is split at random",
+    why="Train rows then lie after, and right beside, test rows: lags and rolling means carry the answer over, and the score is not that of a forecast.",
+    remedy="cut by time: `TimeSeriesSplit`, `shuffle=False` on sorted rows, or `split.kind: time`",
+    bad="""
+        import pandas as pd
+        from sklearn.model_selection import train_test_split
+
+        df = pd.read_csv("load.csv").sort_values("date")
+        df["yesterday"] = df["load"].shift(24)
+        train, test = train_test_split(df, test_size=0.2, random_state=0)
+        """,
+    good="""
+        import pandas as pd
+        from sklearn.model_selection import train_test_split
+
+        df = pd.read_csv("load.csv").sort_values("date")
+        df["yesterday"] = df["load"].shift(24)
+        train, test = train_test_split(df, test_size=0.2, shuffle=False)
+        """,
+)
+def random_split_of_time(subject: Subject) -> Iterator[Place]:
+    """A frame that is shifted, rolled or sorted by time is split with shuffling; or folds of it are shuffled."""
+    program = subject.program
+    if "TimeSeriesSplit" in program.called_names or "groups" in program.identifiers:
+        return
+    for call in program.all_calls:
+        scope = program.scope(call)
+        random = last_name(call.func) == "train_test_split" and not is_false(keyword(call, "shuffle")) and bool(call.args)
+        if not random or not program.resolve(call.func).startswith("sklearn."):
+            continue
+        frames = {b for part in call.args for n in names_read(part) for b in sources_of(n, scope, call.lineno)}
+        ordered = next((c for c in program.all_calls if before(program, c, call) and _orders(c) and names_read(program.statement(c)) & frames), None)
+        if ordered is not None:
+            yield call, f"rows are shuffled, though line {ordered.lineno} treats them as a time series"
+
+
+def _orders(call: ast.Call) -> bool:
+    """Whether a call only makes sense of rows in the order of time."""
+    if method(call) == "sort_values":
+        column = constant(keyword(call, "by", 0))
+        return isinstance(column, str) and bool(TIMES & words(column))
+    return method(call) in ("shift", "rolling", "ewm", "resample") and isinstance(receiver(call), ast.Subscript | ast.Name | ast.Call)
+
+
+@rule(
+    "BH508",
+    "random-split-of-windows",
+    "error",
+    title="Overlapping windows are split at random",
+    why="Windows cut from one series share most of their values: each test window has train windows a step away.",
+    remedy="cut the series in time first, with a gap of one window, and make windows on each side",
+    bad="""
+        from torch.utils.data import Dataset, random_split
+
+        class Windows(Dataset):
+            def __init__(self, series, width):
+                self.series, self.width = series, width
+
+            def __len__(self):
+                return len(self.series) - self.width
+
+            def __getitem__(self, i):
+                return self.series[i : i + self.width], self.series[i + self.width]
+
+        def split(series):
+            return random_split(Windows(series, 24), [0.8, 0.2])
+        """,
+    good="""
+        from torch.utils.data import Dataset
+
+        class Windows(Dataset):
+            def __init__(self, series, width):
+                self.series, self.width = series, width
+
+            def __len__(self):
+                return len(self.series) - self.width
+
+            def __getitem__(self, i):
+                return self.series[i : i + self.width], self.series[i + self.width]
+
+        def split(series):
+            cut = int(len(series) * 0.8)
+            return Windows(series[:cut], 24), Windows(series[cut + 24 :], 24)
+        """,
+)
+def random_split_of_windows(subject: Subject) -> Iterator[Place]:
+    """`random_split` of a data set of this file whose `__getitem__` gives `series[i : i + width]`."""
+    program = subject.program
+    for call, scope, parts in splits(program):
+        if last_name(call.func) != "random_split" or not parts:
+            continue
+        for origin in program.origins(parts[0], scope):
+            owner = program.classes.get(origin.name)
+            getter = program.methods[owner].get("__getitem__") if owner else None
+            if getter is not None and _cuts_windows(getter):
+                yield call, f"{origin.name} gives overlapping windows: neighbours land on different sides"
+
+
+def _cuts_windows(getter: Scope) -> bool:
+    """Whether an element is a slice from the index itself to a little further."""
+    index = getter.parameters[1] if len(getter.parameters) > 1 else ""
+    for node in ast.walk(getter.node):
+        if (
+            isinstance(node, ast.Slice)
+            and dotted(node.lower) == index
+            and isinstance(node.upper, ast.BinOp)
+            and isinstance(node.upper.op, ast.Add)
+            and index in names_read(node.upper)
+            and not is_true(node.upper)
+        ):
+            return True
+    return False

@@ -1,0 +1,241 @@
+"""Rules BH204 to BH207: metrics, and which rows and weights are chosen."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.kinds import is_model, looks_held_out
+from training.review.loops import last_name_of_key
+from training.review.program import Program, Scope
+from training.review.rules_evaluation import evaluations
+from training.review.syntax import FunctionNode, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, words
+
+RANK_METRICS = {
+    "roc_auc_score", "average_precision_score", "f1_score", "precision_score", "recall_score", "r2_score", "matthews_corrcoef", "cohen_kappa_score",
+    "balanced_accuracy_score", "spearmanr", "pearsonr",
+}  # fmt: skip
+
+
+@rule(
+    "BH204",
+    "rank-metric-per-batch",
+    "error",
+    title="A metric of the whole is averaged over batches",
+    why="AUROC, F1, average precision and their like are no means over rows: their mean over batches is another number, depends on the batch size, and fails on a batch of one class.",
+    remedy="collect scores and labels, and compute the metric once",
+    bad="""
+        import torch
+        from sklearn.metrics import roc_auc_score
+
+        @torch.no_grad()
+        def evaluate(model, val_loader):
+            model.eval()
+            total = 0.0
+            for x, y in val_loader:
+                total += roc_auc_score(y, model(x))
+            return total / len(val_loader)
+        """,
+    good="""
+        import torch
+        from sklearn.metrics import roc_auc_score
+
+        @torch.no_grad()
+        def evaluate(model, val_loader):
+            model.eval()
+            scores, labels = [], []
+            for x, y in val_loader:
+                scores.append(model(x))
+                labels.append(y)
+            return roc_auc_score(torch.cat(labels), torch.cat(scores))
+        """,
+)
+def rank_metric_per_batch(subject: Subject) -> Iterator[Place]:
+    """Such a metric of scikit-learn is computed in a loop that also runs the network, and added up there."""
+    program = subject.program
+    for call in program.all_calls:
+        if not (program.resolve(call.func).startswith(("sklearn.metrics.", "scipy.stats.")) and last_name(call.func) in RANK_METRICS):
+            continue
+        loop = next((a for a in program.ancestors(call) if isinstance(a, ast.For)), None)
+        statement = program.statement(call)
+        if loop is None or not any(is_model(program, c.func, program.scope(c)) for c in ast.walk(loop) if isinstance(c, ast.Call)):
+            continue
+        added = isinstance(statement, ast.AugAssign) or any(method(c) in ("append", "update") for c in program.ancestors(call) if isinstance(c, ast.Call))
+        batch = any(isinstance(n, ast.Name) and n.id in names_read(loop.target) for a in call.args for n in ast.walk(a)) or any(
+            "loader" in n.lower() for n in identifiers(loop.iter)
+        )
+        if added and batch and any(looks_held_out(n) or "loader" in n.lower() for n in identifiers(loop.iter)):
+            yield call, f"{last_name(call.func)} of each batch is averaged: that is not {last_name(call.func)} of the rows"
+
+
+@rule(
+    "BH205",
+    "mean-of-batch-means",
+    "note",
+    title="Batch means are averaged as if all batches were equal",
+    why="The last, shorter batch weighs as much as a full one, so the result depends on the batch size.",
+    remedy="add up `loss.item() * len(y)` and divide by the number of rows",
+    bad="""
+        import torch
+
+        @torch.no_grad()
+        def evaluate(model, val_loader, loss_fn):
+            model.eval()
+            total = 0.0
+            for x, y in val_loader:
+                total += loss_fn(model(x), y).item()
+            return total / len(val_loader)
+        """,
+    good="""
+        import torch
+
+        @torch.no_grad()
+        def evaluate(model, val_loader, loss_fn):
+            model.eval()
+            total = 0.0
+            for x, y in val_loader:
+                total += loss_fn(model(x), y).item() * len(y)
+            return total / len(val_loader.dataset)
+        """,
+)
+def mean_of_batch_means(subject: Subject) -> Iterator[Place]:
+    """A sum of batch values, not multiplied by anything, divided by the number of batches of a held-out loader."""
+    for loop, _, trace in evaluations(subject):
+        over = {last_name(n) for n in ast.walk(loop.node.iter)} if isinstance(loop.node, ast.For) else set()
+        sums = {
+            e.key: e.node
+            for e in trace
+            if e.kind == "augment" and loop in e.loops and isinstance(e.node, ast.AugAssign) and not any(isinstance(n, ast.Mult) for n in ast.walk(e.node.value))
+            and any(m in identifiers(e.node.value) for m in ("item", "mean"))
+            and "sum" not in identifiers(e.node.value)
+        }  # fmt: skip
+        for node in own_nodes(loop.scope.node):
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and isinstance(node.right, ast.Call) and last_name(node.right.func) == "len":
+                name = dotted(node.left)
+                if node.right.args and last_name(node.right.args[0]) in over and any(last_name_of_key(k) == name for k in sums):
+                    yield node, f"{name} adds up means of batches: the last, shorter one counts as much as the others"
+
+
+@rule(
+    "BH206",
+    "test-set-chooses-model",
+    "error",
+    title="The test set chooses the model",
+    why="The best of many epochs on the test rows is too good on them by construction: the reported score has been selected, not measured.",
+    remedy="choose by a validation set, and look at the test set once, at the end",
+    bad="""
+        import torch
+
+        def fit(model, optimizer, train_epoch, evaluate, loader, test_loader, epochs):
+            best = 0.0
+            for epoch in range(epochs):
+                train_epoch(model, optimizer, loader)
+                accuracy = evaluate(model, test_loader)
+                if accuracy > best:
+                    best = accuracy
+                    torch.save(model.state_dict(), "best.pt")
+        """,
+    good="""
+        import torch
+
+        def fit(model, optimizer, train_epoch, evaluate, loader, val_loader, test_loader, epochs):
+            best = 0.0
+            for epoch in range(epochs):
+                train_epoch(model, optimizer, loader)
+                accuracy = evaluate(model, val_loader)
+                if accuracy > best:
+                    best = accuracy
+                    torch.save(model.state_dict(), "best.pt")
+            model.load_state_dict(torch.load("best.pt"))
+            print(evaluate(model, test_loader))
+        """,
+)
+def test_set_chooses_model(subject: Subject) -> Iterator[Place]:
+    """In a loop, a value that a call made from something named test is compared with the best so far, which leads to a save, a stop, or a new best."""
+    program = subject.program
+    for node in program.nodes[ast.If]:
+        loop = next((a for a in program.ancestors(node) if isinstance(a, ast.For | ast.While)), None)
+        if not isinstance(node, ast.If) or loop is None:
+            continue
+        compared = {c for part in ast.walk(node.test) if isinstance(part, ast.Compare) for c in names_read(part)} | {
+            c for c in names_read(node.test) if "stop" in c
+        }
+        best = {n for n in identifiers(node.test) if words(n) & {"best", "min", "max", "top", "patience", "highest", "lowest"}}
+        body = {n.id for s in node.body for n in ast.walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        if not best or not (body & compared or {"save", "state_dict", "deepcopy"} & {n for s in node.body for n in identifiers(s)}):
+            continue
+        for name in sorted(compared - best):
+            for binding in program.scope(node).bindings.get(name, ()):
+                if loop in program.ancestors(binding.statement) and isinstance(binding.value, ast.Call) and _from_test(program, binding.value, binding.scope):
+                    yield node, f"{name} comes from the test rows, and decides here which weights are kept", loop
+
+
+def _from_test(program: Program, call: ast.Call, scope: Scope) -> bool:
+    """Whether an argument is the test set by its name, and nothing says validation."""
+    given = [last_name(a) for a in (*call.args, *(k.value for k in call.keywords))]
+    return any("test" in words(n) or n.lower().startswith("test") for n in given) and not any({"val", "valid", "validation", "dev"} & words(n) for n in given)
+
+
+@rule(
+    "BH207",
+    "best-weights-not-copied",
+    "error",
+    title="The best weights are kept by reference",
+    why="`state_dict()` refers to the live tensors: training goes on in them, and the 'best' weights are those of the last epoch.",
+    remedy="keep a copy: `copy.deepcopy(model.state_dict())`, or save it to a file",
+    bad="""
+        import torch
+
+        def fit(model, train_epoch, evaluate, epochs):
+            best, best_state = 0.0, None
+            for epoch in range(epochs):
+                train_epoch(model)
+                score = evaluate(model)
+                if score > best:
+                    best, best_state = score, model.state_dict()
+            model.load_state_dict(best_state)
+        """,
+    good="""
+        import copy
+        import torch
+
+        def fit(model, train_epoch, evaluate, epochs):
+            best, best_state = 0.0, None
+            for epoch in range(epochs):
+                train_epoch(model)
+                score = evaluate(model)
+                if score > best:
+                    best, best_state = score, copy.deepcopy(model.state_dict())
+            model.load_state_dict(best_state)
+        """,
+)
+def best_weights_not_copied(subject: Subject) -> Iterator[Place]:
+    """In a loop a name for the best is bound to a live state or network, and nothing copies it afterwards."""
+    program = subject.program
+    everything = [(n, b, s) for s in program.scopes for n, bs in s.bindings.items() for b in bs]
+    everything += [(n, b, b.scope) for attributes in program.attributes.values() for n, bs in attributes.items() for b in bs]
+    for name, binding, scope in everything:
+        if binding.index is not None or binding.how != "assign" or "best" not in words(name):
+            continue
+        live = isinstance(binding.value, ast.Call) and method(binding.value) == "state_dict" and is_model(program, receiver(binding.value), scope)
+        alias = (
+            isinstance(binding.value, ast.Name)
+            and not words(binding.value.id) & {"best", "state"}
+            and is_model(program, binding.value, scope)
+            and "model" in words(name)
+        )
+        looped = any(isinstance(a, ast.For | ast.While) for a in program.ancestors(binding.statement)) or (
+            any(isinstance(a, ast.If) for a in program.ancestors(binding.statement)) and scope.owner
+        )
+        if (live or alias) and looped and not _copied_later(program, name, binding.statement):
+            yield binding.value, f"{name} refers to the live weights: training goes on in them"
+
+
+def _copied_later(program: Program, name: str, statement: ast.AST) -> bool:
+    """Whether the name is copied, or saved right where it is bound and used nowhere else."""
+    uses = [n for n in (*program.nodes[ast.Name], *program.nodes[ast.Attribute]) if last_name(n) == name and isinstance(getattr(n, "ctx", None), ast.Load)]
+    block = program.parents[program.statement(statement)]
+    outside = [n for n in uses if block not in program.ancestors(n)]
+    copied = any(last_name(c.func) in ("deepcopy", "clone") for n in uses for c in program.ancestors(n) if isinstance(c, ast.Call))
+    return copied or (bool(uses) and not outside and not isinstance(block, FunctionNode | ast.Module | ast.For | ast.While))

@@ -1,0 +1,215 @@
+"""Rules BH501 to BH504: what is learned from rows before they are split."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.program import Program, Scope
+from training.review.splitting import before, is_part, shares_rows, sources_of, splits
+from training.review.syntax import constant, dotted, identifiers, keyword, last_name, method, names_read, receiver, words
+
+FITTED = (
+    "sklearn.preprocessing.",
+    "sklearn.impute.",
+    "sklearn.decomposition.",
+    "sklearn.feature_selection.",
+    "sklearn.feature_extraction.text.",
+    "category_encoders.",
+    "feature_engine.",
+)
+NOTHING_LEARNED = {
+    "LabelEncoder", "LabelBinarizer", "MultiLabelBinarizer", "OneHotEncoder", "OrdinalEncoder", "Normalizer", "Binarizer", "PolynomialFeatures",
+    "FunctionTransformer", "HashingVectorizer",
+}  # fmt: skip
+
+
+def fits(program: Program) -> Iterator[tuple[ast.Call, str, ast.expr]]:
+    """Every fit of something that learns from rows: the call, the class, and what it learns from."""
+    for call in program.all_calls:
+        if method(call) in ("fit", "fit_transform") and call.args:
+            scope = program.scope(call)
+            learned = [o.last for o in program.origins(receiver(call), scope) if o.name.startswith(FITTED) and o.last not in NOTHING_LEARNED]
+            if learned:
+                yield call, learned[0], call.args[0]
+
+
+@rule(
+    "BH501",
+    "fit-before-split",
+    "error",
+    title="A transformer is fitted before the split",
+    why="Means, vocabularies, components or selected columns then hold test rows: the score measures data that the preparation has already seen.",
+    remedy="split first, and fit on the train rows alone; a Pipeline does it right within cross-validation",
+    bad="""
+        from sklearn.model_selection import train_test_split
+        from sklearn.preprocessing import StandardScaler
+
+        def prepare(X, y):
+            X = StandardScaler().fit_transform(X)
+            return train_test_split(X, y, random_state=0)
+        """,
+    good="""
+        from sklearn.model_selection import train_test_split
+        from sklearn.preprocessing import StandardScaler
+
+        def prepare(X, y):
+            X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0)
+            scaler = StandardScaler().fit(X_train)
+            return scaler.transform(X_train), scaler.transform(X_test), y_train, y_test
+        """,
+)
+def fit_before_split(subject: Subject) -> Iterator[Place]:
+    """Something is fitted on a name, and that name, or what the fit gave, is split further down."""
+    program = subject.program
+    for call, learner, rows in fits(program):
+        if any(is_part(n) for n in names_read(rows)) or _is_label(rows):
+            continue
+        for split, scope, parts in splits(program):
+            if before(program, call, split) and shares_rows(program, call, rows, parts, scope, split):
+                yield call, f"{learner} learns from all rows, which are split only in line {split.lineno}", scope.node if scope.name else split
+                break
+
+
+def _is_label(node: ast.expr) -> bool:
+    return last_name(node) in ("y", "Y", "labels", "target", "targets", "y_all")
+
+
+@rule(
+    "BH502",
+    "fit-on-held-out",
+    "error",
+    title="A transformer is fitted on held-out rows",
+    why="Validation and test rows are scaled or encoded by their own statistics, not by those of train: shifts between the sides vanish, and serving has no such statistics.",
+    remedy="call `transform` on validation and test rows",
+    bad="""
+        from sklearn.preprocessing import StandardScaler
+
+        def prepare(X_train, X_test):
+            scaler = StandardScaler()
+            return scaler.fit_transform(X_train), scaler.fit_transform(X_test)
+        """,
+    good="""
+        from sklearn.preprocessing import StandardScaler
+
+        def prepare(X_train, X_test):
+            scaler = StandardScaler()
+            return scaler.fit_transform(X_train), scaler.transform(X_test)
+        """,
+)
+def fit_on_held_out(subject: Subject) -> Iterator[Place]:
+    """The rows of a fit are named validation or test, or are put together of both sides."""
+    for call, learner, rows in fits(subject.program):
+        names = names_read(rows) | {last_name(rows)}
+        held_out = any({"test", "val", "valid", "validation", "holdout"} & words(n) for n in names)
+        if held_out and any("train" in words(n) for n in identifiers(subject.program.scope(call).node)):
+            yield call, f"{learner} is fitted on {ast.unparse(rows)}"
+
+
+@rule(
+    "BH503",
+    "statistics-before-split",
+    "error",
+    title="Rows are normalised by statistics of all rows before the split",
+    why="Mean and deviation of the test rows are in every train row: the score measures data that the preparation has already seen.",
+    remedy="split first, and compute the statistics on the train rows alone",
+    bad="""
+        from sklearn.model_selection import train_test_split
+
+        def prepare(X, y):
+            X = (X - X.mean(axis=0)) / X.std(axis=0)
+            return train_test_split(X, y, random_state=0)
+        """,
+    good="""
+        from sklearn.model_selection import train_test_split
+
+        def prepare(X, y):
+            X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0)
+            mean, std = X_train.mean(axis=0), X_train.std(axis=0)
+            return (X_train - mean) / std, (X_test - mean) / std, y_train, y_test
+        """,
+)
+def statistics_before_split(subject: Subject) -> Iterator[Place]:
+    """A name is bound to itself minus its mean or divided by its deviation or range, or filled with its mean, and is split further down."""
+    program = subject.program
+    for split, scope, parts in splits(program):
+        names = {n for part in parts[:1] for n in names_read(part)}
+        for name in sorted({b for n in names for b in sources_of(n, scope, split.lineno)}):
+            for binding in scope.bindings.get(name, ()):
+                if binding.how == "assign" and before(program, binding.statement, split) and _normalises(binding.value, scope):
+                    yield binding.statement, f"{name} is normalised by all rows, which are split only in line {split.lineno}", split
+
+
+def _normalises(value: ast.expr, scope: Scope) -> bool:
+    """`(x - x.mean(…)) / …`, with the mean of the same rows, directly or by a name bound to it."""
+    for part in ast.walk(value):
+        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub) and dotted(part.left):
+            if _statistic_of(part.right, dotted(part.left)):
+                return True
+            bound = scope.bindings.get(part.right.id, []) if isinstance(part.right, ast.Name) else []
+            if any(b.index is None and _statistic_of(b.value, dotted(part.left)) for b in bound):
+                return True
+    return False
+
+
+def _statistic_of(node: ast.expr, rows: str) -> bool:
+    if not isinstance(node, ast.Call) or last_name(node.func) not in ("mean", "min", "median", "nanmean"):
+        return False
+    row_wise = constant(keyword(node, "axis")) == 1 or constant(keyword(node, "dim")) in (1, -1) or (bool(node.args) and constant(node.args[-1]) in (1, -1))
+    source = dotted(receiver(node)) == rows or (bool(node.args) and dotted(node.args[0]) == rows)
+    return source and not row_wise
+
+
+@rule(
+    "BH504",
+    "target-encoding-before-split",
+    "error",
+    title="A column is encoded by the label of all rows",
+    why="The mean label of a category holds the label of the row itself and of the test rows: the column tells the answer.",
+    remedy="compute the encoding on train rows alone, out of fold within them",
+    bad="""
+        from sklearn.model_selection import train_test_split
+
+        def prepare(df):
+            df["city_rate"] = df.groupby("city")["target"].transform("mean")
+            return train_test_split(df.drop(columns=["target"]), df["target"], random_state=0)
+        """,
+    good="""
+        from sklearn.model_selection import train_test_split
+
+        def prepare(df):
+            train, test = train_test_split(df, random_state=0)
+            rate = train.groupby("city")["target"].mean()
+            return train, test.assign(city_rate=test["city"].map(rate))
+        """,
+)
+def target_encoding_before_split(subject: Subject) -> Iterator[Place]:
+    """A statistic of the label column by group is taken of a frame that is split further down."""
+    program = subject.program
+    for split, scope, parts in splits(program):
+        labels = {constant(n.slice) for part in parts[1:] for n in ast.walk(part) if isinstance(n, ast.Subscript)} | _dropped(program, parts[:1])
+        labels |= {constant(b.value.slice) for part in parts[1:2] for b in scope.bindings.get(last_name(part), ()) if isinstance(b.value, ast.Subscript)}
+        labels = {name for name in labels if isinstance(name, str)} | {"target", "label"}
+        for call in program.all_calls:
+            source = receiver(call)
+            if (
+                method(call) in ("transform", "mean", "agg")
+                and isinstance(source, ast.Subscript)
+                and constant(source.slice) in labels
+                and before(program, call, split)
+            ):
+                grouped = source.value
+                if isinstance(grouped, ast.Call) and method(grouped) == "groupby" and not any(is_part(n) for n in names_read(grouped)):
+                    yield call, f"the mean of {constant(source.slice)!r} by group is taken over all rows, which are split only in line {split.lineno}", split
+
+
+def _dropped(program: Program, parts: list[ast.expr]) -> set[object]:
+    return {
+        constant(n)
+        for part in parts
+        for c in ast.walk(part)
+        if isinstance(c, ast.Call) and method(c) == "drop"
+        for n in ast.walk(c)
+        if isinstance(n, ast.Constant)
+    }

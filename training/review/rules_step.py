@@ -1,0 +1,311 @@
+"""Rules BH101 to BH109: the order of zero_grad, backward, clip and step."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.loops import Placed, Steps, common_loop, step_groups
+from training.review.program import Program
+from training.review.syntax import dotted, identifiers, last_name, method
+from training.review.trace import Event
+
+
+@rule(
+    "BH101",
+    "zero-grad-missing",
+    "error",
+    title="Gradients are never cleared",
+    why="`backward` adds to `.grad`. Without `zero_grad` each step uses the sum of all gradients since the start: the loss falls at first, then swings or diverges.",
+    remedy="call `optimizer.zero_grad(set_to_none=True)` in the loop, before `backward` or after `step`",
+    bad="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn):
+            for x, y in loader:
+                loss = loss_fn(model(x), y)
+                loss.backward()
+                optimizer.step()
+        """,
+    good="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn):
+            for x, y in loader:
+                optimizer.zero_grad(set_to_none=True)
+                loss = loss_fn(model(x), y)
+                loss.backward()
+                optimizer.step()
+        """,
+)
+def zero_grad_missing(subject: Subject) -> Iterator[Place]:
+    """A loop with `backward` and `step`, and nothing in it that clears the gradients of that optimizer."""
+    for steps in step_groups(subject):
+        made_inside = any(e.kind == "assign" and e.key == steps.step.key for e in steps.inside)  # a new one for new tensors
+        if steps.loop is None or not steps.backwards or steps.clears or made_inside:
+            continue
+        where = "is cleared outside this loop only" if steps.clears_outside else "is never cleared"
+        yield steps.step.node, f"the gradient that {steps.name}.step() uses {where}", steps.loop.node
+
+
+@rule(
+    "BH102",
+    "gradient-cleared-before-use",
+    "error",
+    title="Gradients are cleared between backward and step",
+    why="`zero_grad` after `backward` throws the gradient away: `step` changes nothing (or only decays the weights), and the loss stays where it was.",
+    remedy="move `zero_grad` before `backward`, or after `step`",
+    bad="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn):
+            for x, y in loader:
+                loss = loss_fn(model(x), y)
+                loss.backward()
+                optimizer.zero_grad()
+                optimizer.step()
+        """,
+    good="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn):
+            for x, y in loader:
+                loss = loss_fn(model(x), y)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        """,
+)
+def cleared_before_use(subject: Subject) -> Iterator[Place]:
+    """In one passage of the loop: backward, clear, step, with no other backward after the clear."""
+    for steps in step_groups(subject):
+        clear = _cleared_since_backward(steps)
+        if clear is not None and any(b.position < clear.position for b in steps.backwards):
+            yield clear.event.node, f"{ast.unparse(clear.event.node)} stands between backward and {steps.name}.step(): the gradient is lost"
+
+
+@rule(
+    "BH103",
+    "step-before-backward",
+    "error",
+    title="The optimizer steps before the gradient is there",
+    why="`step` uses what is in `.grad` at that moment: nothing after `zero_grad`, or the gradient of the batch before. The loss does not fall, or lags and swings.",
+    remedy="order each step as zero_grad, forward, loss, backward, step",
+    bad="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = loss_fn(model(x), y)
+                optimizer.step()
+                loss.backward()
+        """,
+    good="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = loss_fn(model(x), y)
+                loss.backward()
+                optimizer.step()
+        """,
+)
+def step_before_backward(subject: Subject) -> Iterator[Place]:
+    """In one passage of the loop the step comes first, and the gradient is cleared before it can be used."""
+    for steps in step_groups(subject):
+        clear = _cleared_since_backward(steps)
+        if clear is not None and steps.backwards and not any(b.position < steps.position for b in steps.backwards):
+            yield steps.step.node, f"{steps.name}.step() comes before backward: its gradient is empty", steps.loop.node if steps.loop else steps.step.node
+
+
+def _cleared_since_backward(steps: Steps) -> Placed | None:
+    """The unconditional clear that lies, going round the loop, between the last backward and the step."""
+    if steps.loop is None or steps.step.via == "closure":
+        return None
+    ring = sorted([*((b.position, "B", b.event) for b in steps.backwards), *((c.position, "Z", c.event) for c in steps.clears)], key=lambda item: item[0])
+    before = [item for item in ring if item[0] < steps.position] or ring
+    position, what, event = before[-1] if before else (0, "", steps.step)
+    if what != "Z" or not steps.step.under(event) or event.loops != steps.step.loops:
+        return None
+    return Placed(position, event)
+
+
+@rule(
+    "BH104",
+    "backward-missing",
+    "error",
+    title="No gradient is ever computed",
+    why="Forward, loss and `step` without `backward`: `.grad` stays None, the optimizer skips every parameter, and the loss stays at its initial value.",
+    remedy="call `loss.backward()` before `optimizer.step()`",
+    bad="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = loss_fn(model(x), y)
+                optimizer.step()
+        """,
+    good="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = loss_fn(model(x), y)
+                loss.backward()
+                optimizer.step()
+        """,
+)
+def backward_missing(subject: Subject) -> Iterator[Place]:
+    """A loop that clears and steps the same optimizer and computes a loss, in a file where nothing computes a gradient."""
+    if {"backward", "manual_backward", "grad", "grad_and_value", "value_and_grad"} & subject.program.called_names or subject.framework:
+        return
+    for steps in step_groups(subject):
+        if steps.loop is None or not steps.clears or steps.step.via or "grad" in subject.program.identifiers:
+            continue
+        losses = [e for e in steps.inside if e.kind == "assign" and "loss" in e.key.lower()]
+        handed_on = any(
+            e.kind == "call" and {n for a in e.call.args for n in identifiers(a)} & {last_name(t) for x in losses for t in _targets(x)}
+            for e in steps.inside
+            if isinstance(e.node, ast.Call) and method(e.node) not in ("append", "item", "update", "print", "detach")
+        )
+        if losses and not handed_on:
+            yield steps.step.node, f"{steps.name}.step() without a backward: nothing is learned", steps.loop.node
+
+
+def _targets(event: Event) -> list[ast.expr]:
+    return list(event.node.targets) if isinstance(event.node, ast.Assign) else []
+
+
+@rule(
+    "BH105",
+    "step-missing",
+    "error",
+    title="The optimizer never steps",
+    why="Gradients are computed and cleared, but nothing applies them: the loss stays at its initial value.",
+    remedy="call `optimizer.step()` after `backward`",
+    bad="""
+        import torch
+
+        def train(model, loader, loss_fn):
+            optimizer = torch.optim.AdamW(model.parameters())
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss_fn(model(x), y).backward()
+        """,
+    good="""
+        import torch
+
+        def train(model, loader, loss_fn):
+            optimizer = torch.optim.AdamW(model.parameters())
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss_fn(model(x), y).backward()
+                optimizer.step()
+        """,
+)
+def step_missing(subject: Subject) -> Iterator[Place]:
+    """An optimizer is cleared in a loop with a backward, and no `step` of anything stands in the file."""
+    if subject.framework or "step" in {n.attr for n in subject.program.nodes[ast.Attribute] if isinstance(n, ast.Attribute)}:
+        return
+    if any("step" in name for name in subject.program.called_names):
+        return
+    for trace in subject.traces:
+        for event in trace:
+            if (
+                event.kind == "zero"
+                and event.key != "*"
+                and event.loops
+                and _makes_optimizer(subject.program, event)
+                and any(e.kind == "backward" and common_loop(e, event) for e in trace)
+            ):
+                yield event.node, f"{event.key} is cleared and never steps", event.loops[-1].node
+
+
+def _makes_optimizer(program: Program, event: Event) -> bool:
+    target = event.call.func.value if isinstance(event.call.func, ast.Attribute) else None
+    return any(o.name.startswith("torch.optim.") for o in program.origins(target, event.scope))
+
+
+@rule(
+    "BH106",
+    "clip-misplaced",
+    "error",
+    title="Gradients are clipped where it has no effect",
+    why="Clipping must change the gradient that `step` uses: after `step`, or before `backward`, it changes one that is thrown away. Spikes pass unclipped.",
+    remedy="clip between `backward` and `step`",
+    bad="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss_fn(model(x), y).backward()
+                optimizer.step()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        """,
+    good="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss_fn(model(x), y).backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+        """,
+)
+def clip_misplaced(subject: Subject) -> Iterator[Place]:
+    """A clip with no backward before it and no step after it in the same passage of the loop, or between step and the next backward."""
+    for trace in subject.traces:
+        for clip in (e for e in trace if e.kind == "clip" and e.loops):
+            inside = [(i, e) for i, e in enumerate(trace) if clip.loops[-1] in e.loops]
+            at = next(i for i, e in inside if e is clip)
+            order = [(i, e.kind) for i, e in inside if e.kind in ("backward", "step")]
+            before, after = [kind for i, kind in order if i < at], [kind for i, kind in order if i > at]
+            if "backward" not in before + after or "step" not in before + after:
+                continue
+            if before and before[-1] == "step" and after[:1] != ["step"]:
+                yield clip.node, "gradients are clipped after the step that used them", clip.loops[-1].node
+            elif not before and after[0] == "backward":
+                yield clip.node, "gradients are clipped before backward has computed them", clip.loops[-1].node
+
+
+@rule(
+    "BH107",
+    "call-missing",
+    "error",
+    title="A method is named, not called",
+    why="`model.train` without parentheses does nothing and raises nothing; so do `optimizer.step` and `loss.backward`.",
+    remedy="add the parentheses",
+    bad="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn):
+            model.train
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss_fn(model(x), y).backward()
+                optimizer.step()
+        """,
+    good="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn):
+            model.train()
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss_fn(model(x), y).backward()
+                optimizer.step()
+        """,
+)
+def call_missing(subject: Subject) -> Iterator[Place]:
+    """An expression statement that only names a method of training."""
+    methods = {"backward", "step", "zero_grad", "eval", "train", "update", "cuda", "detach", "item", "barrier", "synchronize"}
+    for node in subject.program.nodes[ast.Expr]:
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Attribute) and node.value.attr in methods:
+            yield node.value, f"{dotted(node.value) or node.value.attr} is named, not called: it does nothing"

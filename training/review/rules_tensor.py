@@ -1,0 +1,277 @@
+"""Rules BH411 to BH414: shapes and softmax."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.kinds import is_model
+from training.review.program import Program, Scope
+from training.review.syntax import (
+    constant,
+    dotted,
+    has_unpacking,
+    identifiers,
+    keyword,
+    last_name,
+    method,
+    receiver,
+)
+from training.review.values import reaching
+
+
+@rule(
+    "BH411",
+    "view-as-transpose",
+    "error",
+    title="view or reshape where a transpose is meant",
+    why="`view` reads the same memory in another rhythm: [B, T, C] viewed as [T, B, C] mixes time steps of different samples. Shapes fit, nothing raises, the score suffers.",
+    remedy="use `transpose` or `permute`",
+    bad="""
+        import torch
+
+        def to_time_first(x):
+            B, T, C = x.shape
+            return x.view(T, B, C)
+        """,
+    good="""
+        import torch
+
+        def to_time_first(x):
+            B, T, C = x.shape
+            return x.transpose(0, 1)
+        """,
+)
+def view_as_transpose(subject: Subject) -> Iterator[Place]:
+    """The sizes of a tensor's own shape, in another order, are given to `view` or `reshape` of the same tensor."""
+    program = subject.program
+    for call in program.all_calls:
+        source = receiver(call)
+        if method(call) not in ("view", "reshape") or not isinstance(source, ast.Name):
+            continue
+        scope = program.scope(call)
+        given = call.args[0].elts if len(call.args) == 1 and isinstance(call.args[0], ast.Tuple) else call.args
+        sizes = given[:-1] if given and constant(given[-1]) == -1 else given  # the rest, whatever it is
+        order = [_size_of(program, size, source.id, call, scope) for size in sizes]
+        known = [o for o in order if o is not None]
+        if (
+            len(known) >= 2
+            and len(known) == len(order)
+            and sorted(known) == list(range(len(known)))
+            and known != sorted(known)
+            and not _changed_between(program, source, scope, call, given)
+        ):
+            yield call, f"{source.id} is viewed with its own sizes in another order: this mixes elements, it does not transpose"
+
+
+def _size_of(program: Program, size: ast.expr, source: str, call: ast.Call, scope: Scope) -> int | None:
+    """Which dimension of the tensor a size is: `x.size(1)`, `x.shape[1]`, or a name unpacked from its shape."""
+    if isinstance(size, ast.Name):
+        bound = [b for b in scope.bindings.get(size.id, ()) if getattr(b.statement, "lineno", 0) < call.lineno]
+        if len(bound) != 1:
+            return None
+        if bound[0].index is not None:
+            return bound[0].index if _is_shape(bound[0].value, source) else None
+        size = bound[0].value
+    if isinstance(size, ast.Call) and method(size) == "size" and dotted(receiver(size)) == source and size.args:
+        value = constant(size.args[0])
+        return value if isinstance(value, int) else None
+    if isinstance(size, ast.Subscript) and dotted(size.value) == f"{source}.shape":
+        value = constant(size.slice)
+        return value if isinstance(value, int) else None
+    return None
+
+
+def _is_shape(value: ast.expr, source: str) -> bool:
+    return dotted(value) == f"{source}.shape" or (
+        isinstance(value, ast.Call) and method(value) == "size" and not value.args and dotted(receiver(value)) == source
+    )
+
+
+def _changed_between(program: Program, source: ast.Name, scope: Scope, call: ast.Call, given: list[ast.expr]) -> bool:
+    """Whether the tensor got another value between its shape being read and the view."""
+    read = [getattr(b.statement, "lineno", 0) for size in given for b in scope.bindings.get(last_name(size), ())]
+    start = min(read, default=call.lineno)
+    return any(
+        start <= getattr(b.statement, "lineno", 0) < call.lineno for b in scope.bindings.get(source.id, ()) if b.statement is not program.statement(call)
+    )
+
+
+@rule(
+    "BH412",
+    "reshape-mixes-batch",
+    "error",
+    title="A reshape mixes samples of the batch",
+    why="After the batch dimension was moved away from the front, `reshape(batch, -1)` cuts rows out of several samples: each prediction depends on its neighbours.",
+    remedy="move the batch dimension back to the front before flattening",
+    bad="""
+        import torch
+
+        def flatten(x):
+            x = x.permute(1, 0, 2).reshape(x.shape[0], -1)
+            return x
+        """,
+    good="""
+        import torch
+
+        def flatten(x):
+            x = x.permute(0, 2, 1).reshape(x.shape[0], -1)
+            return x
+        """,
+)
+def reshape_mixes_batch(subject: Subject) -> Iterator[Place]:
+    """A permutation that moves dimension 0 away is reshaped to the first size of the tensor before it."""
+    program = subject.program
+    for call in program.all_calls:
+        if method(call) not in ("view", "reshape") or not call.args:
+            continue
+        scope = program.scope(call)
+        moved = _moved(program, receiver(call), scope)
+        if moved is None:
+            continue
+        first = call.args[0].elts[0] if isinstance(call.args[0], ast.Tuple) and call.args[0].elts else call.args[0]
+        if (
+            _size_of(program, first, moved.id, call, scope) == 0
+            and not _shape_read_after(program, first, moved, scope)
+            and not _rebound_before(first, moved, scope)
+        ):
+            yield call, f"the batch dimension of {moved.id} is no longer in front here: rows of different samples are mixed"
+
+
+def _rebound_before(size: ast.expr, moved: ast.Name, scope: Scope) -> bool:
+    """Whether the tensor got another value after its size was read, and before it was permuted."""
+    read = [getattr(b.statement, "lineno", 0) for b in scope.bindings.get(size.id, ())] if isinstance(size, ast.Name) else [moved.lineno]
+    return any(min(read, default=0) < getattr(b.statement, "lineno", 0) < moved.lineno for b in scope.bindings.get(moved.id, ()))
+
+
+def _moved(program: Program, node: ast.expr | None, scope: Scope) -> ast.Name | None:
+    """The tensor whose first dimension was moved away, directly or by the last value of the name."""
+    if isinstance(node, ast.Call) and method(node) == "contiguous":
+        return _moved(program, receiver(node), scope)
+    if isinstance(node, ast.Name):
+        values = reaching(program, node, scope)
+        return _moved(program, values[0], scope) if len(values) == 1 and isinstance(values[0], ast.Call) else None
+    if not isinstance(node, ast.Call) or not isinstance(receiver(node), ast.Name):
+        return None
+    order = [constant(a) for a in node.args]
+    transposed = method(node) == "transpose" and 0 in order
+    permuted = method(node) == "permute" and bool(order) and order[0] != 0 and all(isinstance(o, int) for o in order)
+    source = receiver(node)
+    return source if (transposed or permuted) and isinstance(source, ast.Name) else None
+
+
+def _shape_read_after(program: Program, size: ast.expr, moved: ast.Name, scope: Scope) -> bool:
+    """Whether the size is that of the tensor after the permutation, which took over its name."""
+    permutation = program.statement(moved)
+    rebinds = isinstance(permutation, ast.Assign) and dotted(permutation.targets[0]) == moved.id
+    if not rebinds:
+        return False
+    if isinstance(size, ast.Name):
+        return any(getattr(b.statement, "lineno", 0) > permutation.lineno for b in scope.bindings.get(size.id, ()))
+    return program.statement(size) is not permutation
+
+
+@rule(
+    "BH413",
+    "softmax-over-batch",
+    "error",
+    title="Softmax over the batch",
+    why="With `dim=0` the probabilities of a class sum to one over the samples: each prediction depends on what else is in the batch.",
+    remedy="use `dim=-1`",
+    bad="""
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.head = nn.Linear(8, 3)
+
+            def forward(self, x):
+                return torch.softmax(self.head(x), dim=0)
+        """,
+    good="""
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.head = nn.Linear(8, 3)
+
+            def forward(self, x):
+                return torch.softmax(self.head(x), dim=-1)
+        """,
+)
+def softmax_over_batch(subject: Subject) -> Iterator[Place]:
+    """Softmax with dimension 0 of a network's or linear layer's output that is returned, of attention scores, or as the last layer of a Sequential."""
+    program = subject.program
+    for call in program.all_calls:
+        name, scope = program.resolve(call.func).rpartition(".")[2], program.scope(call)
+        if name in ("Softmax", "LogSoftmax") and program.is_torch(call.func, name) and constant(keyword(call, "dim", 0)) == 0:
+            parent = program.parents[call]
+            if isinstance(parent, ast.Call) and program.is_torch(parent.func, "Sequential"):
+                yield call, "this softmax normalises over the batch"
+            continue
+        if program.is_torch(call.func, "softmax", "log_softmax"):
+            source, dim = keyword(call, "input", 0), keyword(call, "dim", 1)
+        elif method(call) in ("softmax", "log_softmax"):
+            source, dim = receiver(call), keyword(call, "dim", 0)
+        else:
+            continue
+        if constant(dim) == 0 and not isinstance(constant(dim), bool) and _is_batched(program, source, scope, call):
+            yield call, "this softmax normalises over the batch"
+
+
+def _is_batched(program: Program, node: ast.expr | None, scope: Scope, call: ast.Call) -> bool:
+    """Whether the first dimension is certainly the batch: a classifier's output in `forward` or in training, or scores of attention."""
+    if isinstance(node, ast.Name):
+        values = reaching(program, node, scope)
+        return len(values) == 1 and not isinstance(values[0], ast.Name) and _is_batched(program, values[0], scope, call)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult | ast.Div | ast.Mult):
+        return any(method(n) == "transpose" and [constant(a) for a in n.args] in ([-2, -1], [-1, -2]) for n in ast.walk(node) if isinstance(n, ast.Call))
+    if not isinstance(node, ast.Call):
+        return False
+    returned = isinstance(program.statement(call), ast.Return)
+    if scope.name == "forward" and dotted(node.func).startswith("self.") and returned:
+        return any(o.last == "Linear" for o in program.origins(node.func, scope))
+    return "loader" in " ".join(n.lower() for a in program.ancestors(call) if isinstance(a, ast.For) for n in identifiers(a.iter)) and is_model(
+        program, node.func, scope
+    )
+
+
+@rule(
+    "BH414",
+    "softmax-without-dim",
+    "warning",
+    title="Softmax without a dimension",
+    why="torch guesses: dimension 0 for 1-D and 3-D tensors, 1 otherwise. Of a [B, T, C] tensor that is the batch.",
+    remedy="say `dim=-1`",
+    bad="""
+        import torch.nn.functional as F
+
+        def probabilities(logits):
+            return F.softmax(logits)
+        """,
+    good="""
+        import torch.nn.functional as F
+
+        def probabilities(logits):
+            return F.softmax(logits, dim=-1)
+        """,
+)
+def softmax_without_dim(subject: Subject) -> Iterator[Place]:
+    """A softmax of `torch.nn` or `torch.nn.functional` whose dimension is not given."""
+    program = subject.program
+    for call in program.all_calls:
+        name = program.resolve(call.func)
+        last = name.rpartition(".")[2]
+        position = 1 if last in ("softmax", "log_softmax", "softmin") else 0
+        if (
+            name.startswith("torch.nn.")
+            and last in ("softmax", "log_softmax", "softmin", "Softmax", "LogSoftmax", "Softmin")
+            and not has_unpacking(call)
+            and keyword(call, "dim", position) is None
+        ):
+            yield call, f"{last} without a dimension: torch guesses one"

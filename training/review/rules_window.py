@@ -1,0 +1,283 @@
+"""Rules BH121 to BH125: accumulation, optimizers in loops, graphs that are kept."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.loops import Steps, is_epoch_loop, last_name_of_key, step_groups
+from training.review.syntax import identifiers, is_true, keyword, last_name, method, names_read, receiver
+from training.review.trace import Event
+
+
+def _window(steps: Steps) -> ast.If | None:
+    """The `if (i + 1) % n == 0` around a step, where the backward stands outside of it."""
+    if steps.loop is None or any(e.within("accumulate") for e in (steps.step, *(b.event for b in steps.backwards))):
+        return None
+    for branch, taken in steps.step.branches:
+        if not (taken and isinstance(branch, ast.If) and any(isinstance(n, ast.Mod) for n in ast.walk(branch.test))):
+            continue
+        if any((branch, True) in b.event.branches for b in steps.backwards):
+            continue
+        return branch
+    return None
+
+
+@rule(
+    "BH121",
+    "accumulation-not-divided",
+    "error",
+    title="Accumulated gradients are summed, not averaged",
+    why="Each window's gradient is as many times too large as it has batches: with SGD the learning rate is multiplied, and clipping or weight decay shift with it.",
+    remedy="divide the loss by the number of batches in the window before `backward`",
+    bad="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn, window):
+            for i, (x, y) in enumerate(loader):
+                loss_fn(model(x), y).backward()
+                if (i + 1) % window == 0 or i + 1 == len(loader):
+                    optimizer.step()
+                    optimizer.zero_grad()
+        """,
+    good="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn, window):
+            for i, (x, y) in enumerate(loader):
+                (loss_fn(model(x), y) / window).backward()
+                if (i + 1) % window == 0 or i + 1 == len(loader):
+                    optimizer.step()
+                    optimizer.zero_grad()
+        """,
+)
+def accumulation_not_divided(subject: Subject) -> Iterator[Place]:
+    """A step once a window, and between the loss and its backward nothing is divided or scaled."""
+    for steps in step_groups(subject):
+        branch = _window(steps)
+        if branch is None or steps.loop is None or steps.step.via == "closure":
+            continue
+        if any(e.node is branch for e in steps.inside) or _scales(subject, steps):
+            continue
+        yield steps.backwards[0].event.node, "the gradient of a window is a sum over its batches: the loss is not divided by their number", steps.loop.node
+
+
+def _scales(subject: Subject, steps: Steps) -> bool:
+    """Whether anything of the loss or of the gradients is divided or multiplied within the loop, or where that cannot be seen."""
+    if steps.loop is None:
+        return True
+    nodes = [steps.loop.node, *{e.scope.node for e in steps.inside if e.scope is not steps.loop.scope}]
+    for backward in steps.backwards:
+        target = receiver(backward.event.node)
+        if (isinstance(target, ast.Call) and method(target) not in ("scale", "mean", "sum", "")) or any(
+            isinstance(n, ast.Div | ast.Mult) for n in ast.walk(backward.event.node)
+        ):
+            return True
+    losses = {last_name_of_key(b.event.key) for b in steps.backwards} - {""}
+    for node in nodes:
+        for part in ast.walk(node):
+            arithmetic = (isinstance(part, ast.BinOp | ast.AugAssign)) and isinstance(part.op, ast.Div | ast.Mult)
+            if not arithmetic:
+                continue
+            statement = subject.program.statement(part)
+            touched = identifiers(part) | (identifiers(statement) if isinstance(statement, ast.Assign | ast.AugAssign) else set())
+            if (losses and touched & losses and not _only_logs(statement, losses)) or "grad" in touched or (not losses and any("loss" in n for n in touched)):
+                return True
+    return any(
+        getattr(k.value, "value", "") == "sum" for b in ast.walk(subject.program.tree) if isinstance(b, ast.Call) for k in b.keywords if k.arg == "reduction"
+    )
+
+
+def _only_logs(statement: ast.stmt, losses: set[str]) -> bool:
+    """Whether a statement reads the loss as a number alone, as in `running += loss.item() * n`."""
+    plain = [n for n in ast.walk(statement) if isinstance(n, ast.Name) and n.id in losses]
+    read = [n for n in ast.walk(statement) if isinstance(n, ast.Attribute) and n.attr in ("item", "detach") and last_name(n.value) in losses]
+    return len(read) >= len(plain)
+
+
+@rule(
+    "BH122",
+    "last-window-dropped",
+    "warning",
+    title="The last, shorter accumulation window is never applied",
+    why="Where the number of batches is no multiple of the window, the gradient of the last ones is thrown away, or leaks into the first window of the next epoch.",
+    remedy="also step on the last batch: `or i + 1 == len(loader)`",
+    bad="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn, window):
+            optimizer.zero_grad()
+            for i, (x, y) in enumerate(loader):
+                (loss_fn(model(x), y) / window).backward()
+                if (i + 1) % window == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
+        """,
+    good="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn, window):
+            optimizer.zero_grad()
+            for i, (x, y) in enumerate(loader):
+                (loss_fn(model(x), y) / window).backward()
+                if (i + 1) % window == 0 or i + 1 == len(loader):
+                    optimizer.step()
+                    optimizer.zero_grad()
+        """,
+)
+def last_window_dropped(subject: Subject) -> Iterator[Place]:
+    """A step once a window in a loop that ends, its condition looks at the window alone, and no step follows the loop."""
+    for steps in step_groups(subject):
+        branch = _window(steps)
+        if branch is None or steps.loop is None or isinstance(steps.loop.node, ast.While) or not isinstance(branch.test, ast.Compare):
+            continue
+        if not (isinstance(steps.loop.node.iter, ast.Call) and last_name(steps.loop.node.iter.func) == "enumerate"):
+            continue
+        outside = [e for e in steps.trace if e.kind == "step" and last_name_of_key(e.key) == last_name_of_key(steps.step.key) and steps.loop not in e.loops]
+        if not outside and not names_read(branch.test) & {n for a in subject.program.ancestors(branch) if isinstance(a, ast.While) for n in names_read(a.test)}:
+            yield branch, "batches after the last full window are never applied", steps.loop.node
+
+
+@rule(
+    "BH123",
+    "optimizer-in-loop",
+    "error",
+    title="The optimizer is made anew in the training loop",
+    why="Momentum and Adam's moments start from zero each time, and the first steps after that are far too large.",
+    remedy="make the optimizer once, before the loop; change its rate with a schedule",
+    bad="""
+        import torch
+
+        def train(model, loader, loss_fn, epochs):
+            for epoch in range(epochs):
+                optimizer = torch.optim.Adam(model.parameters(), lr=1e-3 * 0.9**epoch)
+                for x, y in loader:
+                    optimizer.zero_grad()
+                    loss_fn(model(x), y).backward()
+                    optimizer.step()
+        """,
+    good="""
+        import torch
+
+        def train(model, loader, loss_fn, epochs):
+            optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+            scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+            for epoch in range(epochs):
+                for x, y in loader:
+                    optimizer.zero_grad()
+                    loss_fn(model(x), y).backward()
+                    optimizer.step()
+                scheduler.step()
+        """,
+)
+def optimizer_in_loop(subject: Subject) -> Iterator[Place]:
+    """An optimizer of torch is made unconditionally in a loop over epochs or batches that trains, over parameters from outside of it."""
+    for trace in subject.traces:
+        for event in trace:
+            if event.kind != "call" or not event.key.startswith("torch.optim.") or "lr_scheduler" in event.key or not event.loops or not event.call.args:
+                continue
+            loop = event.loops[-1]
+            direct = any(e.kind == "backward" and e.loops[-1:] == (loop,) for e in trace)
+            if not (direct or is_epoch_loop(loop)) or not any(e.kind == "backward" and loop in e.loops for e in trace):
+                continue
+            inside = {n.id for n in ast.walk(loop.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+            conditional = any(isinstance(b, ast.If) and loop.node in subject.program.ancestors(b) for b, _ in event.branches)
+            local = event.scope is not loop.scope  # a helper that is called in the loop: what it gets may be new
+            if not conditional and not local and not names_read(event.call.args[0]) & inside:
+                yield event.node, "made anew in every passage of the loop: its state is lost", loop.node
+
+
+@rule(
+    "BH124",
+    "retain-graph",
+    "warning",
+    title="retain_graph=True where nothing uses the graph again",
+    why="It usually hides 'Trying to backward through the graph a second time': a hidden state or loss of an earlier batch is still attached. Memory grows, each step slows down.",
+    remedy="detach what is carried from batch to batch, and drop `retain_graph`",
+    bad="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = loss_fn(model(x), y)
+                loss.backward(retain_graph=True)
+                optimizer.step()
+        """,
+    good="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = loss_fn(model(x), y)
+                loss.backward()
+                optimizer.step()
+        """,
+)
+def retain_graph(subject: Subject) -> Iterator[Place]:
+    """The only backward of a training loop keeps its graph, and no other gradient is computed in it."""
+    for trace in subject.traces:
+        for event in trace:
+            if (
+                event.kind != "backward"
+                or not event.loops
+                or not is_true(keyword(event.call, "retain_graph"))
+                or keyword(event.call, "create_graph") is not None
+            ):
+                continue
+            inside = [e for e in trace if event.loops[-1] in e.loops]
+            others = [
+                e for e in inside if e is not event and (e.kind == "backward" or (e.kind == "call" and e.key.rpartition(".")[2] in ("grad", "jacobian", "vjp")))
+            ]
+            inner = any(e.loops[len(event.loops) :] for e in inside if e is event)
+            if not others and not inner and any(e.kind == "step" for e in inside):
+                yield event.node, "this is the only backward of the loop: nothing uses the graph again", event.loops[-1].node
+
+
+@rule(
+    "BH125",
+    "backward-under-no-grad",
+    "error",
+    title="The training step stands under no_grad",
+    why="Nothing computed there has a gradient: `backward` raises, or finds only what was computed outside.",
+    remedy="use `no_grad` in evaluation alone",
+    bad="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn):
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.no_grad():
+                    loss = loss_fn(model(x), y)
+                    loss.backward()
+                optimizer.step()
+        """,
+    good="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = loss_fn(model(x), y)
+                loss.backward()
+                optimizer.step()
+        """,
+)
+def backward_under_no_grad(subject: Subject) -> Iterator[Place]:
+    """A backward inside `no_grad` or `inference_mode` with no `enable_grad` inside of that."""
+    for trace in subject.traces:
+        for event in trace:
+            if (
+                event.kind == "backward"
+                and event.within("no_grad", "inference_mode")
+                and not event.within("enable_grad", "set_grad_enabled")
+                and _always(event)
+            ):
+                yield event.node, "backward under no_grad: nothing in there has a gradient"
+
+
+def _always(event: Event) -> bool:
+    """Whether the context is there for certain, and not one of two that a variable may hold."""
+    return any(name.rpartition(".")[2] in ("no_grad", "inference_mode") and not isinstance(node, ast.Name) for name, node in event.contexts)

@@ -1,0 +1,63 @@
+"""Random splits of rows, and what was computed from what before them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.program import Program, Scope
+from training.review.syntax import dotted, last_name, method, names_read, receiver, words
+
+SPLITTERS = {
+    "train_test_split": slice(None),
+    "random_split": slice(1),
+    "cross_val_score": slice(1, None),
+    "cross_validate": slice(1, None),
+    "cross_val_predict": slice(1, None),
+}
+FOLDS = {"KFold", "StratifiedKFold", "ShuffleSplit", "StratifiedShuffleSplit", "RepeatedKFold", "RepeatedStratifiedKFold"}
+
+
+def splits(program: Program) -> Iterator[tuple[ast.Call, Scope, list[ast.expr]]]:
+    """Every random split of rows: the call, its scope and what is split, rows first and labels after them."""
+    for call in program.all_calls:
+        name, scope = last_name(call.func), program.scope(call)
+        if program.resolve(call.func).startswith(("sklearn.model_selection.", "torch.utils.data.")) and name in SPLITTERS:
+            yield call, scope, call.args[SPLITTERS[name]]
+        elif method(call) == "split" and any(o.name.startswith("sklearn.") and o.last in FOLDS for o in program.origins(receiver(call), scope)):
+            yield call, scope, call.args
+
+
+def before(program: Program, node: ast.AST, split: ast.AST) -> bool:
+    """Whether a node runs before a split: same function, higher up, and not in another branch."""
+    return program.scope(node) is program.scope(split) and (line_of(node) < line_of(split))
+
+
+def line_of(node: ast.AST) -> int:
+    """The line of a node."""
+    return int(getattr(node, "lineno", 0))
+
+
+def sources_of(name: str, scope: Scope, line: int, depth: int = 0) -> set[str]:
+    """The names from which a name was computed before a line, itself included."""
+    found = {name}
+    for binding in scope.bindings.get(name, ()):
+        if line_of(binding.statement) <= line and depth < 5 and binding.how in ("assign", "augment"):
+            for other in names_read(binding.value) - found:
+                found |= sources_of(other, scope, line_of(binding.statement), depth + 1) if other in scope.bindings else {other}
+    return found
+
+
+def is_part(name: str) -> bool:
+    """Whether a name speaks of one side of a split."""
+    return bool({"train", "test", "val", "valid", "validation", "dev", "holdout"} & words(name)) or "train" in name.lower() or "test" in name.lower()
+
+
+def shares_rows(program: Program, call: ast.Call, rows: ast.expr, parts: list[ast.expr], scope: Scope, split: ast.Call) -> bool:
+    """Whether what is split is what was fitted on, or what came of the fit."""
+    statement = program.statement(call)
+    made = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} | {
+        dotted(t.value) for t in getattr(statement, "targets", ()) if isinstance(t, ast.Subscript)
+    }
+    behind = {b for part in parts[:1] for n in names_read(part) for b in sources_of(n, scope, split.lineno)}
+    return bool((made | names_read(rows)) & behind) and not any(is_part(n) for part in parts[:1] for n in names_read(part) if n not in made)

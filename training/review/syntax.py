@@ -1,0 +1,137 @@
+"""Names through imports, and small questions about expressions."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+LoopNode = ast.For | ast.AsyncFor | ast.While
+
+
+def import_aliases(tree: ast.Module) -> dict[str, str]:
+    """What each imported name stands for, over the whole file.
+
+    >>> import_aliases(ast.parse("import torch.nn.functional as F; from torch import nn"))
+    {'F': 'torch.nn.functional', 'nn': 'torch.nn'}
+    """
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                found[alias.asname or alias.name.partition(".")[0]] = alias.name if alias.asname else alias.name.partition(".")[0]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            for alias in node.names:
+                found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return found
+
+
+def dotted(node: ast.AST | None) -> str:
+    """`a.b.c` as text, empty for anything else.
+
+    >>> dotted(ast.parse("self.model.fc", mode="eval").body)
+    'self.model.fc'
+    """
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return ""
+    return ".".join([node.id, *reversed(parts)])
+
+
+def last_name(node: ast.AST | None) -> str:
+    """The last identifier: `loss` of `loss`, `optimizer` of `self.optimizer`, `opts` of `opts[0]`."""
+    match node:
+        case ast.Name():
+            return node.id
+        case ast.Attribute():
+            return node.attr
+        case ast.Subscript() | ast.Starred():
+            return last_name(node.value)
+    return ""
+
+
+def method(node: ast.AST | None) -> str:
+    """The attribute that is called: `step` of `optimizer.step()`; empty for a plain call."""
+    return node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
+
+
+def receiver(node: ast.AST | None) -> ast.expr | None:
+    """On what a method is called."""
+    return node.func.value if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
+
+
+def keyword(call: ast.Call, name: str, position: int | None = None) -> ast.expr | None:
+    """The argument of that name, or at that position where one is given."""
+    for item in call.keywords:
+        if item.arg == name:
+            return item.value
+    if position is not None and len(call.args) > position and not any(isinstance(a, ast.Starred) for a in call.args[: position + 1]):
+        return call.args[position]
+    return None
+
+
+def has_unpacking(call: ast.Call) -> bool:
+    """Whether arguments come from `*args` or `**kwargs`, so that what is absent cannot be known."""
+    return any(k.arg is None for k in call.keywords) or any(isinstance(a, ast.Starred) for a in call.args)
+
+
+def constant(node: ast.AST | None) -> object:
+    """The value of a literal, `-1` included; None for anything else."""
+    if (
+        isinstance(node, ast.UnaryOp)
+        and isinstance(node.op, ast.USub)
+        and isinstance(node.operand, ast.Constant)
+        and isinstance(node.operand.value, int | float)
+    ):
+        return -node.operand.value
+    return node.value if isinstance(node, ast.Constant) else None
+
+
+def is_true(node: ast.AST | None) -> bool:
+    """Whether it is the literal True."""
+    return isinstance(node, ast.Constant) and node.value is True
+
+
+def is_false(node: ast.AST | None) -> bool:
+    """Whether it is the literal False."""
+    return isinstance(node, ast.Constant) and node.value is False
+
+
+def identifiers(node: ast.AST | None) -> set[str]:
+    """All names and attributes within."""
+    if node is None:
+        return set()
+    return {n.id if isinstance(n, ast.Name) else n.attr for n in ast.walk(node) if isinstance(n, ast.Name | ast.Attribute)}
+
+
+def names_read(node: ast.AST | None) -> set[str]:
+    """All plain names within."""
+    return set() if node is None else {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+
+
+def calls(node: ast.AST) -> Iterator[ast.Call]:
+    """All calls within."""
+    return (n for n in ast.walk(node) if isinstance(n, ast.Call))
+
+
+def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes within, except those of functions and classes defined inside."""
+    pending = list(ast.iter_child_nodes(node))
+    while pending:
+        current = pending.pop()
+        yield current
+        if not isinstance(current, FunctionNode | ast.ClassDef | ast.Lambda):
+            pending.extend(ast.iter_child_nodes(current))
+
+
+def words(name: str) -> set[str]:
+    """The words of an identifier.
+
+    >>> sorted(words("valLoader_2"))
+    ['2', 'loader', 'val']
+    """
+    spaced = "".join(" " + c.lower() if c.isupper() and i and not name[i - 1].isupper() else c.lower() for i, c in enumerate(name))
+    return set(spaced.replace("_", " ").replace(".", " ").split())

@@ -1,0 +1,159 @@
+"""What a tensor is: the last value that a name was given, the activation it went through, the loss that takes it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from training.review.kinds import is_model
+from training.review.program import WRAPPERS, Program, Scope
+from training.review.syntax import dotted, keyword, method, own_nodes, receiver
+
+ACTIVATIONS = {
+    "softmax": "softmax", "Softmax": "softmax", "softmax2d": "softmax", "log_softmax": "log_softmax", "LogSoftmax": "log_softmax", "sigmoid": "sigmoid",
+    "Sigmoid": "sigmoid", "logsigmoid": "log_sigmoid", "LogSigmoid": "log_sigmoid", "expit": "sigmoid", "Linear": "linear", "linear": "linear",
+    "relu": "relu", "ReLU": "relu", "argmax": "argmax", "tanh": "tanh", "Tanh": "tanh",
+}  # fmt: skip
+PASSED_ON = {"squeeze", "unsqueeze", "view", "reshape", "flatten", "float", "to", "double", "contiguous", "transpose", "permute", "cpu", "cuda", "t", "clone"}
+MODULE_LOSSES = {
+    "CrossEntropyLoss": "cross_entropy", "NLLLoss": "nll", "BCELoss": "bce", "BCEWithLogitsLoss": "bce_logits", "KLDivLoss": "kl", "MSELoss": "mse",
+    "L1Loss": "l1", "SmoothL1Loss": "l1", "HuberLoss": "l1",
+}  # fmt: skip
+FUNCTION_LOSSES = {
+    "cross_entropy": "cross_entropy", "nll_loss": "nll", "binary_cross_entropy": "bce", "binary_cross_entropy_with_logits": "bce_logits", "kl_div": "kl",
+    "mse_loss": "mse", "l1_loss": "l1", "smooth_l1_loss": "l1", "huber_loss": "l1",
+}  # fmt: skip
+
+
+class LossCall(NamedTuple):
+    """A loss that is computed: its kind, its scores and its targets."""
+
+    call: ast.Call
+    kind: str
+    scores: ast.expr
+    target: ast.expr | None
+    scope: Scope
+
+
+def loss_calls(program: Program) -> Iterator[LossCall]:
+    """Every computed loss whose kind is certain."""
+    for call in program.all_calls:
+        scope = program.scope(call)
+        kind = loss_kind(program, call, scope)
+        scores = keyword(call, "input", 0)
+        if kind and scores is not None:
+            yield LossCall(call, kind, scores, keyword(call, "target", 1), scope)
+
+
+def loss_kind(program: Program, call: ast.Call, scope: Scope) -> str:
+    """Which loss a call computes; empty for any other call, and where two are possible."""
+    name = program.resolve(call.func)
+    if name.startswith("torch."):
+        return FUNCTION_LOSSES.get(name.rpartition(".")[2], "")
+    kinds = {MODULE_LOSSES.get(o.last, "") for o in program.origins(call.func, scope) if o.name.startswith("torch.nn.")}
+    return kinds.pop() if len(kinds) == 1 else ""
+
+
+def reaching(program: Program, node: ast.Name, scope: Scope) -> list[ast.expr]:
+    """The values that a name may hold there, as `reaching_elements`; empty where one is an element of a tuple."""
+    found = reaching_elements(program, node, scope)
+    return [value for value, _ in found] if all(index is None for _, index in found) else []
+
+
+def reaching_elements(program: Program, node: ast.Name, scope: Scope) -> list[tuple[ast.expr, int | None]]:
+    """The values that a name may hold there: the last assignment before it, and earlier ones where that one is in a branch.
+
+    Empty where it is a parameter or a loop's target. Of an element of a tuple the tuple, and which element.
+    """
+    before = [b for b in scope.bindings.get(node.id, ()) if _line(program, b.statement) < (node.lineno, node.col_offset)]
+    found: list[tuple[ast.expr, int | None]] = []
+    around = set(program.ancestors(node))
+    for binding in sorted(before, key=lambda b: _line(program, b.statement), reverse=True):
+        if program.statement(node) is binding.statement:
+            continue
+        if binding.how != "assign":
+            return []
+        found.append((binding.value, binding.index))
+        branches = [a for a in program.ancestors(binding.statement) if isinstance(a, ast.If | ast.Try)]
+        if all(b in around for b in branches):
+            return found
+    return found if node.id not in scope.parameters else []
+
+
+def _line(program: Program, node: ast.AST) -> tuple[int, int]:
+    statement = program.statement(node)
+    return statement.lineno, statement.col_offset
+
+
+def activation(program: Program, node: ast.expr | None, scope: Scope, depth: int = 0, index: int | None = None) -> str:
+    """The operation that made a tensor: `softmax`, `log_softmax`, `sigmoid`, `linear`, `argmax`…; empty where it is not certain.
+
+    `index`: of which element, where the expression gives a tuple.
+    """
+    if node is None or depth > 8:
+        return ""
+    match node:
+        case ast.Name():
+            found = {activation(program, value, scope, depth + 1, i if index is None else index) for value, i in reaching_elements(program, node, scope)}
+            return found.pop() if len(found) == 1 else ""
+        case ast.Tuple() if index is not None and index < len(node.elts):
+            return activation(program, node.elts[index], scope, depth + 1)
+        case ast.Subscript(slice=ast.Slice() | ast.Tuple()):
+            return activation(program, node.value, scope, depth + 1, index)
+        case ast.Call():
+            return _of_call(program, node, scope, depth, index)
+    return ""
+
+
+def _of_call(program: Program, node: ast.Call, scope: Scope, depth: int, index: int | None) -> str:
+    name = program.resolve(node.func)
+    last = name.rpartition(".")[2]
+    if name.startswith("torch."):
+        if last == "log" and node.args and activation(program, node.args[0], scope, depth + 1) == "softmax":
+            return "log_softmax"
+        return ACTIVATIONS.get(last, "") if last[:1].islower() else ""
+    attribute = method(node)
+    if attribute in PASSED_ON and receiver(node) is not None:
+        return activation(program, receiver(node), scope, depth + 1)
+    if attribute in ("log_softmax", "softmax", "sigmoid", "argmax") and dotted(receiver(node)) != "self":
+        return attribute
+    if attribute == "log" and activation(program, receiver(node), scope, depth + 1) == "softmax":
+        return "log_softmax"
+    return _of_module(program, node, scope, depth, index)
+
+
+def _of_module(program: Program, node: ast.Call, scope: Scope, depth: int, index: int | None) -> str:
+    """The last operation of the network that is called; wrappers left out."""
+    made = program.origins(node.func, scope)
+    if not made and isinstance(node.func, ast.Name) and depth < 8:
+        only = [owner for owner in program.module_classes if "forward" in program.methods[owner]]
+        is_network = is_model(program, node.func, scope) and len(only) == 1
+        return class_activation(program, only[0], depth + 1, index) if is_network else ""
+    found = {module_activation(program, o.call, o.name, o.scope, depth + 1, index) for o in made if o.last not in WRAPPERS}
+    return found.pop() if len(found) == 1 else ""
+
+
+def module_activation(program: Program, call: ast.Call, name: str, scope: Scope, depth: int = 0, index: int | None = None) -> str:
+    """The last operation of a module, given the call that makes it."""
+    owner = program.classes.get(name)
+    if owner is not None:
+        return class_activation(program, owner, depth + 1, index)
+    last = name.rpartition(".")[2]
+    if last == "Sequential" and call.args and depth < 8:
+        final = call.args[-1]
+        if isinstance(final, ast.Call):
+            final_name = program.resolve(final.func) or dotted(final.func)
+            return module_activation(program, final, final_name, scope, depth + 1)
+        return ""
+    return ACTIVATIONS.get(last, "") if name.startswith("torch.nn.") else ""
+
+
+def class_activation(program: Program, owner: ast.ClassDef, depth: int = 0, index: int | None = None) -> str:
+    """The last operation of a class's `forward`, where all its returns agree."""
+    forward = program.find_method(owner, "forward")
+    if forward is None or depth > 8:
+        return ""
+    returned = [n.value for n in own_nodes(forward.node) if isinstance(n, ast.Return)]
+    found = {activation(program, value, forward, depth + 1, index) for value in returned}
+    return found.pop() if len(found) == 1 else ""
