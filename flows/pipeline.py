@@ -13,6 +13,7 @@ from schemas.parameters import ConfigPath, Epochs, Model, Overrides, Registratio
 from schemas.records import Prepared
 from tasks.context import RunContext, run_name, tracked
 from tasks.evaluate import evaluate_model
+from tasks.promote import promote_registered
 from tasks.register import collect_evidence, export, judge_challenger, register_model
 from tasks.report import report_run
 
@@ -50,6 +51,6 @@ def complete(prepared: Prepared, run: RunContext) -> RunSummary:
     exported = export(spec, trained, prepared, run)
     gate = judge_challenger(spec, prepared, preflight, evaluated, exported, run)
     evidence = collect_evidence(run, prepared, preflight, trained, exported, evaluated, gate)
-    registered = register_model(spec, prepared, exported, evidence, gate, run)
+    registered = promote_registered(register_model(spec, prepared, exported, evidence, gate, run), gate, run)
     report = report_run(run, prepared, preflight, trained, evaluated, gate, registered)
     return summarise(run, prepared, trained, evaluated, registered, report)

@@ -9,7 +9,7 @@ from prefect import flow
 from schemas.config import Declaration
 from schemas.load import load_declaration
 from schemas.parameters import ConfigPath, Overrides
-from schemas.records import Prepared
+from schemas.records import Prepared, SplitTables, ValidatedTable
 from tasks.context import run_name
 from tasks.poison import poison_test
 from tasks.prepared import bind, require_same, require_same_source
@@ -48,3 +48,11 @@ def prepare_data(declaration: Declaration, recorded: Prepared | None = None) -> 
     poison = poison_test(split, validated, declaration)
     prepared = bind(source, validated, split, (disjoint, leakage, poison), statistics, arrays, started)
     return require_same(prepared, recorded) if recorded else prepared
+
+
+def todays_rows(declaration: Declaration) -> tuple[ValidatedTable, SplitTables]:
+    """The declared source as it is now, validated, split and asserted disjoint as ever; nothing is fitted."""
+    validated = validate_table(fingerprint_source(declaration), declaration)
+    split = split_rows(validated, declaration)
+    assert_disjoint(split, validated, declaration)
+    return validated, split

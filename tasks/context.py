@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 from prefect import get_run_logger
@@ -36,7 +36,7 @@ from tasks.say import phases, say
 from training.boards import require_installed
 from training.guard import follow_parent
 from training.provenance import dirty_diff, masked, provenance
-from training.started import DECLARED, PREPARED, RESUMED, SPEC, StartedRun, Status, held, newest_step, read, started_declaration
+from training.started import DECLARED, PREPARED, RESUMED, SPEC, Kind, StartedRun, Status, held, newest_step, read, started_declaration
 from training.tracking import Tracker, config_text, default_tracking_uri, probe, reopen_run, start_run
 
 ERROR, DUMPS = "error.txt", "dumps"
@@ -96,13 +96,14 @@ class RunContext:
 
 
 def run_name() -> str:
-    """Name of a flow run in Prefect: the flow and the file or folder that it was called with."""
+    """Name of a flow run in Prefect: the flow and the model, file or folder that it was called with."""
     given = flow_run.parameters
-    return f"{flow_run.flow_name} {Path(str(given.get('config_path') or given.get('run_dir') or given.get('run') or '')).stem}".strip()
+    of = given.get("model_uri", "").removeprefix("models:/") or Path(str(given.get("config_path") or given.get("run_dir") or given.get("run") or "")).stem
+    return f"{flow_run.flow_name} {of}".strip()
 
 
 @contextmanager
-def tracked(declaration: Declaration, kind: Literal["pipeline", "train", "crossvalidate"]) -> Iterator[RunContext]:
+def tracked(declaration: Declaration, kind: Kind) -> Iterator[RunContext]:
     """Open a run; whatever happens inside, MLflow hears how it ended.
 
     Args:
@@ -138,7 +139,7 @@ def tracked(declaration: Declaration, kind: Literal["pipeline", "train", "crossv
         tracker.log_provenance(run.provenance, dirty_diff(ROOT))
         _link(run)
         again = (
-            "should it break off, start it anew: the prepared folds are reused" if kind == "crossvalidate" else f"should it break off: {resume_command(run)}"
+            f"should it break off: {resume_command(run)}" if kind in ("pipeline", "train") else "should it break off, start it anew: prepared data are reused"
         )
         say("run", f"{run_id}; {again}", "info")
         with _ending(run):

@@ -23,6 +23,7 @@ def log_prepared(run: RunContext, prepared: Prepared) -> None:
     for side, context in CONTEXTS.items():
         table = split.side(side)
         tracker.log_dataset(side, table.file.path, table.file.sha256, table.rows, context)
+    tracker.log_record("data/source.json", prepared.source)
     tracker.log_record("data/split.json", split)
     tracker.log_record("data/checks.json", prepared.checks)
     tracker.log_record("data/statistics.json", prepared.statistics)

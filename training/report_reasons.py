@@ -199,6 +199,7 @@ REASONS: dict[str, str] = {
     "register.thresholds": "No absolute bound was set; the gate compares with the constant baseline and the champion.",
     "register.metric": "The champion is compared on the metric that chose the weights.",
     "register.tolerance": "A new version must not be worse than the champion.",
+    "register.promotion": "A version that passes every condition is put to use at once.",
     "register.require_skill": "A model that is not better than a constant must not be served.",
     "tracking.uri": "MLFLOW_TRACKING_URI, else a SQLite file in the Bulkhead home: no server is needed.",
     "tracking.experiment": "Runs of one declaration stand together.",

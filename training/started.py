@@ -30,6 +30,7 @@ DECLARED, SPEC, PREPARED = "declaration.json", "resolved.json", "prepared.json"
 LOCK_SECONDS = 1.0  # someone who only looks whether a run is at work holds the lock for a moment
 
 RESUMED = ("pipeline", "train")  # kinds that can be gone on with; the others are started anew
+Kind = Literal["pipeline", "train", "crossvalidate", "reevaluate"]
 Status = Literal["running", "finished", "failed", "killed"]
 
 
@@ -42,7 +43,7 @@ class StartedRun(Record):
 
     run_id: str
     name: str
-    kind: Literal["pipeline", "train", "crossvalidate"]
+    kind: Kind
     tracking_uri: str
     mlflow_run_id: str
     flow_run_ids: tuple[str, ...] = ()
