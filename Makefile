@@ -6,7 +6,7 @@ CONFIG ?= examples/clinic_visits.yaml
 export BULKHEAD_HOME ?= $(CURDIR)/.bulkhead
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint types bench bench-leaks docs faults ui constraints clean
+.PHONY: help run test check lint types bench bench-leaks docs faults screenshots ui constraints clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -58,7 +58,10 @@ faults: $(VENV)/.dev ## kill, damage and fill up runs by the hundred (about an h
 	$(BIN)/python -m tests.faults.kill --trials 200
 	$(BIN)/python -m tests.faults.kill --trials 100 --mode elastic
 
-ui: $(VENV)/.runtime ## open Prefect (http://127.0.0.1:4200) and MLflow (http://127.0.0.1:5000) over this folder's runs
+screenshots: $(VENV)/.dev ## make the pictures of docs/scheduling.md from the real UIs (needs Chromium; 4 minutes)
+	BULKHEAD_SCREENSHOTS=docs/images $(BIN)/python -m pytest -m long tests/e2e/test_ui.py
+
+ui: $(VENV)/.runtime ## Prefect (http://127.0.0.1:4200), MLflow (http://127.0.0.1:5000) and a worker over this folder's runs
 	@$(BIN)/bulkhead up
 
 constraints: $(VENV)/.dev ## pin what is installed now

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from prefect import flow
 
 from schemas.audit import AuditReport
 from schemas.load import load_declaration
+from schemas.parameters import ConfigPath, Overrides, shown
 from tasks.audit import audit_sides, report_audit, require_passed
 from tasks.context import run_name
 from tasks.source import fingerprint_source, validate_table
 from tasks.split import split_rows
+
+Stop = Annotated[bool, shown("Fail on findings", "The flow run fails where a check fails.")]
+Page = Annotated[str, shown("Report", "Path of the HTML report. Empty: the folder audits of the Bulkhead home.")]
 
 
 @flow(
@@ -18,21 +24,21 @@ from tasks.split import split_rows
     description="Validate, split, and run every leak check; no fit, no training. Unchanged steps are reused.",
     persist_result=False,
 )
-def audit(config_path: str, overrides: list[str] | None = None, html: str | None = None, stop: bool = True) -> AuditReport:
+def audit(config_path: ConfigPath, stop: Stop = True, html: Page = "", overrides: Overrides = ()) -> AuditReport:
     """Audit the split of a declaration.
 
     Args:
         config_path: Path of the YAML declaration.
-        overrides: Values that replace the file's, each as path=value, e.g. split.seed=1.
-        html: Where the report goes; by default the folder audits of the Bulkhead home.
         stop: End the flow run as failed where a check failed.
+        html: Where the report goes; by default the folder audits of the Bulkhead home.
+        overrides: Values that replace the file's, each as path=value, e.g. split.seed=1.
     """
-    declaration = load_declaration(config_path, overrides or ())
+    declaration = load_declaration(config_path, overrides)
     source = fingerprint_source(declaration)
     validated = validate_table(source, declaration)
     split = split_rows(validated, declaration)
     report = audit_sides(split, validated, declaration, source)
-    report_audit(report, html)
+    report_audit(report, html or None)
     if stop:
         require_passed(report.checks)
     return report

@@ -47,7 +47,9 @@ Label = Annotated[str | None, typer.Option(help="Column to predict; guessed when
 LabelTime = Annotated[str | None, typer.Option(help="Column of the moment at which the label became known.", autocompletion=_columns, metavar="COLUMN")]
 Available = Annotated[list[str] | None, typer.Option(help=AVAILABLE, metavar="COLUMN[=FEATURE,…]")]
 Ignore = Annotated[list[str] | None, typer.Option(help="Column that no model will see.", autocompletion=_columns, metavar="COLUMN")]
-Task = Annotated[str | None, typer.Option(help="binary, multiclass or regression; guessed when absent.", metavar="TASK")]
+Task = Annotated[
+    str | None, typer.Option(help="binary, multiclass or regression, guessed when absent; or causal_lm, whose --label is the column of texts.", metavar="TASK")
+]
 Html = Annotated[Path | None, typer.Option(help="Where the report goes. Default: the folder audits of the Bulkhead home.", metavar="OUT")]
 
 
@@ -134,4 +136,4 @@ def _of_declaration(targets: list[str], html: Path | None, debug: bool) -> tuple
     from tasks.audit import report_path
 
     page = html or report_path(Path(file).stem)
-    return flow(config_path=file, overrides=overrides, html=str(page), stop=False), page
+    return flow(config_path=file, overrides=overrides, stop=False, html=str(page)), page

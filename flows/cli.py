@@ -16,6 +16,7 @@ import typer
 
 from flows.audit_command import audit
 from flows.command import AsJson, Debug, File, Overrides, environment, print_json, stated_errors
+from flows.operate_command import deploy, up
 from flows.review_command import review
 from schemas.errors import ConfigError
 
@@ -196,8 +197,8 @@ def predict(
         environment(debug)
         from tasks.predict import predict_file as score
 
-        rows = score(model_uri, source, target, tracking_uri)
-        print(f"✓ {rows:,} rows → {target}", file=sys.stderr)
+        scored = score(model_uri, source, target, tracking_uri)
+        print(f"✓ {scored.rows:,} rows by {scored.uri} → {target}", file=sys.stderr)
 
 
 @app.command()
@@ -216,6 +217,63 @@ def verify(
         proven = verify_model(model_uri, tracking_uri)
         print_json(proven.model_dump(mode="json")) if as_json else print_verification(proven)
     raise typer.Exit(1 if proven.failed else 0)
+
+
+@app.command()
+def reevaluate(file: File, overrides: Overrides = None, as_json: AsJson = False, debug: Debug = False) -> None:
+    """Score the champion on rows that came since, and look for drift; exit code 1 if it does not do any more what it did."""
+    with stated_errors(debug):
+        from schemas.load import load_declaration
+
+        load_declaration(file, overrides or ())
+        environment(debug)
+        from flows.reevaluate import reevaluate as flow
+
+        found = flow(config_path=str(file), overrides=overrides or [], stop=False)
+        if as_json:
+            print_json(found.model_dump(mode="json"))
+    raise typer.Exit(1 if found.checks.failed else 0)
+
+
+@app.command()
+def promote(
+    model_uri: Annotated[str, typer.Argument(help="e.g. models:/clinic-visits@challenger or models:/clinic-visits/3", metavar="MODEL_URI")],
+    alias: Annotated[str, typer.Option(help="What the version shall be called.")] = "champion",
+    rollback: Annotated[bool, typer.Option("--rollback", help="Go back to the version before: MODEL_URI is models:/NAME.")] = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Prove a registered version again, compare it with the champion, and put it to use; exit code 1 if it may not be."""
+    with stated_errors(debug):
+        environment(debug)
+        from flows import promote as flows
+
+        name, _, rest = model_uri.removeprefix("models:/").partition("/")
+        if rollback and (rest or "@" in name or alias != "champion"):
+            raise ConfigError(f"--rollback goes back to the champion before: expected models:/NAME alone, got {model_uri!r}")
+        made = flows.rollback(name=name) if rollback else flows.promote(model_uri=model_uri, alias=alias)
+        if as_json:
+            print_json(made.model_dump(mode="json"))
+
+
+@app.command()
+def reproduce(
+    model_uri: Annotated[str, typer.Argument(help="e.g. models:/clinic-visits/3", metavar="MODEL_URI")],
+    apply_diff: Annotated[
+        bool, typer.Option("--apply-diff", help="Also run the changes that were not committed then; read dirty.diff of its MLflow run first.")
+    ] = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Train a registered version again from its recorded commit, declaration and data; exit code 1, and why, if a bit differs."""
+    with stated_errors(debug):
+        environment(debug)
+        from flows.reproduce import reproduce as flow
+
+        found = flow(model_uri=model_uri, apply_diff=apply_diff, stop=False)
+        if as_json:
+            print_json(found.model_dump(mode="json") | {"identical": found.identical})
+    raise typer.Exit(0 if found.identical else 1)
 
 
 @app.command()
@@ -287,17 +345,8 @@ def doctor(as_json: AsJson = False) -> None:
     raise typer.Exit(0 if all(f.ok for f in findings) else 1)
 
 
-@app.command()
-def up(
-    prefect_port: Annotated[int, typer.Option(help="Port of Prefect's UI and API.")] = 4200,
-    mlflow_port: Annotated[int, typer.Option(help="Port of MLflow's UI.")] = 5000,
-) -> None:
-    """Open the Prefect and MLflow UIs over this home's runs, on loopback, until Ctrl-C."""
-    with stated_errors():
-        environment(debug=False)
-        from tasks.servers import serve_uis
-
-        serve_uis(prefect_port, mlflow_port)
+app.command()(up)
+app.command()(deploy)
 
 
 def _end_quietly() -> None:

@@ -10,6 +10,7 @@ from schemas.config import Declaration
 from schemas.errors import ConfigError
 from schemas.fold_records import CrossValidation
 from schemas.load import load_declaration
+from schemas.parameters import ConfigPath, Epochs, Folds, Model, Overrides, chosen
 from schemas.records import PreflightReport, Prepared, RunSpec, SourceRef, SplitTables, ValidatedTable
 from tasks.context import RunContext, fold_runs, run_name, tracked
 from tasks.crossvalidate import collect_fold, report_folds
@@ -30,14 +31,17 @@ from tasks.track import log_checks, log_prepared
     description="Train and test each fold of the train and validation rows; mean, spread and a table. Registers nothing.",
     persist_result=False,
 )
-def crossvalidate(config_path: str, overrides: list[str] | None = None) -> CrossValidation:
+def crossvalidate(config_path: ConfigPath, folds: Folds = 0, epochs: Epochs = 0, model: Model = "as declared", overrides: Overrides = ()) -> CrossValidation:
     """Cross-validate a declaration.
 
     Args:
         config_path: Path of the YAML declaration.
+        folds: How many; 0: as declared.
+        epochs: At most so many; 0: as declared.
+        model: Kind of model.
         overrides: Values that replace the file's, each as path=value, e.g. cv.folds=5.
     """
-    declaration = load_declaration(config_path, overrides or ())
+    declaration = load_declaration(config_path, (*chosen(epochs, model, folds=folds), *overrides))
     if not declaration.cv.folds:
         raise ConfigError("cv.folds is 0, so there is nothing to cross-validate; set cv.folds, e.g. to 5, or use the flow pipeline")
     with tracked(declaration, "crossvalidate") as run:

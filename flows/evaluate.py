@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from prefect import flow
 
+from schemas.parameters import shown
 from schemas.records import EvaluationReport
 from tasks.context import run_name
 from tasks.evaluate import evaluate_model
-from tasks.prepared import read_run
+from tasks.prepared import FinishedRunDir, read_run
+
+Side = Annotated[Literal["test", "val"], shown("Rows", "Which rows to score.")]
 
 
 @flow(
@@ -19,7 +22,7 @@ from tasks.prepared import read_run
     description="Score the best weights of a finished run, with confidence intervals and baselines.",
     persist_result=False,
 )
-def evaluate(run_dir: str, side: Literal["test", "val"] = "test") -> EvaluationReport:
+def evaluate(run_dir: FinishedRunDir, side: Side = "test") -> EvaluationReport:
     """Score a finished run.
 
     Args:

@@ -9,9 +9,11 @@ from flows.summary import RunSummary, summarise
 from flows.train import train_on
 from schemas.errors import ConfigError
 from schemas.load import load_declaration
+from schemas.parameters import ConfigPath, Epochs, Model, Overrides, Registration, chosen
 from schemas.records import Prepared
 from tasks.context import RunContext, run_name, tracked
 from tasks.evaluate import evaluate_model
+from tasks.promote import promote_registered
 from tasks.register import collect_evidence, export, judge_challenger, register_model
 from tasks.report import report_run
 
@@ -22,14 +24,19 @@ from tasks.report import report_run
     description="From a table and a declaration to a registered model with its evidence and report.",
     persist_result=False,
 )
-def pipeline(config_path: str, overrides: list[str] | None = None) -> RunSummary:
+def pipeline(
+    config_path: ConfigPath, epochs: Epochs = 0, model: Model = "as declared", registration: Registration = "as declared", overrides: Overrides = ()
+) -> RunSummary:
     """Run a declaration end to end.
 
     Args:
         config_path: Path of the YAML declaration.
+        epochs: At most so many; 0: as declared.
+        model: Kind of model.
+        registration: Whether a model that passes the gate is registered.
         overrides: Values that replace the file's, each as path=value, e.g. train.epochs=5.
     """
-    declaration = load_declaration(config_path, overrides or ())
+    declaration = load_declaration(config_path, (*chosen(epochs, model, registration), *overrides))
     if declaration.cv.folds:
         raise ConfigError(f"cv.folds is {declaration.cv.folds}: use the flow crossvalidate, or set cv.folds=0 for the final model")
     with tracked(declaration, "pipeline") as run:
@@ -44,6 +51,6 @@ def complete(prepared: Prepared, run: RunContext) -> RunSummary:
     exported = export(spec, trained, prepared, run)
     gate = judge_challenger(spec, prepared, preflight, evaluated, exported, run)
     evidence = collect_evidence(run, prepared, preflight, trained, exported, evaluated, gate)
-    registered = register_model(spec, prepared, exported, evidence, gate, run)
+    registered = promote_registered(register_model(spec, prepared, exported, evidence, gate, run), gate, run)
     report = report_run(run, prepared, preflight, trained, evaluated, gate, registered)
     return summarise(run, prepared, trained, evaluated, registered, report)

@@ -8,7 +8,8 @@ from prefect import flow
 
 from schemas.config import Declaration
 from schemas.load import load_declaration
-from schemas.records import Prepared
+from schemas.parameters import ConfigPath, Overrides
+from schemas.records import Prepared, SplitTables, ValidatedTable
 from tasks.context import run_name
 from tasks.poison import poison_test
 from tasks.prepared import bind, require_same, require_same_source
@@ -23,14 +24,14 @@ from tasks.statistics import fit_statistics, materialise_arrays
     description="Validate, split, assert disjoint, check leaks, fit on train, write arrays, poison test. Unchanged steps are reused.",
     persist_result=False,
 )
-def prepare(config_path: str, overrides: list[str] | None = None) -> Prepared:
+def prepare(config_path: ConfigPath, overrides: Overrides = ()) -> Prepared:
     """Prepare the data of a declaration.
 
     Args:
         config_path: Path of the YAML declaration.
         overrides: Values that replace the file's, each as path=value, e.g. split.seed=1.
     """
-    return prepare_data(load_declaration(config_path, overrides or ()))
+    return prepare_data(load_declaration(config_path, overrides))
 
 
 def prepare_data(declaration: Declaration, recorded: Prepared | None = None) -> Prepared:
@@ -47,3 +48,11 @@ def prepare_data(declaration: Declaration, recorded: Prepared | None = None) -> 
     poison = poison_test(split, validated, declaration)
     prepared = bind(source, validated, split, (disjoint, leakage, poison), statistics, arrays, started)
     return require_same(prepared, recorded) if recorded else prepared
+
+
+def todays_rows(declaration: Declaration) -> tuple[ValidatedTable, SplitTables]:
+    """The declared source as it is now, validated, split and asserted disjoint as ever; nothing is fitted."""
+    validated = validate_table(fingerprint_source(declaration), declaration)
+    split = split_rows(validated, declaration)
+    assert_disjoint(split, validated, declaration)
+    return validated, split

@@ -11,7 +11,7 @@ from flows.train import train_on
 from schemas.records import TrainReport
 from tasks.context import reopened, run_name
 from tasks.prepared import read_prepared
-from tasks.resume import unfinished
+from tasks.resume import StartedRunName, unfinished
 
 
 @flow(
@@ -20,7 +20,7 @@ from tasks.resume import unfinished
     description="Go on with a run that was interrupted, killed or failed: same directory, same MLflow run, from the newest verified checkpoint.",
     persist_result=False,
 )
-def resume(run: str) -> RunSummary | TrainReport | None:
+def resume(run: StartedRunName) -> RunSummary | TrainReport | None:
     """Bring a run to its end.
 
     Args:

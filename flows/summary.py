@@ -78,13 +78,13 @@ def print_summary(summary: RunSummary) -> None:
     lines = {
         "test": f"{summary.metric} {interval_text(summary.metrics[summary.metric])}   ({summary.confidence:.0%} interval; {', '.join(others[:2])})",
         "verdict": summary.verdict,
-        "model": f"{registered.uri}  (alias {registered.alias})" if registered.registered else f"nothing registered; {registered.verdict}",
+        "model": f"{registered.uri}  (version {registered.version})" if registered.registered else f"nothing registered; {registered.verdict}",
         "report": summary.report,
         "promise": summary.promise,
         "look further": f"{program()} up   → Prefect http://127.0.0.1:4200, MLflow http://127.0.0.1:5000",
     }
     if registered.registered:
-        lines["use it"] = f"mlflow.pyfunc.load_model('models:/{registered.name}@champion') with MLFLOW_TRACKING_URI={summary.tracking_uri}"
+        lines["use it"] = f"mlflow.pyfunc.load_model('{registered.uri}') with MLFLOW_TRACKING_URI={summary.tracking_uri}"
     print()
     for name, text in lines.items():
         print(f"  {name:<13} {text}")

@@ -6,22 +6,25 @@ from prefect import flow
 
 from flows.prepare import prepare_data
 from schemas.load import load_declaration
+from schemas.parameters import ConfigPath, Epochs, Model, Overrides, chosen
 from schemas.records import PreflightReport, Prepared, RunSpec, TrainReport
-from tasks.context import RunContext, run_name, tracked
+from tasks.context import RunContext, await_servers, run_name, tracked
 from tasks.launch import train_model
 from tasks.preflight import check_model
 from tasks.track import log_checks, log_prepared
 
 
 @flow(name="train", flow_run_name=run_name, description="Prepare and train; test rows and registry stay untouched.", persist_result=False)
-def train(config_path: str, overrides: list[str] | None = None) -> TrainReport:
+def train(config_path: ConfigPath, epochs: Epochs = 0, model: Model = "as declared", overrides: Overrides = ()) -> TrainReport:
     """Train the model of a declaration.
 
     Args:
         config_path: Path of the YAML declaration.
+        epochs: At most so many; 0: as declared.
+        model: Kind of model.
         overrides: Values that replace the file's, each as path=value, e.g. train.epochs=5.
     """
-    declaration = load_declaration(config_path, overrides or ())
+    declaration = load_declaration(config_path, (*chosen(epochs, model), *overrides))
     with tracked(declaration, "train") as run:
         prepared = prepare_data(declaration)
         return train_on(prepared, run)[2]
@@ -34,4 +37,5 @@ def train_on(prepared: Prepared, run: RunContext) -> tuple[RunSpec, PreflightRep
     preflight = check_model(spec)
     log_checks(run, "preflight", preflight.checks)
     trained = train_model(spec, run.run_dir, run.tracker)
+    await_servers(run)
     return spec, preflight, trained

@@ -12,14 +12,15 @@ from schemas.errors import ConfigError
 from schemas.records import CheckReport
 from schemas.references import Record
 
-AuditTask = Literal["binary", "multiclass", "regression"]
+AuditTask = Literal["binary", "multiclass", "regression", "causal_lm"]
 AuditSplit = Literal["random", "stratified", "group", "stratified_group", "time", "group_time"]
 
 
 class FilesToAudit(Record):
     """Two or three files from anywhere, and what is known about their columns.
 
-    `label`, `task` and `split` are guessed where absent, and the guess is said. `split`: how the rows were given to the
+    `label`, `task` and `split` are guessed where absent, and the guess is said; of `causal_lm`, which is never guessed, the
+    label is the column of documents. `split`: how the rows were given to the
     files; by it the label checks divide train again. `available`: column
     of times → the features that were known by then (none named: all). `settings`: path=value of the sections checks, task and split.
     """

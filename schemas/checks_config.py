@@ -52,7 +52,7 @@ class ChecksConfig(Section):
         0.6, gt=0, le=1, description="Strength of a column's nulls alone from which a warning is given; proxy_strength stops the run."
     )
     pure_value_chance: float = Field(
-        1e-6, gt=0, lt=1, description="Chance, times the values looked at, below which a value whose rows all have the rarer label gives a warning."
+        1e-3, gt=0, lt=1, description="Chance, times the values looked at, below which a value whose rows all have the rarer label gives a warning."
     )
     collision_chance: float = Field(
         1e-6,
@@ -77,7 +77,7 @@ class ChecksConfig(Section):
         0.1,
         gt=0,
         le=1,
-        description="How much more of the label's next values than of its last ones a column explains before a warning is given; five times that stops the run.",
+        description="How much more of the label's next values than of its last ones a column explains before a warning is given; nearly all of them stops the run.",
     )
     pooled_chance: float = Field(
         1e-6, gt=0, lt=1, description="Chance below which a column's statistics over all rows are too neat to be luck, and the run stops."

@@ -181,6 +181,10 @@ class RegisterConfig(Section):
     thresholds: dict[str, Threshold] = Field(default_factory=dict, description="Test metric to its bounds, e.g. {auroc: {min: 0.65}}.")
     metric: str | None = Field(None, description="Metric of the champion comparison. Default: the one of train.metric.")
     tolerance: float = Field(0.0, ge=0, description="Loss of that metric against the champion that is still accepted.")
+    promotion: Literal["automatic", "approval", "never"] = Field(
+        "automatic",
+        description="What a version that passed the gate becomes. automatic: champion; approval: challenger, until a person promotes it; never: no alias.",
+    )
     require_skill: bool = Field(True, description="Refuse a model that is not better than the constant baseline.")
 
 

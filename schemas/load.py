@@ -154,6 +154,24 @@ def declare(tree: Any, where: str = "declaration") -> Declaration:
         raise ConfigError(f"{where} is not valid:\n  " + explain(error).replace("\n", "\n  ")) from error
 
 
+def read_tree(path: str | Path) -> dict[str, Any]:
+    """The sections in a YAML file, before they are validated.
+
+    Raises:
+        ConfigError: the file cannot be read, is not YAML, or holds no sections.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror or error}); give the path of a YAML declaration") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text (byte {error.start}); save it as UTF-8, or give the path of a YAML declaration") from error
+    tree = parse_yaml(text, str(path))
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path}: expected a mapping of sections, got {type(tree).__name__}")
+    return tree
+
+
 def load_declaration(path: str | Path, overrides: Iterable[str] = ()) -> Declaration:
     """The declaration in a YAML file, with overrides applied and its data paths made absolute.
 
@@ -161,16 +179,7 @@ def load_declaration(path: str | Path, overrides: Iterable[str] = ()) -> Declara
         ConfigError: the file cannot be read, is not YAML, or does not validate.
     """
     file = Path(path)
-    try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read ({error.strerror or error}); give the path of a YAML declaration") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: not UTF-8 text (byte {error.start}); save it as UTF-8, or give the path of a YAML declaration") from error
-    tree = parse_yaml(text, str(file))
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{file}: expected a mapping of sections, got {type(tree).__name__}")
-    declaration = declare(apply_overrides(tree, overrides), str(file))
+    declaration = declare(apply_overrides(read_tree(file), overrides), str(file))
     uri = declaration.data.uri
     absolute = tuple(_absolute(expand(u), file.parent) for u in ((uri,) if isinstance(uri, str) else uri))
     data = declaration.data.model_copy(update={"uri": absolute[0] if isinstance(uri, str) else absolute})

@@ -13,6 +13,7 @@ from schemas.config import Declaration
 from schemas.errors import BulkheadError
 from schemas.home import home
 from schemas.records import CheckReport, SourceRef, SplitTables, ValidatedTable
+from tasks.live import publish
 from tasks.say import say
 from training.audit_report import audit_markdown, findings, is_open, outcome, write_audit_report
 from training.data.leakage import audit as checks
@@ -65,5 +66,5 @@ def report_audit(report: AuditReport, html: str | None) -> Path:
     """Path of the report."""
     path = Path(html) if html else report_path(report.name)
     write_audit_report(report, path)
-    create_markdown_artifact(key="audit", markdown=audit_markdown(report), description=f"{report.name}: leak audit")
+    publish(create_markdown_artifact, key="audit", markdown=audit_markdown(report), description=f"{report.name}: leak audit")
     return path

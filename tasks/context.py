@@ -5,12 +5,16 @@ The parent owns the status: FINISHED, FAILED with the cause as a tag, or KILLED 
 
 from __future__ import annotations
 
+import os
 import secrets
+import time
+import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from http.client import HTTPException
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 from prefect import get_run_logger
@@ -18,7 +22,7 @@ from prefect.artifacts import create_link_artifact
 from prefect.client.orchestration import get_client
 from prefect.exceptions import MissingContextError, ObjectNotFound
 from prefect.runtime import flow_run
-from prefect.settings import PREFECT_UI_URL
+from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
 from prefect.states import Crashed
 
 from schemas.allowed_imports import require_allowed
@@ -27,13 +31,18 @@ from schemas.digest import write_atomic
 from schemas.errors import BulkheadError, ConfigError, DataError, NonFiniteError, PreflightError, ResumeError, TrackingError
 from schemas.home import home
 from schemas.records import Prepared, RunSpec, digest_of
-from tasks.say import say
+from tasks.live import publish
+from tasks.say import phases, say
 from training.boards import require_installed
+from training.guard import follow_parent
 from training.provenance import dirty_diff, masked, provenance
-from training.started import PREPARED, SPEC, StartedRun, Status, held, newest_step, read, started_declaration
-from training.tracking import Tracker, config_text, default_tracking_uri, reopen_run, start_run
+from training.started import DECLARED, PREPARED, RESUMED, SPEC, Kind, StartedRun, Status, held, newest_step, read, started_declaration
+from training.tracking import Tracker, config_text, default_tracking_uri, probe, reopen_run, start_run
 
 ERROR, DUMPS = "error.txt", "dumps"
+WORKER = "BULKHEAD_WORKER"  # process id of the Prefect worker that started this flow run
+AWAY_SECONDS, LOOK_SECONDS = 600.0, 5.0
+WORKER_GRACE_SECONDS = 25.0  # for the checkpoint, and for telling MLflow and Prefect
 MLFLOW_UI = "http://127.0.0.1:5000"
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -82,18 +91,19 @@ class RunContext:
             raw_rows=prepared.validated.raw_rows,
         )
         write_atomic(self.run_dir / PREPARED, prepared.model_dump_json(indent=1))
-        write_atomic(self.run_dir / SPEC, spec.model_dump_json(indent=1))  # last: a run that has it can be resumed
+        write_atomic(self.run_dir / SPEC, spec.model_dump_json(indent=1))
         return spec
 
 
 def run_name() -> str:
-    """Name of a flow run in Prefect: the flow and the file or folder that it was called with."""
+    """Name of a flow run in Prefect: the flow and the model, file or folder that it was called with."""
     given = flow_run.parameters
-    return f"{flow_run.flow_name} {Path(str(given.get('config_path') or given.get('run_dir') or given.get('run') or '')).stem}".strip()
+    of = given.get("model_uri", "").removeprefix("models:/") or Path(str(given.get("config_path") or given.get("run_dir") or given.get("run") or "")).stem
+    return f"{flow_run.flow_name} {of}".strip()
 
 
 @contextmanager
-def tracked(declaration: Declaration, kind: Literal["pipeline", "train", "crossvalidate"]) -> Iterator[RunContext]:
+def tracked(declaration: Declaration, kind: Kind) -> Iterator[RunContext]:
     """Open a run; whatever happens inside, MLflow hears how it ended.
 
     Args:
@@ -112,7 +122,9 @@ def tracked(declaration: Declaration, kind: Literal["pipeline", "train", "crossv
     tracker = start_run(declaration, flow_run_id=_flow_run_id(), tags=tags, name=run_id)
     run_dir.mkdir(parents=True)
     with held(run_dir):
+        _follow_worker()
         run = RunContext(declaration, run_id, run_dir, tracker, _flow_run_id())
+        write_atomic(run_dir / DECLARED, declaration.model_dump_json(by_alias=True, indent=1))  # before the record: a run that has one can be resumed
         StartedRun(
             run_id=run_id,
             name=declaration.name,
@@ -127,7 +139,7 @@ def tracked(declaration: Declaration, kind: Literal["pipeline", "train", "crossv
         tracker.log_provenance(run.provenance, dirty_diff(ROOT))
         _link(run)
         again = (
-            "should it break off, start it anew: the prepared folds are reused" if kind == "crossvalidate" else f"should it break off: {resume_command(run)}"
+            f"should it break off: {resume_command(run)}" if kind in ("pipeline", "train") else "should it break off, start it anew: prepared data are reused"
         )
         say("run", f"{run_id}; {again}", "info")
         with _ending(run):
@@ -170,26 +182,24 @@ def reopened(run_dir: Path) -> Iterator[RunContext]:
     """Open a run again that was interrupted, killed or failed: the same id, directory and MLflow run, as it was declared then.
 
     Raises:
-        ResumeError: another process is at work on it, or the tracking server is another one than then.
+        ResumeError: another process is at work on it, or the address of its tracking server holds a password and is another one now.
         TrackingError: the tracking server could not be reached, does not have the run, or did not take all of it.
     """
     with held(run_dir):
+        _follow_worker()
         started = read(run_dir)
         declaration = started_declaration(run_dir)
         require_installed(declaration.tracking)
-        uri = default_tracking_uri(declaration)
-        if masked(uri) != started.tracking_uri:
-            raise ResumeError(
-                f"{run_dir}: the run was tracked at {started.tracking_uri}, now the address is {masked(uri)}; set MLFLOW_TRACKING_URI, BULKHEAD_HOME or the working folder as then"
-            )
-        run = RunContext(declaration, started.run_id, run_dir, reopen_run(uri, started.mlflow_run_id, _flow_run_id()), _flow_run_id())
+        tracker = reopen_run(tracking_address(run_dir, started), started.mlflow_run_id, _flow_run_id())
+        run = RunContext(declaration, started.run_id, run_dir, tracker, _flow_run_id())
         (run_dir / ERROR).unlink(missing_ok=True)
         if started.flow_run_ids:
             _mark_crashed(started.flow_run_ids[-1], run)
         ids = (*started.flow_run_ids, *filter(None, [run.flow_run_id]))
         started.model_copy(update={"status": "running", "cause": "", "flow_run_ids": ids}).write(run_dir)
         _link(run)
-        say("resume", f"{run.run_id}, from the newest checkpoint that verifies (step {newest_step(run_dir)})", "info")
+        step = newest_step(run_dir)
+        say("resume", f"{run.run_id}, from the newest checkpoint that verifies (step {step})" if step else f"{run.run_id}, from its beginning", "info")
         commit = run.provenance["git"]["sha"]
         if commit != started.commit:
             say("resume", f"the code is at {commit}, the run was started at {started.commit}: its end may differ from that of an undisturbed run", "warn")
@@ -208,9 +218,30 @@ def _mark_crashed(flow_run_id: str, run: RunContext) -> None:
             client.set_flow_run_state(UUID(flow_run_id), Crashed(message=f"killed; the run was resumed by flow run {run.flow_run_id}"), force=True)
 
 
-def resume_command(run: RunContext) -> str:
+def tracking_address(run_dir: Path, started: StartedRun) -> str:
+    """Where a run was tracked when it was started: its MLflow run is there and nowhere else.
+
+    Raises:
+        ResumeError: the recorded address has its password masked, and the one that is set now is another.
+    """
+    if "***" not in started.tracking_uri:
+        return started.tracking_uri
+    uri = default_tracking_uri(started_declaration(run_dir))
+    if masked(uri) != started.tracking_uri:
+        raise ResumeError(f"{run_dir}: the run was tracked at {started.tracking_uri}, now the address is {masked(uri)}; set MLFLOW_TRACKING_URI as then")
+    return uri
+
+
+def resume_command(run: RunContext | StartedRun) -> str:
     """What a person types to continue the run."""
     return f"bulkhead resume {run.run_id}"
+
+
+def _follow_worker() -> None:
+    """A flow run ends, with a checkpoint, when the worker that started it is gone: nobody could cancel it any more."""
+    if os.environ.get("PREFECT__FLOW_RUN_ID") and os.getppid() > 1:
+        os.environ[WORKER] = str(os.getppid())
+        follow_parent(WORKER, WORKER_GRACE_SECONDS)
 
 
 def _flow_run_id() -> str | None:
@@ -221,13 +252,15 @@ def _flow_run_id() -> str | None:
 def _ending(run: RunContext) -> Iterator[None]:
     """Whatever happens inside: `run.json` and MLflow hear how the run ended, a person how it goes on."""
     try:
-        yield
+        with phases(read(run.run_dir).kind):
+            yield
     except BaseException as error:
         hint = _hint(run, error)
         _failed(run, error, hint)
         if hint and isinstance(error, BulkheadError):
             raise type(error)(f"{error}\n{hint}") from error  # Prefect shows the message of a failed run and nothing else
         raise
+    await_servers(run)
     try:
         run.tracker.finish("FINISHED")
     except TrackingError as away:
@@ -240,9 +273,39 @@ def _hint(run: RunContext, error: BaseException) -> str:
     """How the run can go on; empty where the same would only happen again."""
     if isinstance(error, NonFiniteError) and (run.run_dir / DUMPS).is_dir():
         return f"See where it began: bulkhead replay {run.run_dir}"
-    if isinstance(error, ConfigError | DataError | PreflightError | NonFiniteError) or not (run.run_dir / SPEC).is_file():
+    if isinstance(error, ConfigError | DataError | PreflightError | NonFiniteError):
         return ""
-    return f"Go on from the last checkpoint: {resume_command(run)}"
+    return resume_hint(read(run.run_dir))
+
+
+def await_servers(run: RunContext) -> None:
+    """Wait for a server that is away, ten minutes at most: what follows the training needs both, and hours of training are done.
+
+    Prefect asks its server for a slot for each task that has tags, and fails the task where it does not answer.
+    """
+    deadline, told = time.monotonic() + AWAY_SECONDS, False
+    while (why := probe(run.tracker.uri) or _prefect_is_away()) and time.monotonic() < deadline:
+        if not told:
+            say("servers", f"{why}; the run goes on when the server is back (waiting {AWAY_SECONDS / 60:.0f} minutes at most)", "warn")
+        told = True
+        time.sleep(min(LOOK_SECONDS, AWAY_SECONDS))
+
+
+def _prefect_is_away() -> str:
+    """Why the server of PREFECT_API_URL does not answer; empty where it does, or where the run has one of its own."""
+    address = PREFECT_API_URL.value()
+    if address is None:
+        return ""
+    try:
+        with urllib.request.urlopen(f"{address.rstrip('/')}/health", timeout=10):  # noqa: S310 - the user's own setting
+            return ""
+    except (OSError, HTTPException) as error:
+        return f"Prefect at {masked(address)} does not answer ({error})"
+
+
+def resume_hint(started: StartedRun) -> str:
+    """How a run that broke off goes on, for a person."""
+    return f"Go on from the last checkpoint: {resume_command(started)}" if started.kind in RESUMED else "Start it anew: prepared data are reused"
 
 
 def _record_end(run: RunContext, status: Status, cause: str = "") -> None:
@@ -276,10 +339,7 @@ def _link(run: RunContext) -> None:
     if run.prefect_url is None:
         return
     run.tracker.set_tags({"bulkhead.prefect_url": run.prefect_url})
-    try:
-        get_run_logger().info("MLflow run %s at %s", run.tracker.run_id, run.mlflow_url)
-        create_link_artifact(
-            key="mlflow-run", link=run.mlflow_url, link_text=f"MLflow run {run.tracker.run_id}", description="Configuration, metrics, checks, report, model."
-        )
-    except MissingContextError:
-        return
+    text = f"MLflow run {run.tracker.run_id}"
+    publish(create_link_artifact, key="mlflow-run", link=run.mlflow_url, link_text=text, description="Configuration, metrics, checks, report, model.")
+    with suppress(MissingContextError):
+        get_run_logger().info("%s at %s", text, run.mlflow_url)

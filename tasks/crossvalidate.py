@@ -14,6 +14,7 @@ from schemas.digest import write_atomic
 from schemas.fold_records import CrossValidation, FoldResult
 from schemas.records import CheckReport, EvaluationReport, PreflightReport, Prepared, TrainReport
 from tasks.context import RunContext
+from tasks.live import publish
 from tasks.say import say
 from training.cross_validation import NOTE, baseline_spreads, fold_verdict, metric_spreads
 from training.report_folds import write_fold_report
@@ -85,7 +86,7 @@ def _track(run: RunContext, found: CrossValidation, path: Path) -> None:
         run.tracker.log_metrics({f"cv/{metric}/{name}": getattr(spread, name) for metric, spread in found.metrics.items()})
     summary = markdown(found)
     run.tracker.set_tags({"mlflow.note.content": summary})
-    create_markdown_artifact(key="folds", markdown=summary, description=f"{found.name}: cross-validation")
+    publish(create_markdown_artifact, key="folds", markdown=summary, description=f"{found.name}: cross-validation")
 
 
 def markdown(found: CrossValidation) -> str:

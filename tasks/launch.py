@@ -25,6 +25,7 @@ from prefect.cache_policies import NO_CACHE
 from schemas.config import Declaration, TrainConfig
 from schemas.errors import LaunchError, TrainingError
 from schemas.records import RunSpec, TrainReport
+from tasks.live import table
 from tasks.say import bar, say
 from training.boards import FOLDER, Board
 from training.nodes import Node, announce, own_address, withdraw
@@ -225,15 +226,15 @@ def _watch(process: subprocess.Popen[bytes], metrics: Path, declaration: Declara
     """Until the program ends: progress for a person, metrics to MLflow (and TensorBoard) every few seconds."""
     tail, sent, last = Tail(metrics), 0, time.monotonic()
     board = Board(metrics, metrics.parent / FOLDER) if declaration.tracking.tensorboard else None
-    with bar("train") as progress:
+    with bar("train") as progress, table("metrics", "Evaluations so far; * is the best on validation rows.") as append:
         while process.poll() is None:
             time.sleep(POLL_SECONDS)
-            _progress(tail, declaration, progress)
+            _progress(tail, declaration, progress, append)
             if metrics.exists() and time.monotonic() - last > FORWARD_SECONDS:
                 sent, last = tracker.forward_metrics(metrics, sent), time.monotonic()
                 if board:
                     board.forward()
-        _progress(tail, declaration, progress)
+        _progress(tail, declaration, progress, append)
     if metrics.exists():
         tracker.forward_metrics(metrics, sent)
     if board:
@@ -282,14 +283,22 @@ def _parsed(line: bytes) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def _progress(tail: Tail, declaration: Declaration, progress: Callable[[float, str], None]) -> None:
-    """Show the evaluations that were made since the last call."""
+def _progress(
+    tail: Tail, declaration: Declaration, progress: Callable[[float, str], None], append: Callable[[dict[str, Any]], None] = lambda row: None
+) -> None:
+    """Show the evaluations that were made since the last call, as a bar's text and as rows."""
     for record in tail.records():
         if record["kind"] == "evaluation":
             values = record["values"]
             metric = declaration.metric
-            text = f"epoch {record['epoch']}/{declaration.train.epochs}  train loss {_number(values.get('train/loss'))}  val loss {_number(values.get('val/loss'))}  val {metric} {_number(values.get(f'val/{metric}'))}"
-            progress(min(1.0, record["epoch"] / declaration.train.epochs), text + ("  *" if values.get("best") else ""))
+            shown = {
+                f"{name}": _number(values.get(key))
+                for name, key in (("train loss", "train/loss"), ("val loss", "val/loss"), (f"val {metric}", f"val/{metric}"))
+            }
+            best = "*" if values.get("best") else ""
+            text = "  ".join([f"epoch {record['epoch']}/{declaration.train.epochs}", *(f"{name} {value}" for name, value in shown.items()), best]).rstrip()
+            progress(min(1.0, record["epoch"] / declaration.train.epochs), text)
+            append({"epoch": record["epoch"], "step": record.get("step"), **shown, "best": best})
 
 
 def _number(value: float | None) -> str:

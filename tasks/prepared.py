@@ -4,13 +4,32 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator
 
 from schemas.config import SPLITS
-from schemas.errors import IntegrityError, first_few
+from schemas.errors import IntegrityError, ResumeError, first_few
+from schemas.parameters import shown
 from schemas.records import ArraysRef, CheckReport, Prepared, SourceRef, SplitTables, Statistics, ValidatedTable, digest_of
 from training.run_dir import read_run
+from training.started import PREPARED
 
-__all__ = ["bind", "read_prepared", "read_run", "require_same", "require_same_source"]
+RESULT = "result.json"
+__all__ = ["FinishedRunDir", "bind", "read_prepared", "read_run", "require_same", "require_same_source"]
+
+
+def _finished(run_dir: str) -> str:
+    if not (Path(run_dir) / RESULT).is_file():
+        raise ResumeError(f"{run_dir!r}: expected the directory of a run whose training has ended, with its {RESULT}")
+    return run_dir
+
+
+FinishedRunDir = Annotated[
+    str,
+    shown("Run directory", "Directory of a run whose training has ended, as the run's report names it.", min_length=1),
+    AfterValidator(_finished),
+]
 
 
 def bind(
@@ -37,9 +56,10 @@ def bind(
     )
 
 
-def read_prepared(run_dir: Path) -> Prepared:
-    """What the data of a run were when it was started."""
-    return Prepared.model_validate_json((run_dir / "prepared.json").read_bytes())
+def read_prepared(run_dir: Path) -> Prepared | None:
+    """What the data of a run were when it was started; None where it ended before they were prepared."""
+    path = run_dir / PREPARED
+    return Prepared.model_validate_json(path.read_bytes()) if path.is_file() else None
 
 
 def require_same_source(source: SourceRef, recorded: Prepared | None) -> None:

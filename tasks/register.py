@@ -19,10 +19,10 @@ from schemas.records import (
     RunSpec,
     TrainReport,
 )
-from tasks.context import RunContext
+from tasks.context import RunContext, await_servers
 from tasks.say import say
 from training.challenge import challenge
-from training.data.unseen import trained_keys
+from training.data.unseen import evaluated_keys, trained_keys
 from training.evidence import build_evidence, split_manifest
 from training.export import export_model
 from training.gate import UNCHANGED, judge
@@ -55,6 +55,7 @@ def judge_challenger(
     spec: RunSpec, prepared: Prepared, preflight: PreflightReport, evaluated: EvaluationReport, exported: ExportedModel, run: RunContext
 ) -> GateReport:
     """The gate's verdict with one row for each condition."""
+    await_servers(run)
     champion = load_champion(spec.name, run.tracker.uri)
     comparison = challenge(run.declaration, spec, prepared.split.test, evaluated, exported.program.sha256, champion) if champion else None
     gate = judge(run.declaration, evaluated, (*prepared.checks.results, *preflight.checks.results), comparison)
@@ -83,7 +84,12 @@ def collect_evidence(
     return evidence
 
 
-@task(name="register model", description="A new version when the gate passed; the alias champion moves to it last.", tags=["register"], cache_policy=NO_CACHE)
+@task(
+    name="register model",
+    description="A new version when the gate passed, loaded back and tried; it has no alias yet.",
+    tags=["register"],
+    cache_policy=NO_CACHE,
+)
 def register_model(spec: RunSpec, prepared: Prepared, exported: ExportedModel, evidence: Evidence, gate: GateReport, run: RunContext) -> Registered:
     """What the registry holds after the run."""
     if not run.declaration.register_.enabled or not gate.passed:
@@ -91,6 +97,6 @@ def register_model(spec: RunSpec, prepared: Prepared, exported: ExportedModel, e
         return Registered(registered=False, name=spec.name, version=None, uri=None, alias=None, verdict=why)
     keys = trained_keys([prepared.split.train, prepared.split.val])
     manifest: dict[str, Any] = split_manifest(prepared)
-    registered = register(exported, spec, evidence, run.tracker, trained_on=keys, split_manifest=manifest)
-    say("register", f"models:/{registered.name}/{registered.version} → {registered.alias}")
+    registered = register(exported, spec, evidence, run.tracker, trained_on=keys, tested_on=evaluated_keys(prepared.split.test), split_manifest=manifest)
+    say("register", str(registered.uri))
     return registered

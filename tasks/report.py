@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from prefect import task
-from prefect.artifacts import create_markdown_artifact
+from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
 from schemas.load import given_paths
 from schemas.records import EvaluationReport, GateReport, Interval, PreflightReport, Prepared, Registered, TrainReport
 from tasks.context import RunContext
+from tasks.live import publish
 from tasks.say import say
 from training.report import ReportInputs, write_report
 
@@ -45,7 +46,8 @@ def report_run(
     run.tracker.log_artifact(path)
     summary = summary_markdown(run, evaluated, registered, path)
     run.tracker.set_tags({"mlflow.note.content": summary})  # the description that MLflow shows on top of the run
-    create_markdown_artifact(key="summary", markdown=summary, description=f"{run.declaration.name}: outcome")
+    publish(create_markdown_artifact, key="summary", markdown=summary, description=f"{run.declaration.name}: outcome")
+    publish(create_link_artifact, key="report", link=f"{run.mlflow_url}/artifacts/report.html", link_text="Report", description=f"Also at {path}")
     say("report", str(path))
     return path
 

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from training.started import StartedRun, find, newest_step, read, require_free, resumable, started_declaration
+from pydantic import AfterValidator
+
+from schemas.errors import ResumeError
+from schemas.parameters import shown
+from training.started import RESUMED, StartedRun, find, newest_step, read, require_free, resumable, started_declaration
 
 HOW = {"running": "killed", "killed": "stopped", "failed": "failed"}
+
+
+def _started(run: str) -> str:
+    find(run)
+    return run
+
+
+StartedRunName = Annotated[
+    str,
+    shown("Run", "Directory of a run, its id (20261121-101500-3f2a0c), or the id of its MLflow run; `bulkhead resume` lists them.", min_length=1),
+    AfterValidator(_started),
+]
 
 
 class Unfinished(NamedTuple):
@@ -52,6 +68,8 @@ def unfinished(run: str) -> Unfinished | None:
     if found.started.status == "finished":
         say("resume", f"{found.started.run_id} is finished: nothing to do; its files lie in {run_dir}")
         return None
+    if found.kind not in RESUMED:
+        raise ResumeError(f"{run_dir}: a run of the flow {found.kind} is not gone on with; start it anew, what was prepared is reused")
     require_free(run_dir)
     started_declaration(run_dir)
     return found

@@ -6,8 +6,9 @@ Lines go to standard error, so that `--json` on standard output stays clean, and
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Protocol
 
 from prefect.exceptions import MissingContextError
@@ -15,7 +16,12 @@ from prefect.logging import get_run_logger
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from tasks.live import progress
+
 MARKS = {"done": "✓", "cached": "↺", "warn": "!", "fail": "✗", "info": " "}
+PREPARATION = ("source", "validate", "split", "disjoint", "leakage", "statistics", "arrays", "poison", "preflight", "train")
+STEPS = {"train": PREPARATION, "pipeline": (*PREPARATION, "evaluate", "export", "gate", "register", "report")}
+_reached: ContextVar[tuple[tuple[str, ...], Callable[[float, str], None]]] = ContextVar("reached", default=((), lambda done, text: None))
 STYLES = {"done": "green", "cached": "cyan", "warn": "yellow", "fail": "red", "info": "dim"}
 
 
@@ -33,15 +39,35 @@ def say(step: str, text: str, kind: str = "done") -> None:
         kind: done, cached, warn, fail or info.
     """
     out = console()
-    if out.is_terminal:
-        out.print(f"[{STYLES[kind]}]{MARKS[kind]}[/] [bold]{step:<14}[/] ", end="")
-        out.print(text, markup=False)
-    else:
-        print(f"{MARKS[kind]} {step:<14} {text}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # whoever read the lines is gone, e.g. a worker: the run goes on
+        if out.is_terminal:
+            out.print(f"[{STYLES[kind]}]{MARKS[kind]}[/] [bold]{step:<14}[/] ", end="")
+            out.print(text, markup=False)
+        else:
+            print(f"{MARKS[kind]} {step:<14} {text}", file=sys.stderr, flush=True)
+    _phase(step, text)
     try:
         get_run_logger().log({"warn": 30, "fail": 40}.get(kind, 20), "%s: %s", step, text)
     except MissingContextError:
         return  # called outside a run: the terminal line is all there is
+
+
+@contextmanager
+def phases(kind: str) -> Iterator[None]:
+    """A bar in Prefect's UI over the steps of a run of this kind, moved by `say`; none where steps come in no fixed order."""
+    steps = STEPS.get(kind, ())
+    with progress("run") as show:
+        entered = _reached.set((steps, show))
+        try:
+            yield
+        finally:
+            _reached.reset(entered)
+
+
+def _phase(step: str, text: str) -> None:
+    steps, show = _reached.get()
+    if step in steps:
+        show((steps.index(step) + 1) / len(steps), f"{step}: {text}")
 
 
 class Bar(Protocol):
@@ -53,6 +79,18 @@ class Bar(Protocol):
 
 @contextmanager
 def bar(step: str) -> Iterator[Bar]:
+    """A progress bar on the terminal and one in Prefect's UI."""
+    with _line(step) as shown, progress(step) as told:
+
+        def both(done: float, text: str) -> None:
+            shown(done, text)
+            told(done, text)
+
+        yield both
+
+
+@contextmanager
+def _line(step: str) -> Iterator[Bar]:
     """A progress bar on a terminal; elsewhere a plain line whenever the text changes."""
     out = console()
     if not out.is_terminal:
@@ -61,7 +99,8 @@ def bar(step: str) -> Iterator[Bar]:
         def line(done: float, text: str) -> None:
             if text and shown[-1:] != [text]:
                 shown.append(text)
-                print(f"  {step:<14} {done:4.0%}  {text}", file=sys.stderr, flush=True)
+                with suppress(OSError):
+                    print(f"  {step:<14} {done:4.0%}  {text}", file=sys.stderr, flush=True)
 
         yield line
         return

@@ -1,89 +1,236 @@
-"""Prefect's and MLflow's own servers over the files of this home, on loopback, until interrupted."""
+"""The programs of `bulkhead up`: Prefect's server, MLflow's server and a Prefect worker, on loopback, kept at work until a stop is asked for.
+
+A program that ends by itself is started again, so that a run at work outlives it; one that keeps ending is given up with the end of its log.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from schemas.errors import LaunchError
+from schemas.errors import ConfigError, LaunchError
 from schemas.home import home
-from training.tracking import default_tracking_uri
+from tasks.say import say
+from training.guard import children
 
+HOST = "127.0.0.1"
+LEASES = "prefect.server.concurrency.lease_storage.filesystem"
 START_SECONDS = 120.0
+STOP_SECONDS = 10.0
+FLOW_RUN_SECONDS = 30.0  # for the checkpoints of flow runs, as Prefect gives them for a cancellation
+RESTART_SECONDS = 5.0
+RESTARTS, RESTARTS_WITHIN_SECONDS = 5, 300.0
+POLL_SECONDS, LOOK_SECONDS, AWAY_SECONDS = 0.3, 2.0, 60.0
 
 
-def serve_uis(prefect_port: int, mlflow_port: int) -> None:
-    """Start both servers, say where they are, and stop them when interrupted.
+class Program:
+    """One program and its log; started, watched and stopped whole.
+
+    Args:
+        name: as people read it.
+        command: of the environment that this interpreter is of.
+        log: gets what it prints.
+        settings: added to the environment; None takes a variable away.
+        folder: in which it works; default: this one's.
+    """
+
+    def __init__(self, name: str, command: Sequence[str], log: Path, settings: Mapping[str, str | None], folder: Path | None = None) -> None:
+        self.name, self.log, self.folder = name, log, folder
+        self.command = [str(Path(sys.executable).parent / command[0]), *command[1:]]
+        merged: dict[str, str | None] = {**os.environ, **settings}
+        self.environment = {key: value for key, value in merged.items() if value is not None}
+        self.process: subprocess.Popen[bytes] | None = None
+        self.ends: list[float] = []
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was started and is not at work any more."""
+        return self.process is not None and self.process.poll() is not None
+
+    def start(self) -> None:
+        """Start it in a session of its own, so that Ctrl-C reaches this process alone."""
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=self.environment, cwd=self.folder, start_new_session=True
+            )
+
+    def last_lines(self) -> str:
+        """The end of its log, for a message."""
+        lines = self.log.read_text(errors="replace").splitlines()[-8:] if self.log.exists() else []
+        return f"the end of {self.log}:\n" + "\n".join(lines)
+
+    def restart(self) -> None:
+        """Start it again after it ended by itself.
+
+        Raises:
+            LaunchError: it has ended too often.
+        """
+        now = time.monotonic()
+        self.ends = [*(end for end in self.ends if now - end < RESTARTS_WITHIN_SECONDS), now]
+        if len(self.ends) > RESTARTS:
+            raise LaunchError(f"{self.name} ended {len(self.ends)} times within {RESTARTS_WITHIN_SECONDS:.0f} s; {self.last_lines()}")
+        say(self.name, f"ended by itself; started again in {RESTART_SECONDS:.0f} s (log: {self.log})", "warn")
+        time.sleep(RESTART_SECONDS)
+        self.start()
+
+
+def prefect_server(port: int, log: Path, settings: Mapping[str, str]) -> Program:
+    """Prefect's server and UI, over the database of the Bulkhead home unless the settings name another.
+
+    Leases of concurrency limits are kept in files: in memory, Prefect's default, they would be lost when the server is
+    started again, and every run that holds one is ended when it cannot renew it.
+    """
+    command = ["prefect", "server", "start", "--host", HOST]
+    ours = {"PREFECT_API_URL": None, "PREFECT_SERVER_API_PORT": str(port), "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": LEASES}
+    return Program("Prefect", command, log, {**ours, **settings})
+
+
+def mlflow_server(port: int, store: str | None, log: Path) -> Program:
+    """MLflow's server and UI.
+
+    Files are not sent through the server: its clients are on this machine and write them to the folder themselves, so
+    that a model reads the same through the server and, without one, through the database.
+
+    Args:
+        port: to listen on.
+        store: address of the database, handed over in the environment because it may hold a password; None: the SQLite file of the home.
+        log: gets what it prints.
+    """
+    artifacts = (home() / "mlartifacts").as_uri()
+    command = ["mlflow", "server", "--host", HOST, "--port", str(port), "--no-serve-artifacts", "--default-artifact-root", artifacts]
+    settings = {
+        "MLFLOW_BACKEND_STORE_URI": store or f"sqlite:///{home() / 'mlflow.db'}",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_TRACKING_URI": None,
+    }
+    return Program("MLflow", command, log, settings)
+
+
+def worker(pool: str, name: str, log: Path, settings: Mapping[str, str | None], folder: Path) -> Program:
+    """A worker that starts flow runs of the pool as processes, with this project's root as their working folder."""
+    command = ["prefect", "worker", "start", "--pool", pool, "--type", "process", "--name", name, "--install-policy", "never"]
+    return Program(name, command, log, settings, folder)
+
+
+def require_free(ports: Mapping[str, int]) -> None:
+    """Refuse ports that are taken, before anything is started.
+
+    Args:
+        ports: option of the command line to port.
 
     Raises:
-        LaunchError: a server ended or did not answer in time.
+        ConfigError: naming the port and the option that chooses another.
     """
-    logs = home() / "logs"
-    logs.mkdir(exist_ok=True)
-    addresses = {"Prefect": f"http://127.0.0.1:{prefect_port}", "MLflow": f"http://127.0.0.1:{mlflow_port}"}
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    running: dict[str, subprocess.Popen[bytes]] = {}
+    for option, port in ports.items():
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind((HOST, port))
+            except OSError as error:
+                raise ConfigError(
+                    f"port {port} of {HOST} cannot be used ({error.strerror}); choose another with {option} N, or stop what uses it (perhaps another `bulkhead up`)"
+                ) from error
+    if len(set(ports.values())) < len(ports):
+        raise ConfigError(f"{' and '.join(ports)} are both {next(iter(ports.values()))}; each server needs a port of its own")
+
+
+def wait_until(ready: Callable[[], bool], program: Program, what: str) -> None:
+    """Return when the program is ready.
+
+    Raises:
+        LaunchError: it ended, or took too long.
+    """
+    deadline = time.monotonic() + START_SECONDS
+    while not ready():
+        if program.ended:
+            raise LaunchError(f"{program.name} ended instead of starting; {program.last_lines()}")
+        if time.monotonic() > deadline:
+            raise LaunchError(f"{program.name} was not ready at {what} within {START_SECONDS:.0f} s; {program.last_lines()}")
+        time.sleep(POLL_SECONDS)
+
+
+def answers(url: str) -> bool:
+    """Whether a server answers at an address."""
     try:
-        running["Prefect"] = _start(["prefect", "server", "start", "--host", "127.0.0.1"], logs / "prefect.log", {"PREFECT_SERVER_API_PORT": str(prefect_port)})
-        store = default_tracking_uri(None)
-        mlflow = [
-            "mlflow",
-            "server",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(mlflow_port),
-            "--backend-store-uri",
-            store,
-            "--artifacts-destination",
-            str(home() / "mlartifacts"),
-        ]
-        running["MLflow"] = _start(mlflow, logs / "mlflow.log", {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"})
-        for name, path in (("Prefect", "/api/health"), ("MLflow", "/health")):
-            _wait(name, running[name], addresses[name] + path, logs)
-            print(f"✓ {name:<8} {addresses[name]}", flush=True)
-        print("  Ctrl-C stops both", flush=True)
-        while all(p.poll() is None for p in running.values()):
-            time.sleep(0.5)
-        raise LaunchError(f"a server ended by itself; see {logs}")
-    except KeyboardInterrupt:
-        return
+        with urllib.request.urlopen(url, timeout=2):  # noqa: S310 - always http on loopback
+            return True
+    except OSError:
+        return False
+
+
+@contextmanager
+def kept(*programs: Program) -> Iterator[list[Program]]:
+    """Start programs, and stop them and all that is added to the list when the block ends, the last one first."""
+    running: list[Program] = []
+    try:
+        for program in programs:
+            program.start()
+            running.append(program)
+        yield running
     finally:
-        for process in running.values():
-            _stop(process)
+        for program in reversed(running):
+            stop(program)
 
 
-def _start(command: list[str], log: Path, settings: dict[str, str]) -> subprocess.Popen[bytes]:
-    program = str(Path(sys.executable).parent / command[0])
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            [program, *command[1:]], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=os.environ | settings, start_new_session=True
-        )
+def watch(programs: Sequence[Program], look: Callable[[], bool]) -> None:
+    """Start again what ends, for ever.
+
+    Args:
+        programs: that were started.
+        look: called every few seconds, and less often after it has returned False.
+
+    Raises:
+        LaunchError: a program keeps ending.
+        KeyboardInterrupt: a stop was asked for.
+    """
+    again = 0.0
+    while True:
+        for program in programs:
+            if program.ended:
+                program.restart()
+        if time.monotonic() >= again:
+            again = time.monotonic() + (LOOK_SECONDS if look() else AWAY_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
-def _wait(name: str, process: subprocess.Popen[bytes], url: str, logs: Path) -> None:
-    end = time.monotonic() + START_SECONDS
-    while time.monotonic() < end:
-        if process.poll() is not None:
-            break
-        try:
-            with urllib.request.urlopen(url, timeout=2):  # noqa: S310 - always http on loopback
-                return
-        except OSError:
-            time.sleep(0.3)
-    raise LaunchError(f"{name} did not answer at {url} within {START_SECONDS:.0f} s; is the port taken? see {logs}")
+def stop(program: Program) -> None:
+    """Ask the whole session to stop, and kill what is left after the grace period; a second Ctrl-C does not leave it half done."""
+    process = program.process
+    if process is None:
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        _signal(process.pid, signal.SIGTERM)
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        _signal(process.pid, signal.SIGKILL)
+        process.wait()
+        signal.signal(signal.SIGINT, before)
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+def stop_worker(program: Program) -> None:
+    """Ask the worker's flow runs to save and end, then stop it: a worker that is stopped would kill them at once."""
+    pid = program.process.pid if program.process else 0
+    deadline = time.monotonic() + FLOW_RUN_SECONDS
+    for child in children(pid):
+        _signal(child, signal.SIGTERM)  # Prefect gives each flow run a process group of its own
+    while children(pid) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    stop(program)
+
+
+def _signal(group: int, number: signal.Signals) -> None:
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return

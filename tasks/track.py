@@ -9,6 +9,7 @@ from prefect.cache_policies import NO_CACHE
 from schemas.records import CheckReport, Prepared, digest_of
 from schemas.split_config import SplitName
 from tasks.context import RunContext
+from tasks.live import publish
 
 CONTEXTS: dict[SplitName, str] = {"train": "training", "val": "validation", "test": "testing"}
 
@@ -22,6 +23,7 @@ def log_prepared(run: RunContext, prepared: Prepared) -> None:
     for side, context in CONTEXTS.items():
         table = split.side(side)
         tracker.log_dataset(side, table.file.path, table.file.sha256, table.rows, context)
+    tracker.log_record("data/source.json", prepared.source)
     tracker.log_record("data/split.json", split)
     tracker.log_record("data/checks.json", prepared.checks)
     tracker.log_record("data/statistics.json", prepared.statistics)
@@ -40,4 +42,4 @@ def log_checks(run: RunContext, name: str, report: CheckReport) -> None:
     """One stage's checks."""
     run.tracker.log_record(f"checks/{name}.json", report)
     rows = "\n".join(f"| {r.verdict} | {r.name} | {r.summary.replace('|', '/')} |" for r in report.results)
-    create_markdown_artifact(key=f"checks-{name}", markdown=f"| verdict | check | finding |\n|---|---|---|\n{rows}", description=f"Checks: {name}")
+    publish(create_markdown_artifact, key=f"checks-{name}", markdown=f"| verdict | check | finding |\n|---|---|---|\n{rows}", description=f"Checks: {name}")

@@ -13,7 +13,28 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMANDS = ("run", "prepare", "audit", "review", "train", "resume", "join", "replay", "evaluate", "predict", "sample", "schema", "init", "doctor", "up")
+COMMANDS = (
+    "run",
+    "prepare",
+    "audit",
+    "review",
+    "train",
+    "resume",
+    "join",
+    "replay",
+    "evaluate",
+    "predict",
+    "verify",
+    "reevaluate",
+    "promote",
+    "reproduce",
+    "sample",
+    "schema",
+    "init",
+    "doctor",
+    "up",
+    "deploy",
+)
 
 
 def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""Every deployment's entrypoint imports, and its parameters are the flow's."""
+"""Deployments: what is in the file can be registered, and every mistake in it is refused by name before anything is."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 from prefect import Flow
+from prefect.exceptions import ParameterTypeError
+
+from flows.deploy import deploy
+from schemas.deployments import read_deployments
+from schemas.errors import ConfigError, LaunchError, ResumeError
+from tasks.deploy import load_file, rendered, stamp
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOYMENTS = yaml.safe_load((ROOT / "deployments" / "prefect.yaml").read_text())["deployments"]
@@ -40,3 +46,113 @@ def test_every_task_has_a_name_a_description_and_tags() -> None:
                 found.append(task)
                 assert task.description and task.tags and task.name == task.name.lower().replace("_", " "), task.name
     assert len(found) >= 12
+
+
+@pytest.mark.req("P4")
+def test_every_deployment_passes_with_its_commit_and_its_schedule_in_a_time_zone() -> None:
+    made = {found.name: found for found in deploy(dry_run=True)}
+    assert {"pipeline/nightly", "pipeline/manual", "prepare/manual", "evaluate/manual", "resume/manual", "audit/manual", "crossvalidate/manual"} <= set(made)
+    nightly = made["pipeline/nightly"]
+    assert nightly.schedule == "0 3 * * * Europe/Berlin" and nightly.id is None
+    assert nightly.version == stamp() and f"git:{stamp()}" in nightly.tags
+    content = load_file(ROOT / "deployments" / "prefect.yaml")
+    spec = next(s for s in content.deployments if s.name == "nightly")
+    assert spec.concurrency_limit is not None and spec.concurrency_limit.limit == 1 and spec.concurrency_limit.collision_strategy == "CANCEL_NEW"
+    given = yaml.safe_load(rendered(content, [spec], "abc"))
+    assert given["deployments"][0]["version"] == "abc" and "git:abc" in given["deployments"][0]["tags"]
+    assert given["pull"] == [{"prefect.deployments.steps.set_working_directory": {"directory": str(ROOT)}}]
+    assert read_deployments({**given, "deployments": []}, "again").name == content.name
+    assert [d.name for d in deploy(("resume/manual",), dry_run=True)] == ["resume/manual"]
+
+
+def planted(folder: Path, **changes: object) -> Path:
+    """The file with one deployment, that is changed; a value of None takes a key away."""
+    tree = yaml.safe_load((ROOT / "deployments" / "prefect.yaml").read_text())
+    tree["deployments"] = [{k: v for k, v in (tree["deployments"][0] | changes).items() if v is not None}]
+    (folder / "prefect.yaml").write_text(yaml.safe_dump(tree))
+    return folder / "prefect.yaml"
+
+
+NIGHT = {"cron": "0 3 * * *", "timezone": "Europe/Berlin"}
+FAULTS: list[tuple[dict[str, object], str]] = [
+    ({"parameter": {}}, r"deployments\[0\] \(nightly\).parameter: unknown key; did you mean 'parameters'\?"),
+    ({"work_pool": {"name": "bulkhead", "job_variabels": {}}}, r"work_pool.job_variabels: unknown key; did you mean 'job_variables'\?"),
+    (
+        {"concurrency_limit": {"limit": 1, "colision_strategy": "ENQUEUE"}},
+        r"concurrency_limit.colision_strategy: unknown key; did you mean 'collision_strategy'\?",
+    ),
+    ({"concurrency_limit": {"limit": 1, "grace_period_seconds": 10}}, r"grace_period_seconds: Input should be greater than or equal to 60; got 10"),
+    ({"schedules": [NIGHT | {"timezon": "UTC"}]}, r"schedules\[0\].timezon: unknown key; did you mean 'timezone'\?"),
+    ({"schedules": [{"cron": "0 3 * * *"}]}, r"schedules\[0\].timezone: required, but not given"),
+    ({"schedules": [NIGHT | {"timezone": "Europe/Berln"}]}, r"'Europe/Berln' is no time zone of the IANA database; did you mean 'Europe/Berlin'\?"),
+    ({"schedules": [NIGHT | {"cron": "0 25 * * *"}]}, r"pipeline/nightly: cron '0 25 \* \* \*'"),
+    ({"triggers": [{"expects": ["x"]}]}, r"triggers\[0\].expects: unknown key; did you mean 'expect'\?"),
+    (
+        {"triggers": [{"expect": ["x"], "parameters": {"config": "{{ event.id }}"}}]},
+        r"trigger: the flow has no parameter 'config'; did you mean 'config_path'\?",
+    ),
+    ({"entrypoint": "examples/clinic_visits.py:main"}, r"entrypoint 'examples/clinic_visits.py:main': expected a flow of this project, flows/FILE.py:FLOW"),
+    ({"entrypoint": "flows/pipeline.py:pipelines"}, r"entrypoint 'flows/pipeline.py:pipelines' is no flow"),
+    ({"parameters": {"config_pth": "x"}}, r"pipeline/nightly: the flow has no parameter 'config_pth'; did you mean 'config_path'\?"),
+    ({"parameters": {"config_path": "examples/absent.yaml"}}, r"examples/absent.yaml: cannot be read"),
+    ({"parameters": {"config_path": "examples/titanic.yaml", "epochs": "five"}}, r"pipeline/nightly: .*'five' is not"),
+    ({"parameters": {"config_path": "examples/titanic.yaml", "overrides": ["train.epocs=1"]}}, r"train.epocs: unknown key; did you mean 'epochs'\?"),
+    ({"schedules": [NIGHT | {"parameters": {"config_path": "examples/absent.yaml"}}]}, r"schedule '0 3 \* \* \*': .*absent.yaml: cannot be read"),
+    ({"work_pool": None}, r"work_pool: required, but not given"),
+]
+
+
+@pytest.mark.req("P4")
+@pytest.mark.parametrize(("change", "message"), FAULTS, ids=lambda v: next(iter(v)) if isinstance(v, dict) else "")
+def test_a_mistake_is_refused_by_name_before_anything_is_registered(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"(?s){message}"):
+        deploy(dry_run=True, file=planted(tmp_path, **change))
+
+
+@pytest.mark.req("P4")
+def test_unknown_names_twins_and_unknown_keys_of_the_file_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--name 'pipeline/nightli': no such deployment; did you mean 'pipeline/nightly'"):
+        deploy(("pipeline/nightli",), dry_run=True)
+    file = planted(tmp_path)
+    tree = yaml.safe_load(file.read_text())
+    file.write_text(yaml.safe_dump(tree | {"deployments": tree["deployments"] * 2}))
+    with pytest.raises(ConfigError, match="deployment 'pipeline/nightly' is there twice"):
+        deploy(dry_run=True, file=file)
+    file.write_text(yaml.safe_dump(tree | {"deployment": []}))
+    with pytest.raises(ConfigError, match="deployment: unknown key; did you mean 'deployments'"):
+        deploy(dry_run=True, file=file)
+    with pytest.raises(ConfigError, match=r"absent.yaml: cannot be read"):
+        deploy(dry_run=True, file=tmp_path / "absent.yaml")
+
+
+@pytest.mark.req("P4")
+def test_a_server_that_does_not_answer_is_named_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://ann:secret@127.0.0.1:9/api")
+    with pytest.raises(LaunchError, match=r"does not answer .*start it with `bulkhead up`") as caught:
+        deploy(file=planted(tmp_path))
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.req("P4")
+def test_a_form_names_every_field_and_refuses_a_wrong_value_with_a_reason() -> None:
+    from flows.pipeline import pipeline
+    from flows.resume import resume
+
+    fields = pipeline.parameters.model_dump()["properties"]
+    assert [field["title"] for field in fields.values()] == ["Declaration", "Epochs", "Model", "Registration", "Other values"]
+    assert all(field["description"] and "anyOf" not in field for field in fields.values())
+    assert all("default" in field for name, field in fields.items() if name != "config_path") and fields["model"]["enum"][0] == "as declared"
+    good = {"config_path": "examples/titanic.yaml"}
+    assert pipeline.validate_parameters(good | {"overrides": ["train.epochs=3"]})["overrides"] == ["train.epochs=3"]
+    for wrong, message in (
+        ({"config_path": "absent.yaml"}, "config_path: .*absent.yaml: cannot be read"),
+        ({"overrides": ["train.epocs=3"]}, "did you mean 'epochs'"),
+        ({"overrides": ["lr"]}, "overrides.0: String should match pattern"),
+        ({"model": "bert"}, "model: Input should be 'as declared'"),
+        ({"model": "causal_transformer"}, "(?s)overrides: .*causal_transformer"),
+        ({"epochs": -1}, "epochs: Input should be greater than or equal to 0"),
+    ):
+        with pytest.raises(ParameterTypeError, match=message):
+            pipeline.validate_parameters(good | wrong)
+    with pytest.raises(ResumeError, match="'nothing': no run of"):
+        resume.validate_parameters({"run": "nothing"})

@@ -13,8 +13,8 @@ def split_manifest(prepared: Prepared) -> dict[str, Any]:
     """How the sides came about, and the digest, rows and summary of each; paths are left out."""
     split = prepared.split
     sides = {s: {"sha256": split.side(s).file.sha256, "rows": split.side(s).rows, **split.summary.get(s, {})} for s in SPLITS}
-    ledger = split.ledger.sha256 if split.ledger else None
-    return {"strategy": split.strategy, "plan": split.plan, "excluded": split.excluded, "ledger_sha256": ledger, "sides": sides}
+    ledgers = {f"{name}_sha256": ref.sha256 if ref else None for name, ref in (("ledger", split.ledger), ("group_ledger", split.group_ledger))}
+    return {"strategy": split.strategy, "plan": split.plan, "excluded": split.excluded, **ledgers, "sides": sides}
 
 
 def build_evidence(

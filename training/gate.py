@@ -15,7 +15,7 @@ A program with the champion's SHA-256 is neither better nor worse: `unchanged`, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -107,7 +107,7 @@ def judge(declaration: Declaration, evaluation: EvaluationReport, checks: Sequen
         comparison: with the champion; None where there is none yet.
     """
     conditions = (
-        *(_keeps(metric, bounds, evaluation) for metric, bounds in declaration.register_.thresholds.items()),
+        *(keeps(metric, bounds, evaluation.metrics) for metric, bounds in declaration.register_.thresholds.items()),
         _checks_are_green(checks),
         _has_skill(declaration, evaluation),
         _not_worse(declaration, comparison),
@@ -128,8 +128,9 @@ def judge(declaration: Declaration, evaluation: EvaluationReport, checks: Sequen
     )
 
 
-def _keeps(metric: str, bounds: Threshold, evaluation: EvaluationReport) -> CheckResult:
-    found = evaluation.metrics.get(metric)
+def keeps(metric: str, bounds: Threshold, metrics: Mapping[str, Interval]) -> CheckResult:
+    """Whether a metric keeps its declared bounds."""
+    found = metrics.get(metric)
     value = found.value if found else None
     wanted = " and ".join(([f"at least {bounds.min:g}"] if bounds.min is not None else []) + ([f"at most {bounds.max:g}"] if bounds.max is not None else []))
     kept = value is not None and (bounds.min is None or value >= bounds.min) and (bounds.max is None or value <= bounds.max)

@@ -21,6 +21,7 @@ LIBRARIES = (
 GIT_SECONDS = 30
 # No lock taken, no program named by the repository's own settings started.
 GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false")
+MASK = "***"
 _USER_INFO = re.compile(r"(?<=://)[^/\s@'\"]+@")
 _SECRET_VALUE = re.compile(r"(?i)([?&;](?:[\w.-]*(?:password|passwd|secret|token|signature|credential|api_?key|access_?key)|pwd|sig)=)[^&;\s'\"]+")
 
@@ -31,7 +32,7 @@ def masked(text: str) -> str:
     >>> masked("postgresql://ann:pw@db.local/m?sslpassword=x&a=1")
     'postgresql://***@db.local/m?sslpassword=***&a=1'
     """
-    return _SECRET_VALUE.sub(r"\1***", _USER_INFO.sub("***@", text))
+    return _SECRET_VALUE.sub(rf"\1{MASK}", _USER_INFO.sub(f"{MASK}@", text))
 
 
 def provenance(repo: Path | None) -> dict[str, Any]:

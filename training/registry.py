@@ -1,10 +1,8 @@
 """The registry of models: put one in whole, fetch one only when its bytes are those that were registered.
 
 A version holds `program.pt2`, `spec.json`, `serving.py` and, for derived features or text, `expressions.zip` (what predicts) beside `evidence.json`,
-`split_manifest.json` and `trained_on.npy` (what it may be believed for); the SHA-256 of each is a tag of the version.
-Alias `champion` is the version in use. It moves last, in one request, when the version was loaded back from the
-registry and predicted; the version it pointed to keeps alias `previous`, so that going back is one command.
-MLflow has no compare-and-swap on aliases: whoever promotes holds a lock (a concurrency limit of one per model).
+`split_manifest.json`, `trained_on.npy` and `tested_on.npy` (what it may be believed for); the SHA-256 of each is a tag of the version.
+Registering moves no alias: that is for training/promotion.py, when the version was loaded back and predicted.
 """
 
 from __future__ import annotations
@@ -31,13 +29,13 @@ from mlflow.models import Model
 
 from schemas.digest import sha256_file, verify
 from schemas.errors import IntegrityError, RegistryError
-from schemas.records import Evidence, ExportedModel, GateReport, Registered, RunSpec
+from schemas.records import Evidence, ExportedModel, Registered, RunSpec
 from training import serving
 from training.provenance import masked
 from training.signature import input_columns, input_example, signature
 from training.tracking import DIGEST_LENGTH, Tracker
 
-CHAMPION, PREVIOUS = "champion", "previous"
+CHAMPION = "champion"
 FILES = {
     "program": "program.pt2",
     "spec": "spec.json",
@@ -45,6 +43,7 @@ FILES = {
     "evidence": "evidence.json",
     "split_manifest": "split_manifest.json",
     "trained_on": "trained_on.npy",
+    "tested_on": "tested_on.npy",
 }
 CODE, MLMODEL = "serving.py", "MLmodel"  # the latter names the code that MLflow runs
 DIGEST_TAG = "bulkhead.sha256."
@@ -58,8 +57,8 @@ REQUIRED = ("mlflow", "torch", "numpy", "pandas", "pyarrow")
 class LoadedModel:
     """A model fetched from the registry, its files verified against the version's tags.
 
-    `evidence` and `trained_on` (sorted uint64 hashes of the ids and groups it learned from) are None for a
-    model that was registered without them.
+    `evidence`, `trained_on` (sorted uint64 hashes of the ids and groups it learned from) and `tested_on` (of the ids of its
+    test rows) are None for a model that was registered without them.
     """
 
     name: str
@@ -69,6 +68,7 @@ class LoadedModel:
     evidence: dict[str, Any] | None
     trained_on: np.ndarray | None
     model: Any
+    tested_on: np.ndarray | None = None
 
     @property
     def program_sha256(self) -> str:
@@ -178,16 +178,21 @@ def verify_files(folder: Path, version: ModelVersion) -> None:
 def _load(folder: Path, model_uri: str, version: ModelVersion | None) -> LoadedModel:
     files = folder / "artifacts"
     spec = serving.read_spec(files / FILES["spec"])
-    evidence, trained_on = files / FILES["evidence"], files / FILES["trained_on"]
+    evidence = files / FILES["evidence"]
     return LoadedModel(
         name=version.name if version else spec["name"],
         version=str(version.version) if version else None,
         uri=model_uri,
         spec=spec,
         evidence=json.loads(evidence.read_text(encoding="utf-8")) if evidence.exists() else None,
-        trained_on=np.load(trained_on, allow_pickle=False) if trained_on.exists() else None,
+        trained_on=_keys(files / FILES["trained_on"]),
         model=mlflow.pyfunc.load_model(str(folder)).unwrap_python_model(),
+        tested_on=_keys(files / FILES["tested_on"]),
     )
+
+
+def _keys(path: Path) -> np.ndarray | None:
+    return np.asarray(np.load(path, allow_pickle=False)) if path.exists() else None
 
 
 # --------------------------------------------------------------------------------------- registering
@@ -201,9 +206,9 @@ def register(
     *,
     trained_on: np.ndarray,
     split_manifest: Mapping[str, Any],
-    alias: str = CHAMPION,
+    tested_on: np.ndarray | None = None,
 ) -> Registered:
-    """A new version of the run's model, loaded back and tried before the alias moves to it.
+    """A new version of the run's model, loaded back and tried; it has no alias yet.
 
     Args:
         exported: its files are verified first.
@@ -212,17 +217,17 @@ def register(
         tracker: the MLflow run that the model came from.
         trained_on: sorted uint64, made by `training.data.unseen.trained_keys`.
         split_manifest: how rows came to their sides, JSON-able.
-        alias: moved to the new version.
+        tested_on: sorted uint64, made by `training.data.unseen.evaluated_keys`; without them its test rows count as new ones later.
 
     Raises:
-        RegistryError: the registry refuses, the version read back does not predict, or the champion changed
-            since the gate compared with it. The alias is then where it was.
+        RegistryError: the registry refuses, or the version read back does not predict.
         IntegrityError: an exported file was changed.
     """
     program, spec = verify(exported.program), serving.read_spec(verify(exported.spec))
     client, name = tracker.client, run.name
     with tempfile.TemporaryDirectory(prefix="bulkhead-register-") as scratch, refused(name, tracker.uri):
-        files = {"program": program, "spec": Path(exported.spec.path)} | _write_evidence(Path(scratch), evidence, trained_on, split_manifest)
+        files = {"program": program, "spec": Path(exported.spec.path)} | _write_evidence(Path(scratch), evidence, split_manifest)
+        files |= _write_keys(Path(scratch), trained_on=trained_on, tested_on=tested_on)
         files |= {"expressions": verify(exported.expressions)} if exported.expressions else {}
         folder = Path(scratch) / "model"
         logged = _log_model(tracker, spec, files, folder, evidence)
@@ -232,17 +237,12 @@ def register(
         _ensure_model(client, name, run)
         version = client.create_model_version(name, source=logged.artifact_location, run_id=tracker.run_id, tags=tags, model_id=logged.model_id)
         client.set_logged_model_tags(logged.model_id, {"mlflow.modelVersions": json.dumps([{"name": name, "version": version.version}])})
-    _try_out(f"models:/{name}/{version.version}", tracker.uri, spec)
-    with refused(name, tracker.uri):
-        _move_alias(client, name, alias, str(version.version), evidence.gate)
-    return Registered(
-        registered=True,
-        name=name,
-        version=str(version.version),
-        uri=f"models:/{name}@{alias}",
-        alias=alias,
-        verdict=evidence.gate.verdict if evidence.gate else "registered",
-    )
+    model_uri = f"models:/{name}/{version.version}"
+    problem = problem_of(model_uri, tracker.uri)
+    if problem:
+        raise RegistryError(f"{model_uri}, fetched from the registry, does not work: {problem}; the alias was left where it was")
+    verdict = evidence.gate.verdict if evidence.gate else "registered"
+    return Registered(registered=True, name=name, version=str(version.version), uri=model_uri, alias=None, verdict=verdict)
 
 
 @contextmanager
@@ -258,11 +258,17 @@ def refused(name: str, uri: str) -> Iterator[None]:
         raise RegistryError(f"the registry at {masked(uri)} refused {name!r}: {masked(str(error))[:500]}; its alias was left where it was") from None
 
 
-def _write_evidence(folder: Path, evidence: Evidence, trained_on: np.ndarray, split_manifest: Mapping[str, Any]) -> dict[str, Path]:
-    paths = {key: folder / FILES[key] for key in ("evidence", "split_manifest", "trained_on")}
+def _write_keys(folder: Path, **keys: np.ndarray | None) -> dict[str, Path]:
+    paths = {name: folder / FILES[name] for name, found in keys.items() if found is not None}
+    for name, path in paths.items():
+        np.save(path, np.asarray(keys[name], dtype=np.uint64), allow_pickle=False)
+    return paths
+
+
+def _write_evidence(folder: Path, evidence: Evidence, split_manifest: Mapping[str, Any]) -> dict[str, Path]:
+    paths = {key: folder / FILES[key] for key in ("evidence", "split_manifest")}
     paths["evidence"].write_text(evidence.model_dump_json(indent=1), encoding="utf-8")
     paths["split_manifest"].write_text(json.dumps(split_manifest, indent=1, ensure_ascii=False), encoding="utf-8")
-    np.save(paths["trained_on"], trained_on.astype(np.uint64), allow_pickle=False)
     return paths
 
 
@@ -341,38 +347,12 @@ def _ensure_model(client: MlflowClient, name: str, run: RunSpec) -> None:
             raise
 
 
-def _try_out(model_uri: str, uri: str, spec: dict[str, Any]) -> None:
-    """Fetch the version as a consumer would and predict the input example.
-
-    Raises:
-        RegistryError: it does not load, or does not predict a row for a row.
-    """
-    example = input_example(spec)
+def problem_of(model_uri: str, uri: str) -> str:
+    """Why a version, fetched as a consumer would, does not predict its input example row for row; empty where it does."""
     try:
-        found = load_model(model_uri, uri).predict(example)
-        problem = "" if len(found) == len(example) and not found.isna().any(axis=None) else f"predicts {len(found)} rows for {len(example)}, or nulls"
+        model = load_model(model_uri, uri)
+        example = input_example(model.spec)
+        found = model.predict(example)
     except Exception as error:  # whatever a consumer would meet
-        problem = str(error)
-    if problem:
-        raise RegistryError(f"{model_uri}, fetched from the registry, does not work: {problem}; the alias was left where it was")
-
-
-def _move_alias(client: MlflowClient, name: str, alias: str, version: str, gate: GateReport | None) -> None:
-    """Point the alias to the version; the one before keeps alias `previous`.
-
-    Raises:
-        RegistryError: another version took the alias after the gate had compared.
-    """
-    try:
-        holder = str(client.get_model_version_by_alias(name, alias).version)
-    except MlflowException as error:
-        if not is_absent(error):
-            raise
-        holder = None
-    if gate is not None and alias == CHAMPION and holder != gate.champion_version:
-        raise RegistryError(
-            f"version {version} of {name!r} is registered but not {alias}: the gate compared it with version {gate.champion_version}, while {alias} is now {holder}; run again"
-        )
-    if holder is not None and alias == CHAMPION:
-        client.set_registered_model_alias(name, PREVIOUS, holder)
-    client.set_registered_model_alias(name, alias, version)
+        return str(error) or type(error).__name__
+    return "" if len(found) == len(example) and not found.isna().any(axis=None) else f"predicts {len(found)} rows for {len(example)}, or nulls"

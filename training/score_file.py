@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,14 +19,16 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
 from schemas.config import CsvConfig, DataConfig
-from schemas.digest import replacing
+from schemas.digest import replacing, sha256_file, write_atomic
 from schemas.errors import DataError, RegistryError, first_few
-from schemas.records import SampleReport
+from schemas.records import SampleReport, SourceRef
+from schemas.registry_records import Scored
 from training.data.engine import connect, rows
 from training.data.serving_text import Sampling
 from training.data.source import fingerprint, relation_sql
 from training.registry import LoadedModel, load_model
-from training.serving import logits_of, output_columns
+from training.serving import logits_of
+from training.signature import predicted_columns
 from training.text_samples import sampled
 from training.tracking import default_tracking_uri
 
@@ -33,13 +36,14 @@ BATCH_ROWS = 16_384
 FORMATS = (".parquet", ".csv", ".csv.gz")
 
 
-def predict_file(model_uri: str, in_path: Path, out_path: Path, tracking_uri: str | None = None) -> int:
-    """Write every row of a file with its predictions; returns the number of rows.
+def predict_file(model_uri: str, in_path: Path, out_path: Path, tracking_uri: str | None = None) -> Scored:
+    """Write every row of a file with its predictions, and beside them which version made them.
 
     Args:
         model_uri: `models:/NAME@champion`, `models:/NAME/3`, or a folder with a model.
         in_path: Parquet, CSV, CSV.gz or Arrow; a folder or glob of them. Needs the model's raw columns only.
-        out_path: `.parquet`, `.csv` or `.csv.gz`; replaced when it exists.
+        out_path: `.parquet`, `.csv` or `.csv.gz`; replaced when it exists. Parquet says in its metadata what made it, text in
+            `<out_path>.json`.
         tracking_uri: address of the registry; default: MLFLOW_TRACKING_URI, else the one in the Bulkhead home.
 
     Raises:
@@ -52,8 +56,24 @@ def predict_file(model_uri: str, in_path: Path, out_path: Path, tracking_uri: st
         raise DataError(f"{out_path}: expected a name that ends in {', '.join(FORMATS)}")
     model = load_model(model_uri, tracking_uri or default_tracking_uri(None))
     data = DataConfig(uri=str(in_path), csv=CsvConfig(**model.spec["csv"]), columns={"*": "feature"})
-    with closing(connect()) as connection, replacing(out_path) as file, _writer(file, suffix) as write:
-        return sum(write(batch) for batch in _scored(model, data, connection))
+    source = fingerprint(data)
+    made = Scored(
+        source=str(in_path),
+        source_sha256=source.sha256,
+        target=str(out_path),
+        rows=0,
+        name=model.name,
+        version=model.version,
+        uri=f"models:/{model.name}/{model.version}" if model.version else model_uri,
+        run_id=str(model.spec["run_id"]),
+        program_sha256=model.program_sha256,
+    )
+    with closing(connect()) as connection, replacing(out_path) as file, _writer(file, suffix, made) as write:
+        rows = sum(write(batch) for batch in _scored(model, data, source, connection))
+    made = made.model_copy(update={"rows": rows, "sha256": sha256_file(out_path)})
+    if suffix != ".parquet":
+        write_atomic(f"{out_path}.json", made.model_dump_json(indent=1) + "\n")
+    return made
 
 
 def sample_model(model_uri: str, prompt: str, count: int, how: Sampling, tracking_uri: str | None = None) -> SampleReport:
@@ -69,15 +89,16 @@ def sample_model(model_uri: str, prompt: str, count: int, how: Sampling, trackin
     return sampled(model.spec["text"], logits_of(model.model.program), prompt, count, how, None)
 
 
-def _scored(model: LoadedModel, data: DataConfig, connection: duckdb.DuckDBPyConnection) -> Iterator[pa.RecordBatch]:
-    """Batches of the file's own columns with the predictions."""
-    relation = relation_sql(fingerprint(data), data, connection)
+def _scored(model: LoadedModel, data: DataConfig, source: SourceRef, connection: duckdb.DuckDBPyConnection) -> Iterator[pa.RecordBatch]:
+    """Batches of the file's own columns with the predictions; one without rows where the file has none."""
+    relation = relation_sql(source, data, connection)
     own = [row[0] for row in rows(connection, f"describe select * from {relation}")]
-    made = ("tokens", "loss", "accuracy") if "text" in model.spec else output_columns(model.spec)
-    taken = [name for name in made if name in own]
+    taken = [name for name in predicted_columns(model.spec) if name in own]
     if taken:
         raise DataError(f"{data.uri}: has columns named {first_few(map(repr, taken))} already, where the predictions go; rename or drop them")
-    for batch in connection.sql(f"select * from {relation}").to_arrow_reader(BATCH_ROWS):
+    reader = connection.sql(f"select * from {relation}").to_arrow_reader(BATCH_ROWS)
+    nothing = pa.RecordBatch.from_pylist([], schema=reader.schema)
+    for batch in chain([next(reader, nothing)], reader):
         try:
             found = model.predict(batch.to_pandas(integer_object_nulls=True))
         except ValueError as error:
@@ -87,14 +108,15 @@ def _scored(model: LoadedModel, data: DataConfig, connection: duckdb.DuckDBPyCon
 
 
 @contextmanager
-def _writer(file: BinaryIO, suffix: str) -> Iterator[Callable[[pa.RecordBatch], int]]:
+def _writer(file: BinaryIO, suffix: str, made: Scored) -> Iterator[Callable[[pa.RecordBatch], int]]:
     """A function that writes a batch and returns its rows; all batches must have the schema of the first."""
     writers: list[Any] = []
+    metadata = {f"bulkhead.{name}": str(value) for name, value in made.model_dump(exclude={"rows", "sha256", "target"}, exclude_none=True).items()}
     with gzip.open(file, "wb") if suffix == ".csv.gz" else nullcontext(file) as sink:
 
         def write(batch: pa.RecordBatch) -> int:
             if not writers:
-                writers.append(pq.ParquetWriter(sink, batch.schema) if suffix == ".parquet" else _csv_writer(sink, batch.schema))
+                writers.append(pq.ParquetWriter(sink, batch.schema.with_metadata(metadata)) if suffix == ".parquet" else _csv_writer(sink, batch.schema))
             writers[0].write_batch(batch)
             return int(batch.num_rows)
 

@@ -22,6 +22,11 @@ def input_columns(spec: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys([*features, *(c["name"] for c in spec["raw"])]))
 
 
+def predicted_columns(spec: dict[str, Any]) -> list[str]:
+    """Names of the columns that the model gives."""
+    return ["tokens", "loss", "accuracy"] if "text" in spec else output_columns(spec)
+
+
 def signature(spec: dict[str, Any]) -> ModelSignature:
     """Named raw columns, all required, extra ones ignored.
 

@@ -7,10 +7,11 @@ lock is free was therefore killed.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -21,13 +22,15 @@ from schemas.digest import write_atomic
 from schemas.errors import ResumeError, first_few
 from schemas.home import home
 from schemas.load import declare
-from schemas.records import Record, RunSpec
+from schemas.records import Record
 
 RECORD = "run.json"
 LOCK = "run.lock"
-SPEC, PREPARED = "resolved.json", "prepared.json"
+DECLARED, SPEC, PREPARED = "declaration.json", "resolved.json", "prepared.json"
 LOCK_SECONDS = 1.0  # someone who only looks whether a run is at work holds the lock for a moment
 
+RESUMED = ("pipeline", "train")  # kinds that can be gone on with; the others are started anew
+Kind = Literal["pipeline", "train", "crossvalidate", "reevaluate"]
 Status = Literal["running", "finished", "failed", "killed"]
 
 
@@ -40,7 +43,7 @@ class StartedRun(Record):
 
     run_id: str
     name: str
-    kind: Literal["pipeline", "train", "crossvalidate"]
+    kind: Kind
     tracking_uri: str
     mlflow_run_id: str
     flow_run_ids: tuple[str, ...] = ()
@@ -72,15 +75,15 @@ def started_declaration(run_dir: Path) -> Declaration:
     """What the run was declared to be when it was started.
 
     Raises:
-        ResumeError: it was killed before its training was set up.
+        ResumeError: the file that says so is gone or damaged.
     """
     try:
-        spec = RunSpec.model_validate_json((run_dir / SPEC).read_bytes())
-    except FileNotFoundError:
+        tree = json.loads((run_dir / DECLARED).read_bytes())
+    except (OSError, ValueError) as error:
         raise ResumeError(
-            f"{run_dir}: the run ended before its training was set up, so there is nothing to go on from; start anew with `bulkhead run FILE` (data that were prepared are reused)"
+            f"{run_dir}: what the run was declared to be cannot be read ({error}), so there is nothing to go on from; start anew with `bulkhead run FILE` (data that were prepared are reused)"
         ) from None
-    return declare(spec.declaration, str(run_dir / SPEC))
+    return declare(tree, str(run_dir / DECLARED))
 
 
 def all_runs() -> dict[Path, StartedRun]:
@@ -113,7 +116,15 @@ def find(run: str) -> Path:
 
 def resumable() -> dict[Path, StartedRun]:
     """The runs of this home that `bulkhead resume` would continue, newest first."""
-    return {d: r for d, r in all_runs().items() if r.status != "finished" and (d / SPEC).is_file() and not is_held(d)}
+    return {d: r for d, r in all_runs().items() if r.status != "finished" and r.kind in RESUMED and (d / DECLARED).is_file() and not is_held(d)}
+
+
+def settle(run_dir: Path, cause: str) -> None:
+    """Record that a run was killed whose process could not do so itself; nothing where it has ended or is at work after all."""
+    with suppress(ResumeError), held(run_dir):
+        record = read(run_dir)
+        if record.status == "running":
+            record.model_copy(update={"status": "killed", "cause": cause}).write(run_dir)
 
 
 @contextmanager

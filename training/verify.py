@@ -16,13 +16,13 @@ import numpy as np
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 
-from schemas.errors import BulkheadError, IntegrityError, RegistryError
+from schemas.errors import IntegrityError, RegistryError
 from schemas.load import parse_yaml
 from schemas.records import CheckResult, Evidence, Verdict, Verification, digest_of
 from training import registry
-from training.provenance import masked
+from training.provenance import MASK, masked
 from training.serving import read_spec
-from training.signature import input_example
+from training.signature import predicted_columns
 
 TAGGED = ("config_sha256", "source_sha256", "statistics_sha256", "arrays_sha256", "checkpoint_sha256", "model_sha256", "run_id")
 DIGITS = 6  # of the metrics in the version's tags
@@ -61,7 +61,7 @@ class Proof:
             "split manifest": (digest_of(self.manifest), digest_of(evidence.split)),
         }
         wrong += [what for what, (a, b) in same.items() if a != b]
-        return _statement("digests", not wrong, "spec, evidence, split manifest and tags name the same run, data, weights and program", _list(wrong))
+        return _statement("digests", not wrong, "spec, evidence, split manifest and tags name the same run, data, weights and program", _unlike(wrong))
 
     def checks(self) -> CheckResult:
         """No check of the run failed; what was allowed is shown with its reason."""
@@ -72,7 +72,8 @@ class Proof:
         missing = [n for n in ("row_coverage", "id_overlap") if n not in names]
         told = f"{len(self.evidence.checks)} checks, none failed" + (f"; warnings: {', '.join(warned)}" if warned else "")
         told += f"; allowed: {'; '.join(allowed)}" if allowed else ""
-        return _statement("checks", not failed and not missing, told, _list([*failed, *(f"{n} was not made" for n in missing)]))
+        problems = ([f"failed: {', '.join(failed)}"] if failed else []) + ([f"not made: {', '.join(missing)}"] if missing else [])
+        return _statement("checks", not problems, told, "; ".join(problems))
 
     def gate(self) -> CheckResult:
         """The gate let it through."""
@@ -98,41 +99,39 @@ class Proof:
         except Exception as error:
             yield _statement("run", False, "", f"its MLflow run {self.version.run_id} is not there: {masked(str(error))[:200]}")
             return
-        yield _statement(
-            "run", run.info.status == "FINISHED", f"MLflow run {run.info.run_id} is finished", f"MLflow run {run.info.run_id} is {run.info.status}"
-        )
+        state = "deleted" if run.info.lifecycle_stage == "deleted" else run.info.status
+        yield _statement("run", state == "FINISHED", f"MLflow run {run.info.run_id} is finished", f"MLflow run {run.info.run_id} is {state}")
         recorded = {f"test/{n}": i.value for n, i in self.evidence.metrics.items() if i.value is not None}
         wrong = [n for n, value in recorded.items() if not np.isclose(run.data.metrics.get(n, np.nan), value, rtol=1e-9, atol=0.0)]
         wrong += [f"tag of {n}" for n, value in recorded.items() if self.version.tags.get(f"bulkhead.test.{n.removeprefix('test/')}") != f"{value:.{DIGITS}g}"]
-        yield _statement("metrics", not wrong, f"{len(recorded)} test metrics agree in evidence, run and tags", _list(wrong))
+        yield _statement("metrics", not wrong, f"{len(recorded)} test metrics agree in evidence, run and tags", _unlike(wrong))
         with tempfile.TemporaryDirectory(prefix="bulkhead-verify-") as scratch:
-            yield self._artifact(scratch, "evidence.json", "evidence", self._same_evidence)
-            yield self._artifact(scratch, "config.yaml", "config", self._same_config)
+            yield self._artifact(scratch, "evidence.json", "evidence", self._evidence)
+            yield self._artifact(scratch, "config.yaml", "config", self._config)
 
-    def _artifact(self, scratch: str, name: str, what: str, problem: Callable[[Path], str]) -> CheckResult:
+    def _artifact(self, scratch: str, name: str, what: str, judge: Callable[[bytes], CheckResult]) -> CheckResult:
         try:
-            path = Path(self.client.download_artifacts(str(self.version.run_id), name, scratch))
+            content = Path(self.client.download_artifacts(str(self.version.run_id), name, scratch)).read_bytes()
         except Exception as error:
             return _statement(what, False, "", f"{name} of the run is not there: {masked(str(error))[:200]}")
-        found = problem(path)
-        return _statement(what, not found, f"{name} of the run is that of the version", found)
-
-    def _same_evidence(self, path: Path) -> str:
-        known = Evidence.model_validate_json(path.read_bytes())
-        return "" if known == self.evidence else "evidence.json of the run differs from that of the version"
-
-    def _same_config(self, path: Path) -> str:
-        text = path.read_text(encoding="utf-8")
-        if "***" in text:  # credentials are not logged, so the digest cannot be made again
-            return ""
         try:
-            tree = parse_yaml(text, path.name)
-        except BulkheadError as error:
-            return f"config.yaml of the run cannot be read: {error}"
-        if not isinstance(tree, dict):
-            return "config.yaml of the run holds no declaration"
+            return judge(content)
+        except (ValueError, TypeError) as error:  # not UTF-8, JSON or YAML, or of another form
+            return _statement(what, False, "", f"{name} of the run cannot be read: {str(error).splitlines()[0][:200]}")
+
+    def _evidence(self, content: bytes) -> CheckResult:
+        same = Evidence.model_validate_json(content) == self.evidence
+        return _statement("evidence", same, "evidence.json of the run is that of the version", "evidence.json of the run differs from that of the version")
+
+    def _config(self, content: bytes) -> CheckResult:
+        text = content.decode()
         # as it was written, not as today's code would fill it up: that may have other sections
-        return "" if digest_of(tree) == self.evidence.config_sha256 else "config.yaml of the run is another declaration than the version's"
+        if digest_of(parse_yaml(text, "config.yaml")) == self.evidence.config_sha256:
+            return _statement("config", True, "config.yaml of the run is that of the version", "")
+        if MASK in text:
+            told = f"config.yaml of the run hides credentials as {MASK}, so its digest cannot be compared"
+            return CheckResult(name="config", verdict="warn", summary=told, remedy="keep credentials out of the declaration: ${NAME} stands for a variable")
+        return _statement("config", False, "", "config.yaml of the run is another declaration than the version's")
 
     def commit(self) -> CheckResult:
         """It is known which code made it."""
@@ -143,17 +142,10 @@ class Proof:
             return CheckResult(name="commit", verdict="warn", summary=f"made by commit {git['sha'][:12]} with uncommitted changes (dirty.diff of the run)")
         return CheckResult(name="commit", verdict="pass", summary=f"made by commit {git['sha'][:12]}")
 
-    def predicts(self, uri: str, tracking_uri: str) -> CheckResult:
+    def predicts(self, tracking_uri: str) -> CheckResult:
         """Loaded as a consumer loads it, it answers its example row for row."""
-        example = input_example(self.spec)
-        found = registry.load_model(uri, tracking_uri).predict(example)
-        sound = len(found) == len(example) and not found.isna().any(axis=None)
-        return _statement(
-            "predicts",
-            sound,
-            f"predicts {', '.join(map(str, found.columns))} for its input example",
-            f"predicts {len(found)} rows for {len(example)}, or nulls",
-        )
+        problem = registry.problem_of(f"models:/{self.version.name}/{self.version.version}", tracking_uri)
+        return _statement("predicts", not problem, f"predicts {', '.join(predicted_columns(self.spec))} for its input example", problem)
 
 
 def _statement(name: str, holds: bool, told: str, problem: str) -> CheckResult:
@@ -162,7 +154,7 @@ def _statement(name: str, holds: bool, told: str, problem: str) -> CheckResult:
     return CheckResult(name=name, verdict=verdict, summary=told if holds else problem, remedy=remedy)
 
 
-def _list(wrong: list[str]) -> str:
+def _unlike(wrong: list[str]) -> str:
     return f"do not agree: {', '.join(wrong)}"
 
 
@@ -191,7 +183,7 @@ def verify_version(model_uri: str, tracking_uri: str) -> Verification:
         else:
             count = sum(key.startswith(registry.DIGEST_TAG) for key in version.tags)
             results.append(_statement("files", True, f"{count} files have the SHA-256 that was registered", ""))
-            results += [proof.digests(), proof.checks(), proof.gate(), proof.rows(), *proof.run(), proof.commit(), proof.predicts(model_uri, tracking_uri)]
+            results += [proof.digests(), proof.checks(), proof.gate(), proof.rows(), *proof.run(), proof.commit(), proof.predicts(tracking_uri)]
     tags = version.tags
     return Verification(
         uri=model_uri,

@@ -17,7 +17,7 @@ import pytest
 
 from tests.training.cases import DERIVE, Case, arrow, evidence_of, expected, make_case, write_weights
 from tests.training.label_cases import LabelCase, make_label_case
-from tests.training.mlflow_home import blank_database
+from tests.training.mlflow_home import blank_database, champion
 from training.data.unseen import trained_keys
 from training.export import export_model
 from training.reference import reference_network
@@ -26,6 +26,7 @@ from training.tracking import SQLITE, start_run
 
 __all__ = ["blank_database"]
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 CONSUMER = """
 import importlib.abc, json, sys, warnings
 warnings.simplefilter("ignore")
@@ -100,7 +101,7 @@ def make_champion(folder: Path, uri: str, case: Case | LabelCase, weights: Path)
     """Register the case's model, the first and so the champion of its name."""
     exported = export_model(case.run, weights, folder, case.split.val)
     keys = trained_keys([case.split.train, case.split.val])
-    register(exported, case.run, evidence_of(case, exported), start_run(case.declaration, uri), trained_on=keys, split_manifest={})
+    champion(register(exported, case.run, evidence_of(case, exported), start_run(case.declaration, uri), trained_on=keys, split_manifest={}), uri)
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +143,24 @@ def test_a_registered_model_gives_the_evaluated_numbers_where_nothing_of_ours_is
     assert "derived column 'seen_at'" in refused["no date"]
     assert "got 'soon' in 50 rows (index 0, 1, 2, 3, 4, …)" in refused["no date"]
     assert "column 'hour'" in refused["no whole number"]
+
+
+@pytest.mark.req("R1")
+def test_the_example_of_a_consumer_is_all_that_is_needed(tmp_path: Path, champions: tuple[str, dict[str, Case]]) -> None:
+    uri, cases = champions
+    example = ROOT / "examples" / "consume.py"
+    assert len(example.read_text().splitlines()) <= 22
+    pq.write_table(arrow(cases["binary"].raw["test"]), tmp_path / "rows.parquet")
+    absent = CONSUMER.partition("import mlflow, numpy")[0]
+    code = f"{absent}\nimport runpy\nsys.argv = ['consume.py', 'clinic-binary', 'rows.parquet', 'scores.parquet']\nrunpy.run_path({str(example)!r})"
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "MLFLOW_TRACKING_URI": uri}
+    done = subprocess.run([sys.executable, "-I", "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "50 rows scored by version 1 of clinic-binary" in done.stdout
+    scores = pd.read_parquet(tmp_path / "scores.parquet")
+    wanted = expected(cases["binary"], reference_network(cases["binary"].run, cases["binary"].weights))
+    np.testing.assert_allclose(scores["probability_yes"], wanted[:, 1], rtol=0, atol=1e-6)
+    assert set(scores["model_version"].astype(str)) == {"1"}
 
 
 def several_labels(folder: Path, case: LabelCase, weights: Path) -> Callable[[dict[str, Any]], None]:

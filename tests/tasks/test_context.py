@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from schemas.errors import NonFiniteError, ResumeError, TrainingError
-from tasks.context import RunContext, reopened, tracked
+from tasks import context
+from tasks.context import RunContext, await_servers, reopened, tracked, tracking_address
 from tests.training.mlflow_home import blank_database, declaration, uri
 from tests.training.runs import make_run
 from training.started import SPEC, is_held, read
@@ -37,7 +40,7 @@ def end_with(error: BaseException, trained: bool = True) -> tuple[RunContext, Ba
         (OSError("disk full"), True, "failed", "Go on from the last checkpoint: bulkhead resume {run.run_id}"),
         (NonFiniteError("scores of val-3 are nan"), True, "failed", ""),
         (NonFiniteError("loss is nan, dumped"), True, "failed", "See where it began: bulkhead replay {run.run_dir}"),
-        (TrainingError("too early"), False, "failed", ""),
+        (TrainingError("too early"), False, "failed", "Go on from the last checkpoint: bulkhead resume {run.run_id}"),
     ],
 )
 def test_the_command_that_goes_on_is_named_everywhere(
@@ -60,15 +63,20 @@ def test_a_run_is_reopened_as_itself_and_only_where_it_was_tracked(uri: str, own
     run, _ = end_with(TrainingError("a rank was killed"))
     with reopened(run.run_dir) as again:
         assert (again.run_id, again.run_dir, again.tracker.run_id) == (run.run_id, run.run_dir, run.tracker.run_id)
-        assert again.declaration.name == "tiny" and read(run.run_dir).status == "running"
+        assert again.declaration.name == "clinic" and read(run.run_dir).status == "running"
         assert not (run.run_dir / "error.txt").exists()
         with pytest.raises(ResumeError, match="still going"), reopened(run.run_dir):
             raise AssertionError("two at work")
     assert read(run.run_dir).status == "finished"
     assert again.tracker.client.get_run(run.tracker.run_id).info.status == "FINISHED"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{own_home}/other.db")
-    with pytest.raises(ResumeError, match=r"was tracked at sqlite:///.*, now the address is sqlite:///.*other.db"), reopened(run.run_dir):
+    with reopened(run.run_dir) as elsewhere:
+        assert elsewhere.tracker.uri == uri  # where its MLflow run is
+    read(run.run_dir).model_copy(update={"tracking_uri": "https://***@tracking.example"}).write(run.run_dir)
+    with pytest.raises(ResumeError, match=r"was tracked at https://\*\*\*@tracking.example, now the address is sqlite:///.*other.db"), reopened(run.run_dir):
         raise AssertionError("another server")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://ann:pw@tracking.example")
+    assert tracking_address(run.run_dir, read(run.run_dir)) == "https://ann:pw@tracking.example"
 
 
 @pytest.mark.req("C5")
@@ -78,3 +86,23 @@ def test_other_code_than_at_the_start_is_told(uri: str, own_home: Path, capsys: 
     with reopened(run.run_dir):
         pass
     assert f"the run was started at {'0' * 40}: its end may differ" in capsys.readouterr().err
+
+
+@pytest.mark.req("S3")
+def test_a_run_waits_for_a_server_that_is_away_but_not_for_ever(
+    uri: str, own_home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context, "AWAY_SECONDS", 0.3)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with tracked(declaration(), "train") as run:  # type: ignore[arg-type]
+        await_servers(run)
+        assert "waiting" not in capsys.readouterr().err
+        monkeypatch.setattr(run.tracker, "uri", "http://127.0.0.1:9")
+        began = time.monotonic()
+        await_servers(run)
+        assert 0.3 <= time.monotonic() - began < 5
+        assert capsys.readouterr().err.count("the run goes on when the server is back") == 1
+        monkeypatch.setattr(run.tracker, "uri", uri)
+        with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+            await_servers(run)
+        assert "Prefect at http://127.0.0.1:9/api does not answer" in capsys.readouterr().err

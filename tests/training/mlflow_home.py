@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from schemas.load import declare
-from schemas.records import ExportedModel
+from schemas.records import ExportedModel, Registered
 from tests.training.cases import Case, make_case
 from training.export import export_model
+from training.promotion import move_alias
+from training.registry import CHAMPION
 from training.tracking import SQLITE, default_tracking_uri, probe
 
 
@@ -39,6 +41,12 @@ def clinic(tmp_path_factory: pytest.TempPathFactory) -> tuple[Case, ExportedMode
     folder = tmp_path_factory.mktemp("clinic")
     case = make_case(folder)
     return case, export_model(case.run, case.weights, folder / "model", case.split.val)
+
+
+def champion(registered: Registered, uri: str, expected: str | None = None) -> Registered:
+    """The version that was registered, after it took alias `champion` from version `expected`."""
+    move_alias(registered.name, str(registered.version), CHAMPION, uri, expected, "passed")
+    return registered
 
 
 def declaration(**sections: object) -> object:

@@ -18,7 +18,8 @@ from schemas.errors import IntegrityError, RegistryError
 from schemas.records import ExportedModel, GateReport, Registered
 from tests.training.cases import DERIVE, Case, evidence_of, make_case, write_weights
 from tests.training.mlflow_home import blank_database, clinic, declaration, uri
-from training.data.unseen import trained_keys
+from tests.training.mlflow_home import champion as take_champion
+from training.data.unseen import evaluated_keys, trained_keys
 from training.export import export_model
 from training.registry import FILES, environment, input_example, load_champion, load_model, register
 from training.serving import read_spec
@@ -38,7 +39,9 @@ class Made:
     def register(self, uri: str, exported: ExportedModel, champion: str | None = None, tracker: Tracker | None = None) -> Registered:
         gate = GateReport(passed=True, verdict="passed", conditions=(), champion_version=champion)
         run = tracker or start_run(self.case.declaration, uri=uri)
-        return register(exported, self.case.run, evidence_of(self.case, exported, gate), run, trained_on=self.keys, split_manifest={"strategy": "group"})
+        keys, evidence = {"trained_on": self.keys, "tested_on": evaluated_keys(self.case.split.test)}, evidence_of(self.case, exported, gate)
+        made = register(exported, self.case.run, evidence, run, **keys, split_manifest={"strategy": "group"})
+        return take_champion(made, uri, champion)
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +60,13 @@ def test_versions_follow_each_other_and_the_one_before_keeps_an_alias(made: Made
     tracker = start_run(made.case.declaration, uri=uri)
     tracker.log_metrics({"test/auroc": 0.8})
     assert made.register(uri, made.first, tracker=tracker) == Registered(
-        registered=True, name="clinic", version="1", uri="models:/clinic@champion", alias="champion", verdict="passed"
+        registered=True, name="clinic", version="1", uri="models:/clinic/1", alias=None, verdict="passed"
     )
     champion = load_champion("clinic", uri)
     assert champion is not None
     assert (champion.version, champion.program_sha256) == ("1", made.first.program.sha256)
     np.testing.assert_array_equal(champion.trained_on, made.keys)
+    assert champion.tested_on is not None and len(champion.tested_on) == 50 and not np.isin(champion.tested_on, made.keys).any()
     assert champion.evidence["arrays_sha256"] == made.case.run.arrays.sha256
     assert len(champion.predict(made.case.raw["test"])) == 50
     assert made.register(uri, made.second, champion="1").version == "2"
@@ -123,7 +127,8 @@ def test_no_champion_yet_is_no_error_and_an_unreachable_registry_is_one(made: Ma
 def test_a_champion_that_changed_since_the_gate_keeps_the_alias(made: Made, uri: str) -> None:
     made.register(uri, made.first)
     with pytest.raises(
-        RegistryError, match=r"version 2 of 'clinic' is registered but not champion: the gate compared it with version None, while champion is now 1; run again"
+        RegistryError,
+        match=r"version 2 of 'clinic' is registered but not champion: the gate compared it with version None, while champion is now 1; bulkhead promote models:/clinic/2",
     ):
         made.register(uri, made.second, champion=None)
     assert alias(uri, "champion") == "1"

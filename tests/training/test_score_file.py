@@ -10,9 +10,12 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from schemas.digest import sha256_file
 from schemas.errors import DataError, RegistryError
+from schemas.registry_records import Scored
 from tests.training.cases import DERIVE, Case, arrow, evidence_of, make_case
 from tests.training.mlflow_home import blank_database
+from tests.training.mlflow_home import champion as take_champion
 from training.data.unseen import trained_keys
 from training.export import export_model
 from training.registry import LoadedModel, load_champion, register
@@ -31,7 +34,8 @@ class Registry:
         self.case: Case = make_case(folder, ignored=("scan",), derive=DERIVE)
         exported = export_model(self.case.run, self.case.weights, folder / "model", self.case.split.val)
         keys = trained_keys([self.case.split.train])
-        register(exported, self.case.run, evidence_of(self.case, exported), start_run(self.case.declaration, self.uri), trained_on=keys, split_manifest={})
+        tracker = start_run(self.case.declaration, self.uri)
+        take_champion(register(exported, self.case.run, evidence_of(self.case, exported), tracker, trained_on=keys, split_manifest={}), self.uri)
         champion = load_champion("clinic", self.uri)
         assert champion is not None
         self.champion: LoadedModel = champion
@@ -51,7 +55,8 @@ def registry(tmp_path_factory: pytest.TempPathFactory, blank_database: Path) -> 
 def test_a_file_keeps_its_columns_and_order_and_gains_the_models_numbers(registry: Registry, tmp_path: Path, given: str, made: str) -> None:
     frame = registry.rows[[*reversed(registry.rows.columns)]]
     frame.to_parquet(tmp_path / given) if given.endswith("parquet") else frame.to_csv(tmp_path / given, index=False)
-    assert predict_file(URI, tmp_path / given, tmp_path / made, registry.uri) == 50
+    scored = predict_file(URI, tmp_path / given, tmp_path / made, registry.uri)
+    assert (scored.rows, scored.uri, scored.sha256) == (50, "models:/clinic/1", sha256_file(tmp_path / made))
     found = pd.read_parquet(tmp_path / made) if made.endswith("parquet") else pd.read_csv(tmp_path / made)
     assert list(found.columns) == [*frame.columns, "prediction", "probability_no", "probability_yes"]
     assert found["row"].tolist() == frame["row"].tolist()
@@ -60,12 +65,35 @@ def test_a_file_keeps_its_columns_and_order_and_gains_the_models_numbers(registr
     np.testing.assert_allclose(found["probability_yes"], registry.wanted["probability_yes"], rtol=0, atol=1e-12)
 
 
+@pytest.mark.req("R4")
+def test_what_was_written_says_which_version_made_it(registry: Registry, tmp_path: Path) -> None:
+    registry.rows.to_parquet(tmp_path / "rows.parquet")
+    scored = predict_file(URI, tmp_path / "rows.parquet", tmp_path / "out.parquet", registry.uri)
+    told = pq.read_schema(tmp_path / "out.parquet").metadata
+    wanted = {"name": "clinic", "version": "1", "uri": "models:/clinic/1", "run_id": "run-0-0", "program_sha256": registry.champion.program_sha256}
+    wanted |= {"source": str(tmp_path / "rows.parquet"), "source_sha256": scored.source_sha256}
+    assert {key.decode().removeprefix("bulkhead."): value.decode() for key, value in told.items() if key.startswith(b"bulkhead.")} == wanted
+    assert pd.read_parquet(tmp_path / "out.parquet")["prediction"].tolist() == registry.wanted["prediction"].tolist()
+    scored = predict_file(URI, tmp_path / "rows.parquet", tmp_path / "out.csv", registry.uri)
+    assert Scored.model_validate_json((tmp_path / "out.csv.json").read_bytes()) == scored
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.csv", "out.csv.json", "out.parquet", "rows.parquet"]
+
+
+@pytest.mark.req("S2")
+@pytest.mark.parametrize("made", ["out.parquet", "out.csv"])
+def test_a_file_without_rows_gives_one_without_rows(registry: Registry, tmp_path: Path, made: str) -> None:
+    registry.rows.iloc[:0].to_parquet(tmp_path / "rows.parquet")
+    assert predict_file(URI, tmp_path / "rows.parquet", tmp_path / made, registry.uri).rows == 0
+    found = pd.read_parquet(tmp_path / made) if made.endswith("parquet") else pd.read_csv(tmp_path / made)
+    assert len(found) == 0 and list(found.columns)[-3:] == ["prediction", "probability_no", "probability_yes"]
+
+
 @pytest.mark.req("D9")
 def test_many_rows_go_through_in_batches_with_nulls_only_in_some(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("training.score_file.BATCH_ROWS", 7)
     frame = registry.rows.assign(age=[50.0] * 20 + [None] * 30, site=[None] * 7 + [2] * 43, note=[None] * 40 + ["x"] * 10)
     frame.to_parquet(tmp_path / "rows.parquet")
-    assert predict_file(URI, tmp_path / "rows.parquet", tmp_path / "out.parquet", registry.uri) == 50
+    assert predict_file(URI, tmp_path / "rows.parquet", tmp_path / "out.parquet", registry.uri).rows == 50
     np.testing.assert_allclose(
         pd.read_parquet(tmp_path / "out.parquet")["probability_yes"], registry.champion.predict(frame)["probability_yes"], rtol=0, atol=1e-12
     )

@@ -18,6 +18,7 @@ from schemas.errors import ConfigError, DataError, IntegrityError, RegistryError
 from schemas.records import ExportedModel
 from tests.training.corpora import Corpus, made_up, make_corpus, random_weights
 from tests.training.mlflow_home import blank_database, uri
+from tests.training.mlflow_home import champion as take_champion
 from training import chemistry, serving
 from training.challenge import challenge
 from training.data.serving_text import Sampling, completion, scoring
@@ -257,7 +258,9 @@ def registered(served: Served, uri: str) -> None:
 
     keys = trained_keys([served.corpus.split.train, served.corpus.split.val])
     evidence = evidence_of(served.corpus, served.exported)
-    register(served.exported, served.corpus.run, evidence, start_run(served.corpus.declaration, uri=uri), trained_on=keys, split_manifest={})
+    take_champion(
+        register(served.exported, served.corpus.run, evidence, start_run(served.corpus.declaration, uri=uri), trained_on=keys, split_manifest={}), uri
+    )
 
 
 CONSUMER = """
@@ -290,7 +293,7 @@ def test_a_consumer_with_nothing_of_ours_gets_losses_and_completions(served: Ser
     np.testing.assert_array_equal(pd.read_parquet(tmp_path / "losses.parquet")["loss"], expected["loss"])
     how = {"max_new_tokens": 12, "temperature": 0.9, "top_k": 5, "seed": 4}
     assert pd.read_parquet(tmp_path / "texts.parquet")["completion"].tolist() == served.model.predict(None, rows, how)["completion"].tolist()
-    assert predict_file("models:/built@champion", tmp_path / "rows.parquet", tmp_path / "out.parquet", uri) == len(rows)
+    assert predict_file("models:/built@champion", tmp_path / "rows.parquet", tmp_path / "out.parquet", uri).rows == len(rows)
     out = pd.read_parquet(tmp_path / "out.parquet")
     np.testing.assert_array_equal(out["loss"], expected["loss"])
     with pytest.raises(DataError, match="has columns named 'tokens', 'loss', 'accuracy' already"):

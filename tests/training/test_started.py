@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,21 +15,19 @@ from schemas.home import home
 from tasks.resume import unfinished, unfinished_runs
 from tests.distributed.launch import ROOT, environment
 from tests.training.runs import make_run
-from training.started import SPEC, StartedRun, Status, all_runs, find, held, is_held, newest_step, read, started_declaration
+from training.started import DECLARED, StartedRun, Status, all_runs, find, held, is_held, newest_step, read, settle, started_declaration
 
 HOLDER = "import sys, time\nfrom pathlib import Path\nfrom training.started import held\nwith held(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)\n"
 
 
-def started(run_id: str, status: Status = "running", trained: bool = True) -> Path:
+def started(run_id: str, status: Status = "running", declared: bool = True, kind: Any = "train") -> Path:
     """A run of this home as a killed launcher leaves it."""
     run_dir = home() / "runs" / "tiny" / run_id
     run_dir.mkdir(parents=True)
-    record = StartedRun(
-        run_id=run_id, name="tiny", kind="train", tracking_uri="sqlite:///x.db", mlflow_run_id=f"mlflow-{run_id}", created=run_id, status=status
-    )
+    record = StartedRun(run_id=run_id, name="tiny", kind=kind, tracking_uri="sqlite:///x.db", mlflow_run_id=f"mlflow-{run_id}", created=run_id, status=status)
     record.write(run_dir)
-    if trained:
-        (run_dir / SPEC).write_text(make_run(run_dir).model_dump_json())
+    if declared:
+        (run_dir / DECLARED).write_text(json.dumps(make_run(run_dir).declaration))
     return run_dir
 
 
@@ -44,7 +44,7 @@ def test_a_run_is_found_by_directory_run_id_and_mlflow_run_id(own_home: Path) ->
 
 @pytest.mark.req("C5")
 def test_only_what_can_be_continued_is_listed_newest_first(own_home: Path) -> None:
-    killed, _, _, failed = started("1"), started("2", "finished"), started("3", trained=False), started("4", "failed")
+    killed, _, _, failed = started("1"), started("2", "finished"), started("3", declared=False), started("4", "failed")
     (killed / "checkpoints" / "step-00000040").mkdir(parents=True)
     (killed / "checkpoints" / "step-00000044.damaged").mkdir()
     (home() / "runs" / "tiny" / "5").mkdir()
@@ -75,14 +75,27 @@ def test_a_run_has_one_process_at_work_and_a_killed_one_frees_it(own_home: Path)
 
 
 @pytest.mark.req("C5")
-def test_a_finished_run_is_left_alone_and_one_that_never_trained_is_refused(own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_run_is_left_alone_and_one_whose_declaration_is_gone_is_refused(own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     started("1", "finished")
     assert unfinished("1") is None
     assert "1 is finished: nothing to do" in capsys.readouterr().err
-    early = started("2", trained=False)
+    early = started("2", declared=False)
     with pytest.raises(ResumeError, match="nothing to go on from; start anew with `bulkhead run FILE`"):
         unfinished("2")
+    started("4", kind="crossvalidate")
+    with pytest.raises(ResumeError, match="a run of the flow crossvalidate is not gone on with"):
+        unfinished("4")
+    assert [run.started.run_id for run in unfinished_runs()] == []
     again = started("3")
     found = unfinished("3")
     assert found is not None and found.run_dir == again and found.kind == "train" and started_declaration(again).name == "tiny"
     assert read(early).status == "running"
+
+
+@pytest.mark.req("C5")
+def test_a_killed_run_is_recorded_as_killed_and_one_at_work_or_ended_is_left_alone(own_home: Path) -> None:
+    killed, working, ended = started("1"), started("2"), started("3", "finished")
+    with held(working):
+        for run_dir in (killed, working, ended):
+            settle(run_dir, "kill -9")
+    assert [(read(d).status, read(d).cause) for d in (killed, working, ended)] == [("killed", "kill -9"), ("running", ""), ("finished", "")]

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
+from schemas.digest import sha256_file
 from schemas.errors import RegistryError
 from schemas.records import CheckResult, Evidence, ExportedModel, GateReport, Verification, digest_of
 from tests.training.cases import Case, evidence_of
-from tests.training.mlflow_home import blank_database, clinic, uri
+from tests.training.mlflow_home import blank_database, champion, clinic, uri
 from training.data.unseen import trained_keys
 from training.registry import register
 from training.tracking import config_text, start_run
@@ -37,7 +38,7 @@ def registered(uri: str, case: Case, exported: ExportedModel, **changes: Any) ->
     tracker.log_declaration(case.declaration)
     tracker.log_text("evidence.json", evidence.model_dump_json(indent=1))
     tracker.log_metrics({"test/auroc": 0.8})
-    register(exported, case.run, evidence, tracker, trained_on=trained_keys([case.split.train, case.split.val]), split_manifest=evidence.split)
+    champion(register(exported, case.run, evidence, tracker, trained_on=trained_keys([case.split.train, case.split.val]), split_manifest=evidence.split), uri)
     tracker.finish("FINISHED")
     return tracker.run_id
 
@@ -75,6 +76,29 @@ def tag(uri: str, name: str, value: str) -> None:
     client.set_model_version_tag("clinic", client.get_model_version_by_alias("clinic", "champion").version, name, value)
 
 
+def answer_nothing(uri: str) -> None:
+    """Whoever may write files and tags of the registry: serving code that answers with nulls, signed anew."""
+    path = in_store(uri, "serving.py")
+    path.write_text(path.read_text() + "\nRawRows.predict = lambda self, context, rows, params=None: rows.iloc[:1].map(lambda v: None)\n")
+    tag(uri, "bulkhead.sha256.serving.py", sha256_file(path))
+
+
+def fail(uri: str) -> None:
+    """The same, with code that does not load."""
+    path = in_store(uri, "serving.py")
+    path.write_text("raise RuntimeError('out of order')\n")
+    tag(uri, "bulkhead.sha256.serving.py", sha256_file(path))
+
+
+def log(uri: str, run: str, name: str, text: str) -> None:
+    MlflowClient(uri, uri).log_text(run, text, name)
+
+
+def other_evidence(uri: str, run: str) -> None:
+    path = in_store(uri, "evidence.json")
+    log(uri, run, "evidence.json", path.read_text().replace('"mode": "exact"', '"mode": "fast"'))
+
+
 Fault = Callable[[str, str, Case], object]
 FAULTS: dict[str, tuple[Fault, str, str]] = {
     "program": (lambda uri, run, case: flip(in_store(uri, "program.pt2")), "files", "program.pt2 of version 1 of 'clinic': SHA-256 is"),
@@ -85,18 +109,20 @@ FAULTS: dict[str, tuple[Fault, str, str]] = {
     "a better score": (lambda uri, run, case: tag(uri, "bulkhead.test.auroc", "0.9"), "metrics", "do not agree: tag of test/auroc"),
     "the run's score": (lambda uri, run, case: MlflowClient(uri, uri).log_metric(run, "test/auroc", 0.9), "metrics", "do not agree: test/auroc"),
     "a run that failed": (lambda uri, run, case: MlflowClient(uri, uri).set_terminated(run, "FAILED"), "run", "is FAILED"),
-    "no declaration": (
-        lambda uri, run, case: MlflowClient(uri, uri).log_text(run, "{}", "config.yaml"),
-        "config",
-        "config.yaml of the run is another declaration",
-    ),
+    "a run that was deleted": (lambda uri, run, case: MlflowClient(uri, uri).delete_run(run), "run", "is deleted"),
+    "the run's evidence": (lambda uri, run, case: other_evidence(uri, run), "evidence", "evidence.json of the run differs from that of the version"),
+    "damaged evidence": (lambda uri, run, case: log(uri, run, "evidence.json", '{"run_id": '), "evidence", "evidence.json of the run cannot be read: "),
+    "no declaration": (lambda uri, run, case: log(uri, run, "config.yaml", "{}"), "config", "config.yaml of the run is another declaration"),
+    "damaged declaration": (lambda uri, run, case: log(uri, run, "config.yaml", "a: [b"), "config", "config.yaml of the run cannot be read: "),
     "another declaration": (
-        lambda uri, run, case: MlflowClient(uri, uri).log_text(
-            run, config_text(case.declaration.model_copy(update={"train": case.declaration.train.model_copy(update={"epochs": 99})})), "config.yaml"
+        lambda uri, run, case: log(
+            uri, run, "config.yaml", config_text(case.declaration.model_copy(update={"train": case.declaration.train.model_copy(update={"epochs": 99})}))
         ),
         "config",
         "is another declaration than the version's",
     ),
+    "an answer of nulls": (lambda uri, run, case: answer_nothing(uri), "predicts", "predicts 1 rows for 2, or nulls"),
+    "code that fails": (lambda uri, run, case: fail(uri), "predicts", "out of order"),
 }
 
 
@@ -114,7 +140,7 @@ def test_what_was_changed_afterwards_is_named(uri: str, clinic: tuple[Case, Expo
 @pytest.mark.parametrize(
     ("changes", "statement", "message"),
     [
-        ({"checks": (CheckResult(name="id_overlap", verdict="fail", summary="3 ids"),)}, "checks", "do not agree: id_overlap, row_coverage was not made"),
+        ({"checks": (CheckResult(name="id_overlap", verdict="fail", summary="3 ids"),)}, "checks", "failed: id_overlap; not made: row_coverage"),
         ({"gate": GateReport(passed=False, verdict="worse than the champion", conditions=())}, "gate", "worse than the champion"),
         ({"split": {"strategy": "group", "sides": {"train": {"rows": 10**6}}}}, "trained_on", "keys for 1,000,000 rows"),
     ],
@@ -138,6 +164,18 @@ def test_uncommitted_changes_and_allowed_findings_are_told(uri: str, clinic: tup
     found = {r.name: r for r in verify_version(MODEL, uri).results}
     assert found["commit"].verdict == "warn" and "uncommitted changes" in found["commit"].summary
     assert "allowed: duplicates (twins are two patients)" in found["checks"].summary
+
+
+@pytest.mark.req("R3")
+@pytest.mark.req("S1")
+def test_a_declaration_with_hidden_credentials_is_told_and_not_taken_for_proven(uri: str, clinic: tuple[Case, ExportedModel]) -> None:
+    case, exported = clinic
+    tracking = case.declaration.tracking.model_copy(update={"tags": {"from": "http://ann:hunter2@host/rows"}})
+    registered(uri, case._replace(declaration=case.declaration.model_copy(update={"tracking": tracking})), exported)
+    found = verify_version(MODEL, uri)
+    assert failures(found) == {}
+    config = next(r for r in found.results if r.name == "config")
+    assert config.verdict == "warn" and "hides credentials as ***" in config.summary
 
 
 @pytest.mark.parametrize(("model", "message"), [("models:/nobody@champion", "is not in the registry"), ("somewhere/else", "expected models:/NAME@ALIAS")])

@@ -20,6 +20,7 @@ from training.data.minhash import BANDS, band_hashes
 from training.data.scaffold import Kind, molecule_keys, require_rdkit
 
 ROW_KEYS = "row_keys"
+FAMILIES = ("group", "scaffold", "duplicates", "near_duplicates")
 LONG_TEXT = 40  # characters from which texts are compared by MinHash; below, one edit is a large part of the text
 MANY_LETTERS = 10  # of texts with fewer, punctuation may be all that tells them apart: A+ and A-
 BATCH = 65_536
@@ -46,7 +47,8 @@ def add_keys(connection: duckdb.DuckDBPyConnection, table: str, spec: TableSpec,
     Raises:
         ConfigError: RDKit is needed and not installed.
     """
-    connection.execute(f"create or replace temp table {ROW_KEYS} (__id varchar, family varchar, key varchar)")
+    families = ", ".join(map(literal, FAMILIES))
+    connection.execute(f"create or replace temp table {ROW_KEYS} (__id varchar, family enum({families}), key varchar)")
     unread: dict[str, int] = {}
     if spec.group:
         _insert(connection, table, "group", "concat('group:', __group)")
@@ -124,6 +126,7 @@ def _near(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[G
         _insert(connection, "near_parts", "near_duplicates", f"concat('near:', grid_{place}, short, long)")
     if texts:
         _insert_bands(connection, len(shifts))
+    connection.execute("drop table near_parts")
     return unread
 
 
@@ -141,21 +144,19 @@ def _with_molecules(connection: duckdb.DuckDBPyConnection, relation: str, column
 
 
 def _insert_bands(connection: duckdb.DuckDBPyConnection, grids: int) -> None:
-    """Keys of long texts by the bands of their MinHash, each distinct text once, in batches."""
-    connection.execute("create or replace temp table text_bands (text varchar, band varchar)")
-    connection.execute("create or replace temp table long_texts as select distinct long as text from near_parts where long <> '' order by 1")
-    total = rows(connection, "select count(*) from long_texts")[0][0]
+    """Keys of long texts by the bands of their MinHash, in batches: no text is kept twice."""
+    total = rows(connection, "select coalesce(max(rowid) + 1, 0) from near_parts")[0][0]
     for first in range(0, total, BATCH):
-        texts = connection.sql(f"select text from long_texts where rowid >= {first} and rowid < {first + BATCH}").to_arrow_table()["text"].combine_chunks()
-        bands = band_hashes(texts)
-        columns = {"text": texts} | {f"b{i}": bands[:, i] for i in range(BANDS)}
-        connection.register("new_bands", pa.table(columns))
-        each = " union all ".join(f"select text, concat('{i}:', b{i}) as band from new_bands" for i in range(BANDS))
-        connection.execute(f"insert into text_bands {each}")
+        of_batch = f"rowid >= {first} and rowid < {first + BATCH}"
+        found = connection.sql(f"select rowid as place, long from near_parts where {of_batch} and long <> ''").to_arrow_table()
+        texts = found["long"].combine_chunks().dictionary_encode()
+        bands = band_hashes(texts.dictionary)[texts.indices.to_numpy()]
+        connection.register("new_bands", pa.table({"place": found["place"]} | {f"b{i}": bands[:, i] for i in range(BANDS)}))
+        each = ", ".join(f"concat('{i}:', b{i})" for i in range(BANDS))
+        batch = f"(select p.*, unnest([{each}]) as band from (select *, rowid as place from near_parts where {of_batch}) p join new_bands b using (place))"
+        for grid in range(grids):
+            _insert(connection, batch, "near_duplicates", f"concat('band:', grid_{grid}, short, band)")
         connection.unregister("new_bands")
-    for place in range(grids):
-        joined = f"(select p.__id, grid_{place}, short, band from near_parts p join text_bands b on b.text = p.long)"
-        _insert(connection, joined, "near_duplicates", f"concat('band:', grid_{place}, short, band)")
 
 
 def _cell(column: GroupColumn, step: float, shift: float) -> str:

@@ -29,6 +29,7 @@ NEW_KEYS = "(select key_hash, side from new_keys)"
 LARGEST_SHARE = 0.5  # of the rows in one derived group, above which the grouping says nothing
 ENOUGH_ROWS = 100  # of fewer, one group may well hold half
 EXAMPLES = 5
+MEMORY = "1GB"  # of the engine while it groups, past which it spills to disk; the arrays of `clusters.py` come on top
 
 
 class Grouping(NamedTuple):
@@ -73,6 +74,7 @@ def derive_groups(connection: duckdb.DuckDBPyConnection, validated: ValidatedTab
     if by is None:
         connection.execute(f"create view {GROUPED_ROWS} as select * from {table}")
         return Grouping({})
+    connection.execute(f"set memory_limit = {literal(MEMORY)}")
     _join_columns(connection, validated, by)
     steps = _steps(connection, spec, by, book)
     unread = add_keys(connection, "keyed_rows", spec, by, steps)
@@ -83,6 +85,7 @@ def derive_groups(connection: duckdb.DuckDBPyConnection, validated: ValidatedTab
     plan = _plan(connection, by, spec, declaration, unread)
     frozen = {"steps": steps} if book is not None and steps and "steps" not in book.frozen else {}
     has_bridges = bool(row(connection, f"select count(*) from {BRIDGES}")[0])
+    connection.execute("reset memory_limit")
     return Grouping(plan, frozen, NEW_KEYS if book is not None else None, has_bridges)
 
 

@@ -8,6 +8,7 @@ files that hold side by key hash. Lines are only ever appended. A part is drafte
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -132,6 +133,28 @@ def opened(path: Path, way: str) -> Iterator[Ledger]:
     with open(f"{path}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield Ledger(path, way, _verified(path))
+
+
+def copy_as_of(path: Path, sha256: str, target: Path) -> bool:
+    """A ledger as it was when a split stood on it: what later runs appended is left out. False where it never was so.
+
+    Args:
+        path: the ledger.
+        sha256: of what `Ledger.copy_to` wrote for the split.
+        target: where the copy and its parts are written; nothing is where the ledger never was so.
+
+    Raises:
+        IntegrityError: a line or a part is missing, changed or out of order.
+    """
+    entries, texts = _verified(Path(path).absolute()), dict[str, str]()
+    for count, entry in enumerate(entries, start=1):
+        texts[entry.way] = texts.get(entry.way, "") + entry.line
+        if hashlib.sha256(texts[entry.way].encode()).hexdigest() == sha256:
+            for part in (e.part for e in entries[:count] if e.part):
+                write_atomic(_parts(target) / part, (_parts(path) / part).read_bytes())
+            write_atomic(target, "".join(e.line for e in entries[:count]))
+            return True
+    return False
 
 
 def _verified(path: Path) -> list[Entry]:

@@ -71,6 +71,22 @@ def materialise(split: SplitTables, validated: ValidatedTable, statistics: Stati
     return ArraysRef(directory=str(target), **sides, statistics=statistics_file, sha256=digest_of({**parts, "statistics": statistics_file.sha256}))
 
 
+def materialise_rows(table: TableRef, spec: TableSpec, statistics: Statistics, out_dir: Path) -> SplitArrays:
+    """Rows as arrays with statistics that were fitted before, on other rows: to score them, never to train.
+
+    Args:
+        table: rows as the split writes them.
+        spec: what its columns are.
+        statistics: of the model that scores them.
+        out_dir: folder of the arrays, which must not exist.
+
+    Raises:
+        DataError: nulls where train had none, classes that train lacked, values that are not finite.
+    """
+    _write_side(Path(out_dir).absolute(), table, "scored", spec, statistics)
+    return _side_ref(Path(out_dir).absolute(), table.rows)
+
+
 def load_arrays(side: SplitArrays, verify: bool = False) -> dict[str, np.ndarray]:
     """The arrays of one side, memory-mapped and read-only: name → array with `side.rows` rows.
 

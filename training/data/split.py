@@ -326,13 +326,10 @@ def _first_rows(table: TableRef, rows: int) -> pa.Table:
 
 
 def _of_known_classes(table: pa.Table, train: pa.Table, spec: TableSpec) -> pa.Table:
-    """Held-out rows whose labels a sample of train has too; values of a regression are not classes."""
+    """Held-out rows with a class of train's sample wherever theirs is not in it; values of a regression are not classes."""
     for name in spec.label_columns if spec.text is None else ():
-        if not pa.types.is_floating(table.schema.field(name).type):
-            known = pc.or_(pc.is_null(table[name]), pc.is_in(table[name], pc.unique(train[name].combine_chunks())))
-            table = (
-                table.filter(known)
-                if pc.any(known).as_py()
-                else table.slice(0, 1).set_column(table.column_names.index(name), table.schema.field(name), [train[name].combine_chunks()[:1]])
-            )
+        field, known = table.schema.field(name), train[name].combine_chunks().drop_null()
+        if len(known) and not pa.types.is_floating(field.type):
+            is_known = pc.or_(pc.is_null(table[name]), pc.is_in(table[name], known))
+            table = table.set_column(table.column_names.index(name), field, pc.if_else(is_known, table[name], known[0]))
     return table

@@ -34,6 +34,16 @@ def trained_keys(tables: Iterable[TableRef]) -> np.ndarray:
     return np.unique(np.concatenate(found)) if found else np.empty(0, np.uint64)
 
 
+def evaluated_keys(table: TableRef) -> np.ndarray:
+    """Sorted distinct hashes uint64 of every `__id` of the rows that a model was tested on."""
+    return np.unique(np.concatenate(list(_hashes(table, f"select {HASH.format(kind='id', column='__id')} from {{table}}"))))
+
+
+def rows_among(table: TableRef, keys: np.ndarray) -> np.ndarray:
+    """Which rows [N] of a table, in its order, have their `__id` among the hashes."""
+    return np.asarray(np.isin(np.concatenate(list(_hashes(table, f"select {HASH.format(kind='id', column='__id')} from {{table}}"))), keys))
+
+
 def unseen_rows(table: TableRef, seen: np.ndarray, by_group: bool) -> np.ndarray:
     """Which rows [N] of a table, in its order, a model has not learned from.
 

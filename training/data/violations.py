@@ -148,6 +148,7 @@ def _bad_tensors(connection: duckdb.DuckDBPyConnection, resolved: Resolved, tabl
 def _rule(column: str, name: str, resolved: Resolved, kinds: dict[str, Any]) -> Rule:
     """The SQL side of a rule that pandera found broken."""
     config = resolved.configs.get(column, ColumnConfig())
+    told = str(resolved.spec.label_time) if column == "__label_time" else column
     c, least = ident(column), config.min if config.min is not None else 0.0
     declared = "correct the rows, change the limit, or leave them out with data.filter"
     if name == "nulls" and column == resolved.spec.label:  # of several labels, any may be null unless declared otherwise
@@ -156,15 +157,15 @@ def _rule(column: str, name: str, resolved: Resolved, kinds: dict[str, Any]) -> 
     if column == "__time":
         return Rule(str(resolved.spec.time), "finite times", f"{c} is null", "null", "leave rows of infinite time out with data.filter")
     if name == "nulls":
-        return Rule(column, "no nulls", f"{c} is null", "null", "fill them in the source, or set nullable: true")
+        return Rule(told, "no nulls", f"{c} is null", "null", "fill them in the source, or set nullable: true")
     if name == "finite":
-        return Rule(column, "finite numbers", f"isinf({c})", c, "make them null (unknown) or correct them in the source")
+        return Rule(told, "finite numbers", f"isinf({c})", c, "make them null (unknown) or correct them in the source")
     if name == "min":
-        return Rule(column, f"at least {least:g}", f"{c} < {literal(float(least))}", c, declared)
+        return Rule(told, f"at least {least:g}", f"{c} < {literal(float(least))}", c, declared)
     if name == "max":
-        return Rule(column, f"at most {config.max:g}", f"{c} > {literal(float(config.max or 0.0))}", c, declared)
+        return Rule(told, f"at most {config.max:g}", f"{c} > {literal(float(config.max or 0.0))}", c, declared)
     if name == "allowed" and config.allowed is not None:
         values = allowed_values(config.allowed, kinds[column])
         listed = ", ".join(literal(v) for v in values) or "null"
-        return Rule(column, f"one of {first_few(map(repr, values), len(values), limit=10)}", f"{c} not in ({listed})", c, declared)
+        return Rule(told, f"one of {first_few(map(repr, values), len(values), limit=10)}", f"{c} not in ({listed})", c, declared)
     raise RuntimeError(f"column {column!r} of the typed table breaks the rule {name!r}, which its construction rules out")

@@ -12,7 +12,7 @@ import pytest
 
 from schemas.errors import IntegrityError
 from training.data.engine import connect, rows
-from training.data.ledger import DRAFT, opened
+from training.data.ledger import DRAFT, copy_as_of, opened
 
 ONE = "(select 'k1' as key_hash, 'train' as side union all select 'k2', 'val')"
 TWO = "(select 'k3' as key_hash, 'test' as side)"
@@ -43,6 +43,22 @@ def test_what_was_decided_is_read_back_by_the_same_way_of_splitting_alone(tmp_pa
         assert book.frozen == {"bin_edges": [0.1, 0.2]}
         copy = book.copy_to(tmp_path / "copy.jsonl")
     assert [line for line in path.read_text().splitlines() if '"way": "a"' in line] == copy.file.read_text().splitlines()
+
+
+@pytest.mark.req("R3")
+def test_a_ledger_can_be_had_as_it_was(tmp_path: Path) -> None:
+    path, old, never = tmp_path / "ledger", tmp_path / "deep" / "old", tmp_path / "never"
+    append(path, ONE, {"bin_edges": [0.1, 0.2]})
+    append(path, "(select 'k1' as key_hash, 'test' as side)", way="b")
+    append(path, "(select 'k4' as key_hash, 'val' as side)")
+    with opened(path, "a") as book:
+        then = book.copy_to(tmp_path / "copy.jsonl")
+    append(path, TWO)
+    assert copy_as_of(path, then.sha256, old)
+    assert assigned(old) == {"k1": "train", "k2": "val", "k4": "val"} and assigned(old, "b") == {"k1": "test"}
+    assert assigned(path)["k3"] == "test"
+    assert not copy_as_of(path, "0" * 64, never) and not copy_as_of(tmp_path / "absent", then.sha256, never)
+    assert not never.exists() and not Path(f"{never}.parts").exists()
 
 
 @pytest.mark.req("D4")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,10 +106,50 @@ def test_poison_changes_features_and_labels_and_nothing_else(way: str) -> None:
     assert way == "shuffled" or all(a != b for a, b in zip(after["y"].to_pylist(), before["y"].to_pylist(), strict=True))
 
 
+class Scaled:
+    """Something with a method that depends on what was fitted."""
+
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    def apply(self, x: float) -> float:
+        return x * self.by
+
+
+def functions_of(by: float) -> list[Callable[..., Any]]:
+    """Functions that hold a fitted number in each way that they can."""
+
+    def closed(x: float) -> float:
+        return x * by
+
+    def preset(x: float, scale: float = by) -> float:
+        return x * scale
+
+    def named(x: float, *, scale: float = by) -> float:
+        return x * scale
+
+    return [closed, preset, named, Scaled(by).apply, partial(max, by), {by: 1}.get, lambda x: closed(x)]
+
+
+@pytest.mark.req("D6")
+def test_a_fit_that_hands_over_nothing_has_not_passed() -> None:
+    for nothing in ({}, None):
+        found = poison_result(lambda t, h, nothing=nothing: nothing, rows(0), rows(1), SPEC)  # type: ignore[misc]
+        assert (
+            found.verdict == "fail" and "nothing was compared: the fit returned no artefact" in found.summary and "return all that was fitted" in found.remedy
+        )
+    leak = poison_result(lambda t, h: functions_of(float(np.mean(h["x0"].to_numpy())))[0], rows(0), rows(1), SPEC)
+    own = poison_result(lambda t, h: functions_of(float(np.mean(t["x0"].to_numpy())))[0], rows(0), rows(1), SPEC)
+    assert (leak.verdict, own.verdict) == ("fail", "pass")
+
+
 def test_digests_tell_every_leaf_and_refuse_what_they_cannot_read() -> None:
     a, b = ({"w": [np.arange(3), {"k": (1.0, "x")}], "f": pd.DataFrame({"a": [1, value]})} for value in (2, 3))
     changed = {name for (name, x), (_, y) in zip(digests(a), digests(b), strict=True) if x != y}
     assert changed == {"f.values[1]"} or changed == {"f.values"}
+    scale = {leaky: [dict(digests(f)) for f in functions_of(leaky)] for leaky in (1.0, 2.0)}
+    assert all(a != b for a, b in zip(scale[1.0], scale[2.0], strict=True))
+    assert scale[1.0] == [dict(digests(f)) for f in functions_of(1.0)]
     with pytest.raises(TypeError, match="whose content cannot be compared"):
         list(digests({"open": object()}))
 

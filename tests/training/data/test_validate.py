@@ -215,6 +215,8 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], str]] = [
     ("null time", changed(at=[1.0, float("nan"), 2.0, 3.0]), ROLES, {}, r"column 'at': expected a value in each row \(role time\), but 1 row has not, first ids: 2"),
     ("infinite time", GOOD, {**ROLES, "at": "ignore", "when": "time"}, {"data": {"derive": {"when": "case when id = 3 then cast('infinity' as timestamp) else \"at\" end"}}}, r"column 'when': expected finite times, but 1 row has not, first ids: 3"),
     ("derived NaN time", GOOD, {**ROLES, "at": "ignore", "when": "time"}, {"data": {"derive": {"when": "case when id = 3 then cast('nan' as double) else 1.0 end"}}}, r"column 'when': expected a value in each row \(role time\), but 1 row has not, first ids: 3"),
+    ("infinite label time", changed(at=[1.0, 2.0, 3.0, 4.0], known=[1.0, 2.0, float("inf"), 4.0]), {**ROLES, "known": "label_time"}, {}, r"column 'known': expected finite numbers, but 1 row has not \(values inf\), first ids: 3; make them null"),
+    ("infinite availability", changed(at=[1.0, 2.0, 3.0, 4.0], seen=[1.0, 2.0, float("inf"), 4.0]), {**ROLES, "seen": {"role": "available", "of": ["age"]}}, {}, r"column 'seen': expected finite numbers, but 1 row has not \(values inf\), first ids: 3"),
     ("null weight", changed(w=[1.0, None, 2.0, 3.0]), ROLES, {}, r"column 'w': expected a value in each row \(role weight\), but 1 row has not, first ids: 2"),
     ("negative weight", changed(w=[1.0, -0.5, 2.0, 3.0]), ROLES, {}, r"column 'w': expected at least 0, but 1 row has not \(values -0\.5\), first ids: 2"),
     ("null split", changed(side=["train", None, "val", "test"]), {**ROLES, "side": "split"}, {}, r"column 'side': expected a value in each row \(role split\), but 1 row has not"),

@@ -35,7 +35,8 @@ def audit_files(request: FilesToAudit, memory_limit: str | None = None) -> Audit
     with closing(connect(memory_limit)) as connection:
         opened: Opened = open_files(connection, request)
         started = time.perf_counter()
-        results = [*hard_results(opened.sides), *leak_results(opened.sides), *file_order_results(opened.sides)]
+        in_order = file_order_results(opened.sides) if opened.sides.spec.text is None else []
+        results = [*hard_results(opened.sides), *leak_results(opened.sides), *in_order]
         if not opened.sides.spec.id:
             results = [r for r in results if r.name != "id_overlap"]  # the number of a row is no id
         sources = {str(side): tuple(uris) for side, uris in request.uris.items()}

@@ -35,7 +35,7 @@ def label_results(rows: Sampled, parts: Halves, sides: Sides) -> list[CheckResul
         *judge_proxies(find_proxies(rows, parts), rows, parts, checks),
         *judge_combinations(find_combinations(rows, parts, checks), rows, checks),
         *judge_missingness(find_missingness(rows, parts), rows, checks),
-        *judge_pure_values(find_pure_values(rows, parts), rows, checks),
+        *judge_pure_values(find_pure_values(rows, checks.pure_value_chance), rows, checks),
         *judge_equal_values(find_equal_values(rows), rows, checks),
         *judge_order(find_order(rows, sides), rows, checks),
         *judge_target_codes(find_target_codes(sides, rows), checks),

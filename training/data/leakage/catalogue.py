@@ -177,9 +177,10 @@ CATALOGUE: dict[str, Explanation] = {
     "near_duplicates": Explanation(
         "Near-copies of train rows",
         "held-out rows that differ from a train row by noise",
-        "distance to the nearest train row in standard deviations, against that of train rows to other groups' rows",
+        "distance to the nearest train row over that to the nearest of yet another group, against the same of train rows",
         ("collision_chance", "collision_warning"),
-        "The rate inside train between groups is the null, so that tables of few values and dense tables stay quiet; less than three rows never fail.",
+        "The ratio is alike in dense and in thin parts of a table, and train's own is the null; where no train row is so near, the power with "
+        "which train's lowest ratios become rare says how likely it is, less two standard errors. Less than three rows never fail.",
         SAMPLE + ": about a second",
         SEEN,
         "Make augmented copies after the split and of train rows only, or declare what copies share as a group.",
@@ -189,7 +190,7 @@ CATALOGUE: dict[str, Explanation] = {
         "held-out rows on a straight line between two train rows, as oversampling before the split makes them",
         "distance from the nearest segment between neighbours, relative to the distance from its end",
         ("collision_chance", "collision_warning"),
-        "Measurements in three and more columns miss a line; values of a coarse scale are left out, and train's own rate is the null.",
+        "Measurements in three and more columns miss a line; values of a coarse scale and nulls are left out, and train's own rate is the null.",
         SAMPLE + ": about a second",
         SEEN,
         "Oversample after the split, and train rows only.",
@@ -199,7 +200,7 @@ CATALOGUE: dict[str, Explanation] = {
         "texts that train has in other case, accents, punctuation or spacing, or with some words changed; molecules in another SMILES",
         "equal foldings over all rows; canonical SMILES and shared word triples on a sample",
         ("collision_chance", "collision_warning", "text_similarity"),
-        "Short texts agree by chance and are held against train's own rate; only texts of twenty and more letters count for themselves.",
+        "Short texts agree by chance and are held against train's own rate; only molecules, and texts of twenty and more letters, count for themselves.",
         "a second a million texts; RDKit reads 8,000 molecules in about two seconds",
         SEEN + " Where the copies' labels differ, the score is also bounded by the conflict.",
         "Keep one row of each, or declare a normalised text as the group.",
@@ -217,9 +218,11 @@ CATALOGUE: dict[str, Explanation] = {
     "label_combination": Explanation(
         "Columns that make up the label",
         "several numeric columns that add up or multiply to the label, or whose sum tells its class",
-        "unexplained variance of a least-squares fit on half of train, on the other half; strength of the sum for classes",
+        "unexplained variance of a least-squares fit on half of train, on the other half; for classes strength of the sum there and on held-out rows",
         ("combination_error", "proxy_strength"),
-        "A fit to the sixth digit on rows it has not seen is arithmetic, not learning.",
+        "A fit to the sixth digit on rows it has not seen is arithmetic, not learning. A class may well be told by many good columns: so its sum is chosen "
+        "on half of train alone, must set the classes apart twice as far as columns would that know something each, and fails only without any error, on "
+        "groups enough (150 at a threshold of 0.98); else it warns.",
         SAMPLE + ": some hundredths of a second",
         GIVEN,
         "Declare role ignore for at least one of the columns.",
@@ -237,9 +240,9 @@ CATALOGUE: dict[str, Explanation] = {
     "pure_values": Explanation(
         "Values of one class alone",
         "a value (null included) whose rows all have the rarer label, or an extreme number",
-        "chance of so many rows by the label's share, times the number of values looked at",
+        "chance of so many rows on all sides by the label's share in the column's other values, times the number of values that could be a finding",
         ("pure_value_chance",),
-        "Rows of a group count once, and the ends of a scale that tells the label throughout do not count. It only warns.",
+        "Rows of a group count once, and where a column's other values differ in the label, too, as along a scale, a pure one is no surprise. It only warns.",
         SAMPLE + ": some tenths of a second",
         GIVEN,
         "Ask when the value is written; declare role ignore for the column if that is after the outcome.",
@@ -289,7 +292,8 @@ CATALOGUE: dict[str, Explanation] = {
         "windows, leads and differences that run past the moment of the prediction",
         "share of what is new in the next values that a feature tells beyond the present and the last ones, against the reverse",
         ("look_ahead_gain",),
-        "Trends and seasons are in the present and last values already; calendars have few values; countdowns have nothing new.",
+        "Trends and seasons are in the present and last values already; calendars have few values; countdowns have nothing new. Where moments repeat and no "
+        "group is declared, a category that has a value for each row of a moment is taken for the entity.",
         "40,000 train rows in order of time: under a second",
         "The model reads the next values instead of predicting them.",
         "End the window at the last label that is known when the prediction is made.",

@@ -149,17 +149,21 @@ def _declared(table: Table, request: FilesToAudit, columns: _Columns) -> tuple[D
     roles: dict[str, Any] = dict.fromkeys(request.ignore, "ignore") | dict.fromkeys(request.group, "group") | dict.fromkeys(request.id or (ROW,), "id")
     roles |= {name: role for name, role in ((request.time, "time"), (request.label_time, "label_time")) if name}
     roles |= {name: {"role": "available", "of": list(features) or None} for name, features in request.available.items()}
-    label, why = guess_label(_without(table, roles), request.label)
-    if request.label is None:
-        guesses.append(f"label: {label.name} ({why})")
-    roles[label.name] = "label"
-    found, why = guess_task(table, label)
-    task: dict[str, Any] = yaml.safe_load(found) if request.task in (None, yaml.safe_load(found)["kind"]) else {"kind": request.task}
-    if request.task is None:
-        guesses.append(f"task: {task['kind']} ({why})")
-    for column in _without(table, roles).columns:
-        roles[column.name], note = _feature(table.connection, column, columns)
-        guesses += [note] if note else []
+    task = {"kind": "causal_lm"}
+    if request.task == "causal_lm":
+        roles |= _documents(table, roles, request.label)
+    else:
+        label, why = guess_label(_without(table, roles), request.label)
+        if request.label is None:
+            guesses.append(f"label: {label.name} ({why})")
+        roles[label.name] = "label"
+        found, why = guess_task(table, label)
+        task = yaml.safe_load(found) if request.task in (None, yaml.safe_load(found)["kind"]) else {"kind": request.task}
+        if request.task is None:
+            guesses.append(f"task: {task['kind']} ({why})")
+        for column in _without(table, roles).columns:
+            roles[column.name], note = _feature(table.connection, column, columns)
+            guesses += [note] if note else []
     kind, why = (request.split, "") if request.split else _split_kind(request, table)
     guesses += [f"split: {kind} ({why})"] if why else []
     tree: dict[str, Any] = {
@@ -170,6 +174,15 @@ def _declared(table: Table, request: FilesToAudit, columns: _Columns) -> tuple[D
     if wrong := [s for s in request.settings if s.split(".", maxsplit=1)[0] not in SETTABLE]:
         raise ConfigError(f"{wrong[0]!r}: of files, {', '.join(SETTABLE)} can be set, e.g. checks.max_duplicate_share=0.01 or split.embargo=7d")
     return declare(apply_overrides(tree, request.settings), "the audit"), guesses
+
+
+def _documents(table: Table, roles: Mapping[str, Any], name: str | None) -> dict[str, str]:
+    """The column of texts that a language model learns, and all others without a role left out."""
+    left = _without(table, roles).columns
+    if not any(c.name == name and c.family == "text" for c in left):
+        texts = [repr(c.name) for c in left if c.family == "text"]
+        raise ConfigError(f"--label: of --task causal_lm expected the column of texts, got {name!r}; columns of text are {first_few(texts) or 'none'}")
+    return {c.name: "text" if c.name == name else "ignore" for c in left}
 
 
 def _without(table: Table, roles: Mapping[str, Any]) -> Table:
@@ -210,7 +223,9 @@ def _slug(uri: str) -> str:
 
 def _hints(table: Table, request: FilesToAudit, declaration: Declaration) -> dict[str, tuple[str, str]]:
     """Columns that look like an id, a group or a time which was not named: asked for, never assumed."""
-    label = next(c for c in table.columns if c.name == declaration.data.named("label")[0])
+    label = next((c for c in table.columns if c.name in declaration.data.named("label")), None)
+    if label is None:  # a language model has none
+        return {}
     given = {*request.id, *request.group, *request.times, *request.ignore}
     try:
         found = guess_roles(table._replace(columns=tuple(c for c in table.columns if c.name not in given)), label, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import betaln
 
 from schemas.config import ChecksConfig
 from schemas.records import CheckResult
@@ -13,11 +14,9 @@ from training.data.leakage.label_proxies import FEWEST_ROWS, FINE, REMEDY, label
 from training.data.leakage.sampled import Codes, Flags, Floats, Label, Sampled
 from training.data.leakage.scores import Halves, Score, score_codes
 
-LEAST_VALUE_ROWS = 10  # with a value, before its label counts
 LEAST_EQUAL = 3
 LEAST_EMPTY = 0.05  # share of a measurement's rows with one value, from which the value may stand for nothing
 MOST_COMMON = 0.6  # share of a class up to which a value that it alone has is a surprise
-MOST_OF_OTHERS = 0.15  # strength of a column's other values
 EXTREME = 0.35  # share of a number's values that count as high, and as low
 
 
@@ -89,7 +88,7 @@ def judge_missingness(found: list[Missingness], rows: Sampled, checks: ChecksCon
 
 
 class PureValue(NamedTuple):
-    """A value whose rows all have the same, rarer label: rows of train with it, and the chance of that times the values looked at."""
+    """A value whose rows all have the same, rarer label: rows with it on any side, and the chance of that times the values looked at."""
 
     column: str
     label: str
@@ -98,26 +97,70 @@ class PureValue(NamedTuple):
     chance: float
 
 
-def find_pure_values(rows: Sampled, halves: Halves) -> list[PureValue]:
-    """Values (null among them) that have one label alone in train, not the common one (of numbers: high or low ones alone).
+def find_pure_values(rows: Sampled, most: float) -> list[PureValue]:
+    """Values (null among them) that have one label alone on every side by no chance, not the common one (of numbers: high or low ones alone).
 
-    Least likely first. Of a category and of numbers that repeat; a value of a number must be shared by many rows.
+    Least likely first. Of a category and of numbers that repeat; a value of a number must be shared by many rows. Chances
+    are multiplied by the number of values that have rows enough to be a finding at all (Tarone 1990).
+
+    Args:
+        rows: the sample.
+        most: the chance, over all values, that a finding may have.
     """
-    codes = {name: _value_codes(rows, name) for name in rows.columns}
-    tests = max(1, sum(_count_frequent(c, halves.a | halves.b) for c in codes.values()))
-    found: list[PureValue] = []
-    for label in map(_extremes, rows.labels):
-        for name, code in codes.items():
-            pure = _pure(name, code, label, halves, rows, tests)
-            if pure and _others(code, [p.code for p in pure], label, halves, rows.group) < MOST_OF_OTHERS:
-                found += pure
+    looked_at = []
+    for name in rows.columns:
+        code = _value_codes(rows, name)
+        once = _first_of_group(code, rows.group)
+        for label in map(_extremes, rows.labels):
+            looked_at += [(name, label.name, *_if_pure(code, once, target)) for target in label.targets.T]
+    tests = _testable(np.concatenate([np.zeros(0), *(chance for _, _, chance, _, _ in looked_at)]), most)
+    found = [
+        PureValue(name, label, int(value), int(number[value]), float(chance[value] * tests))
+        for name, label, chance, number, pure in looked_at
+        for value in np.flatnonzero(pure & (chance * tests <= most))
+    ]
     return sorted(found, key=lambda p: (p.chance, p.column))
 
 
-def _others(codes: Codes, pure: list[int], label: Label, halves: Halves, group: Codes) -> float:
-    """Strength of a column's other values: where they tell the label as well, a pure value is the end of a scale and no trace."""
-    kept = ~np.isin(codes, pure)
-    return score_codes(codes, label, Halves(halves.a & kept, halves.b & kept), group).strength
+def _testable(least: Floats, most: float) -> int:
+    """How many tests there are among those with these least possible chances: the others cannot fall below `most`, however they end.
+
+    Source: Tarone 1990, A modified Bonferroni method for discrete data.
+    """
+    ordered = np.sort(least)
+    return next(k for k in range(1, len(ordered) + 2) if np.searchsorted(ordered, most / k, "right") <= k)
+
+
+def _if_pure(codes: Codes, once: Flags, target: Floats) -> tuple[Floats, Floats, Flags]:
+    """For each value: how likely its rows would all have the label, its rows, whether they do (and the label is not the common one).
+
+    Values of one column differ among themselves: how much is estimated on the others (beta-binomial, by moments), so that
+    the end of a scale that tells the label throughout is no surprise. Rows of a group share more than the value: they count once.
+    """
+    known, size = ~np.isnan(target), int(codes.max(initial=0)) + 1
+    number = np.bincount(codes[known & once], minlength=size).astype(np.float64)
+    ups = np.bincount(codes[known & once], weights=target[known & once], minlength=size).astype(np.float64)
+    downs = np.bincount(codes[known], weights=1 - target[known], minlength=size)
+    others, rate, spread = _of_others(number, ups)
+    a, b = (np.maximum(share * (1 / spread - 1), 1e-12) for share in (rate, 1 - rate))
+    possible = (number > 0) & (others > 0) & (rate > 0) & (rate <= MOST_COMMON)
+    chance = np.where(possible, np.exp(betaln(a + number, b) - betaln(a, b)), 1.0)
+    return chance, number, possible & (downs == 0)
+
+
+def _of_others(number: Floats, ups: Floats) -> tuple[Floats, Floats, Floats]:
+    """For each value the rows of all others, their label's share, and how much it differs among them (0: not at all, 1: each is pure).
+
+    Source: the analysis-of-variance estimator of the correlation within classes, e.g. Ridout, Demétrio and Firth 1999.
+    """
+    others = number.sum() - number
+    rate = (ups.sum() - ups) / np.maximum(others, 1)
+    degrees = np.maximum((number > 0).sum() - (number > 0) - 1, 0)
+    own = ups**2 / np.maximum(number, 1)
+    squares = (own.sum() - own - rate**2 * others) / np.maximum(rate * (1 - rate), 1e-12)
+    effective = others - ((number**2).sum() - number**2) / np.maximum(others, 1)
+    spread = np.where(degrees > 0, (squares - degrees) / np.maximum(effective - degrees, 1e-12), 0.0)
+    return others, rate, np.clip(spread, 1e-9, 1 - 1e-9)
 
 
 def _extremes(label: Label) -> Label:
@@ -138,29 +181,6 @@ def _value_codes(rows: Sampled, name: str) -> Codes:
     return np.asarray(codes, dtype=np.int64)
 
 
-def _count_frequent(codes: Codes, part: Flags) -> int:
-    return int((np.bincount(codes[part]) >= LEAST_VALUE_ROWS).sum())
-
-
-def _pure(name: str, codes: Codes, label: Label, halves: Halves, rows: Sampled, tests: int) -> list[PureValue]:
-    """Rows of one group count once: they share more than the value."""
-    known = ~np.isnan(label.targets[:, 0])
-    size, found = int(codes.max(initial=0)) + 1, []
-    once = _first_of_group(codes, rows.group)
-    parts = [part & known & once for part in (halves.a, halves.b)]
-    counts = [np.bincount(codes[part], minlength=size) for part in parts]
-    for k in range(label.targets.shape[1]):
-        share = float(label.targets[parts[0], k].mean()) if parts[0].any() else 1.0
-        if not 0 < share <= MOST_COMMON:
-            continue
-        ups = [np.bincount(codes[part], weights=label.targets[part, k], minlength=size) for part in parts]
-        pure = (counts[0] + counts[1] >= LEAST_VALUE_ROWS) & (ups[0] == counts[0]) & (ups[1] == counts[1])
-        for code in np.flatnonzero(pure):
-            total = int(counts[0][code] + counts[1][code])
-            found.append(PureValue(name, label.name, int(code), total, min(1.0, share**total * tests)))
-    return found
-
-
 def _first_of_group(codes: Codes, group: Codes) -> Flags:
     pairs = group * (int(codes.max(initial=0)) + 1) + codes
     _, first = np.unique(pairs, return_index=True)
@@ -173,21 +193,23 @@ def judge_pure_values(found: list[PureValue], rows: Sampled, checks: ChecksConfi
     """Warn, never fail: a value may lawfully belong to one class."""
     results: dict[str, CheckResult] = {}
     for p in found:
-        if p.chance > checks.pure_value_chance or p.column in results:
+        if p.column in results:
             continue
         has = _value_codes(rows, p.column) == p.code
         value = rows.value(p.column, int(np.flatnonzero(has)[0]))
         results[p.column] = CheckResult(
             name="pure_values",
             verdict="warn",
-            summary=f"all {p.rows} sampled train rows with {p.column!r} = {value!r} have the rarer or an extreme {p.label!r} (chance {p.chance:.1g})",
+            summary=f"all {p.rows} sampled rows with {p.column!r} = {value!r} have the rarer or an extreme {p.label!r} (chance {p.chance:.1g})",
             figures={"rows": p.rows, "chance": float(f"{p.chance:.3g}"), "threshold": checks.pure_value_chance},
-            evidence=label_evidence(rows, (p.column,), p.label, rows.train & has),
+            evidence=label_evidence(rows, (p.column,), p.label, has),
             columns=(p.column,),
             remedy="ask when the value is written: if after the outcome, declare role ignore for the column; else allow the finding with a reason",
         )
-    figures = {"least_chance": float(f"{found[0].chance:.3g}") if found else 1.0, "threshold": checks.pure_value_chance}
-    return list(results.values()) or [CheckResult(name="pure_values", verdict="pass", summary="no value belongs to one class alone", figures=figures)]
+    passed = CheckResult(
+        name="pure_values", verdict="pass", summary="no value belongs to one class alone but by chance", figures={"threshold": checks.pure_value_chance}
+    )
+    return list(results.values()) or [passed]
 
 
 # --------------------------------------------------------------------------- values equal to the label

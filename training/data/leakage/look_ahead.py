@@ -5,7 +5,8 @@ Shapes: T rows in order of entity and time, C numeric features.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +19,11 @@ from training.data.leakage.sampled import Codes, Flags, Floats, numbers
 from training.data.leakage.sides import Sides
 
 ROWS = 40_000
+EVIDENCE_ROWS = 5
 WINDOWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 24, 30, 48)
 FEWEST_ROWS = 300
+LEAST_LENGTH = 10  # rows of a series, on the mean
+MOST_REPEATED = 0.05  # share of rows at a moment that their entity has already
 LEAST_EXPLAINED = 0.3  # of the next values' surprise, below which a warning would be about nothing
 LEAST_CERTAIN = 0.9  # of the surprise: no column that is known in time holds nearly all of it
 FINE_VALUES = 100  # calendars know the future lawfully, and have few values
@@ -36,10 +40,11 @@ class LookAhead(NamedTuple):
     past: float
     rows: int
     fine: bool = True
+    shown: tuple[dict[str, Any], ...] = ()  # rows with the feature beside the label's next values
 
 
 def find_look_ahead(sides: Sides) -> list[LookAhead]:
-    """The window of each feature that is furthest ahead of its past; empty without time, or where moments repeat within an entity."""
+    """The window of each feature that is furthest ahead of its past; empty without time, or where moments repeat within every entity."""
     if sides.spec.time is None or not sides.spec.numeric:
         return []
     found: dict[str, LookAhead] = {}
@@ -51,29 +56,60 @@ def find_look_ahead(sides: Sides) -> list[LookAhead]:
 
 
 def _of_label(sides: Sides, label: LabelNumber) -> list[LookAhead]:
-    table = _series(sides, label)
-    entity = np.asarray(table["entity"].combine_chunks().dictionary_encode().indices.to_numpy(), dtype=np.int64)
-    time, target = numbers(table["__time"]), numbers(table["target"])
-    same = entity[1:] == entity[:-1]
-    if not same.any() or (time[1:] == time[:-1])[same].mean() > 0.05:
+    series = next((found for entity in _entities(sides) if (found := _in_order(sides, label, entity)) is not None), None)
+    if series is None:
         return []
+    table, entity = series
     columns = {n: numbers(table[n]) for n in sides.spec.numeric}
     varied = {n: np.nan_to_num(v - np.nanmean(v)) for n, v in columns.items() if len(np.unique(v[~np.isnan(v)])) > 1}
     if not varied:
         return []
-    features = np.stack(list(varied.values()), axis=1)
+    features, target = np.stack(list(varied.values()), axis=1), numbers(table["target"])
     is_fine = {n: len(np.unique(v)) >= FINE_VALUES for n, v in varied.items()}
-    return [item._replace(fine=is_fine[item.column]) for window in WINDOWS for item in _of_window(list(varied), features, target, entity, window, label.name)]
+    items = [item._replace(fine=is_fine[item.column]) for window in WINDOWS for item in _of_window(list(varied), features, target, entity, window, label.name)]
+    return [item._replace(shown=_shown(table, item, entity)) if item.future >= LEAST_EXPLAINED else item for item in items]
 
 
-def _series(sides: Sides, label: LabelNumber) -> pa.Table:
+def _shown(table: pa.Table, item: LookAhead, entity: Codes) -> tuple[dict[str, Any], ...]:
+    """Some rows: the feature beside what the label was and what it became."""
+    target = numbers(table["target"])
+    past, future, whole = _windows(target, entity, item.window)
+    places = np.flatnonzero(whole)[:: max(1, int(whole.sum()) // EVIDENCE_ROWS)][:EVIDENCE_ROWS]
+    ids, values = table["__id"].take(places).to_pylist(), numbers(table[item.column])
+    return tuple(
+        {"id": i, item.column: float(values[p]), f"{item.label} before": float(past[p]), item.label: float(target[p]), f"{item.label} after": float(future[p])}
+        for i, p in zip(ids, places, strict=True)
+    )
+
+
+def _entities(sides: Sides) -> Iterator[str]:
+    """SQL of what a series may be of: the declared group, or the whole table; else a category with a value for every row of a moment."""
+    train = sides.relations["train"]
+    yield "__group" if sides.spec.group else "''"
+    names = sides.spec.categorical
+    if not names:
+        return
+    crowd, total = row(sides.connection, f"select max(n), sum(n) from (select count(*) as n from {train} where __time is not null group by __time)")
+    counts = row(sides.connection, f"select {', '.join(f'count(distinct {ident(n)})' for n in names)} from {train}")
+    yield from (ident(n) for n, count in zip(names, counts, strict=True) if crowd <= count and count * LEAST_LENGTH <= total)
+
+
+def _in_order(sides: Sides, label: LabelNumber, by: str) -> tuple[pa.Table, Codes] | None:
+    """Rows of train and their entities [T] in order; None where entities have one row each, or several at a moment."""
+    table = _series(sides, label, by)
+    entity = np.asarray(table["entity"].combine_chunks().dictionary_encode().indices.to_numpy(), dtype=np.int64)
+    time, same = numbers(table["__time"]), entity[1:] == entity[:-1]
+    return None if not same.any() or (time[1:] == time[:-1])[same].mean() > MOST_REPEATED else (table, entity)
+
+
+def _series(sides: Sides, label: LabelNumber, by: str) -> pa.Table:
     """Whole entities of train, those whose names hash lowest, up to so many rows; of one long series its beginning."""
-    train, group = sides.relations["train"], "coalesce(__group, '')"
-    sizes = f"select {group} as g, count(*) as n from {train} where {label.sql} is not null and __time is not null group by 1"
+    train, entity = sides.relations["train"], f"coalesce({by}, '')"
+    sizes = f"select {entity} as g, count(*) as n from {train} where {label.sql} is not null and __time is not null group by 1"
     ordered = f"select g, sum(n) over (order by md5(g), g) - n as before from ({sizes})"
     listed = ", ".join(ident(n) for n in sides.spec.numeric)
-    kept = f"{label.sql} is not null and __time is not null and {group} in (select g from ({ordered}) where before < {literal(ROWS)})"
-    sql = f"select {group} as entity, __time, {label.sql} as target, {listed} from {train} where {kept} order by entity, __time, __id limit {ROWS}"
+    kept = f"{label.sql} is not null and __time is not null and {entity} in (select g from ({ordered}) where before < {literal(ROWS)})"
+    sql = f"select {entity} as entity, __time, {label.sql} as target, __id, {listed} from {train} where {kept} order by entity, __time, __id limit {ROWS}"
     return sides.connection.sql(sql).to_arrow_table()
 
 
@@ -124,6 +160,7 @@ def judge_look_ahead(found: list[LookAhead], sides: Sides, checks: ChecksConfig)
                 verdict="fail" if certain else "warn",
                 summary=f"column {f.column!r} tells {f.future:.0%} of what is new in the next {f.window} values of {f.label!r}, and {f.past:.0%} of what was in the last {f.window}",
                 figures={"future": round(f.future, 4), "past": round(f.past, 4), "window": f.window, "rows": f.rows, "threshold": checks.look_ahead_gain},
+                evidence=f.shown,
                 columns=(f.column,),
                 remedy="compute it from rows before the prediction alone (end the window at the last known label), or declare role ignore for it",
             )

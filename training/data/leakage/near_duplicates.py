@@ -11,25 +11,25 @@ import numpy as np
 
 from schemas.config import ChecksConfig
 from schemas.records import CheckResult
-from training.data.leakage.chance import binomial_tail, tail_above
-from training.data.leakage.neighbours import Space, nearest, off_segment, space_of
+from training.data.leakage.chance import binomial_tail, lower_tail, tail_above
+from training.data.leakage.neighbours import Space, nearest, off_segment, space_of, two_nearest
 from training.data.leakage.sampled import Codes, Floats, Sampled
 
-RADII = (0.0005, 0.002, 0.01, 0.05)  # root mean square difference of the finely measured columns, in standard deviations
+NEAR = 0.25  # of the distance to the next group, from which a row is near: four times as near to one as to any other
+LOOKS = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)  # numbers of nearest rows whose chance is reckoned
 QUERIES, REFERENCES = 4_000, 30_000
 SEGMENT_QUERIES, SEGMENT_REFERENCES, SEGMENT_NEIGHBOURS = 1_500, 15_000, 12
 OFF_SEGMENT = 1e-5  # of the distance from the nearer end: rounding of stored numbers, not measurement
-FEWEST_FINE = 3  # finely measured columns, below which closeness is no surprise
+FEWEST_FINE = 3  # finely measured columns, below which a line through two rows is no surprise
 LEAST_ROWS = 3
-MOST_POWER = 4  # of the distance, by which closeness is taken to become rarer
 EVIDENCE_PAIRS = 5
 REMEDY = "drop the copies from the held-out side, or make copies (noise, interpolation, oversampling) after the split and of train rows only"
 
 
 class Near(NamedTuple):
-    """Held-out rows within a radius of a train row and not equal to it; the same among train rows of different groups; the chance."""
+    """The held-out rows that are least likely so near to train: how many within `ratio`, the same among train rows, the chance."""
 
-    radius: float
+    ratio: float
     rows: int
     total: int
     null_rows: int
@@ -38,16 +38,37 @@ class Near(NamedTuple):
     pairs: tuple[tuple[int, int], ...]  # positions of held-out row and train row
 
 
-def find_near_copies(rows: Sampled, space: Space) -> list[Near]:
-    """Near-copies at each radius; empty where too few columns are finely measured."""
-    held, train = np.flatnonzero(~rows.train), np.flatnonzero(rows.train)[:REFERENCES]
-    if space.fine < FEWEST_FINE or len(train) < 2 * LEAST_ROWS or not len(held):
-        return []
-    held = _spread(held, QUERIES)
-    null = train[:QUERIES]
-    close, distance = _closest(rows, space, held, train)
-    _, null_distance = _closest(rows, space, null, train)
-    return [_near(radius, held, close, distance, null_distance, space.fine) for radius in RADII]
+def find_near_copies(rows: Sampled, space: Space) -> Near | None:
+    """Held-out rows much nearer to one train row than to any other group; None where there is nothing to compare.
+
+    The ratio of the two distances needs no scale: it is alike in dense and in thin parts of a table. Rows that are equal
+    are another check's.
+    """
+    train = _distinct(space.points, np.flatnonzero(rows.train)[:REFERENCES])
+    held = _spread(np.flatnonzero(~rows.train), QUERIES)
+    if not space.points.shape[1] or len(train) < 2 * LEAST_ROWS or not len(held):
+        return None
+    close, ratio = _ratios(rows, space, held, train)
+    _, null = _ratios(rows, space, train[:QUERIES], train)
+    order = np.argsort(ratio, kind="stable")
+    counts = [c for c in LOOKS if c <= (ratio <= NEAR).sum()]
+    if not counts:
+        return Near(NEAR, 0, len(held), int((null <= NEAR).sum()), len(null), 1.0, ())
+    chances = [_chance(c, ratio[order[c - 1]], len(held), null) * turn * (turn + 1) for turn, c in enumerate(counts, start=1)]  # shares of 1 in all
+    best = int(np.argmin(chances))
+    limit = ratio[order[counts[best] - 1]]
+    if limit < null.min() and (nearer := ratio[ratio < min(NEAR, null.min())]).size:
+        limit = nearer.max()  # all rows that are nearer than any row of train is to another group's
+    number = int((ratio <= limit).sum())
+    pairs = tuple((int(held[i]), int(close[i])) for i in order[: min(number, EVIDENCE_PAIRS)])
+    return Near(float(limit), number, len(held), int((null <= limit).sum()), len(null), min(1.0, chances[best]), pairs)
+
+
+def _distinct(points: Floats, positions: Codes) -> Codes:
+    """The first of equal points, in their order: copies within train must not stand for each other's next group."""
+    factors = np.random.default_rng(points.shape[1]).integers(0, 2**63, points.shape[1], dtype=np.uint64) * 2 + 1
+    _, first = np.unique((np.ascontiguousarray(points[positions]).view(np.uint64) * factors).sum(axis=1), return_index=True)
+    return positions[np.sort(first)]
 
 
 def _spread(positions: Codes, most: int) -> Codes:
@@ -55,54 +76,48 @@ def _spread(positions: Codes, most: int) -> Codes:
     return positions[np.linspace(0, len(positions) - 1, min(most, len(positions))).astype(np.int64)]
 
 
-def _closest(rows: Sampled, space: Space, queries: Codes, train: Codes) -> tuple[Codes, Floats]:
-    """The nearest train row of another group, and the root mean square difference from it; infinite for a row with none, or equal to it."""
+def _ratios(rows: Sampled, space: Space, queries: Codes, train: Codes) -> tuple[Codes, Floats]:
+    """The nearest train row of another group, and its distance over that of the nearest of yet another group; infinite for a row equal to it."""
     own = np.where(rows.train, rows.group, -1 - rows.group)  # a held-out row may be compared with every train row
-    found = nearest(space.points, queries, train, own)[:, 0]
-    apart = np.sqrt(((space.points[queries] - space.points[found]) ** 2).sum(axis=1) / max(space.fine, 1))
-    return found, np.where((found < 0) | (apart == 0), np.inf, apart)
+    found = two_nearest(space.points, queries, train, own)
+    apart = np.sqrt(((space.points[queries][:, None, :] - space.points[found]) ** 2).sum(axis=2))
+    decided = (found >= 0).all(axis=1) & (apart > 0).all(axis=1)
+    return found[:, 0], np.where(decided, apart[:, 0] / np.where(decided, apart[:, 1], 1.0), np.inf)
 
 
-def _near(radius: float, held: Codes, close: Codes, distance: Floats, null_distance: Floats, fine: int) -> Near:
-    inside = distance <= radius
-    count, null_count = int(inside.sum()), int((null_distance <= radius).sum())
-    chance = tail_above(count, len(held), null_count, len(null_distance))
-    wide = float(np.quantile(null_distance[np.isfinite(null_distance)], 0.01)) if np.isfinite(null_distance).any() else 0.0
-    if count and null_count == 0 and wide > 5 * radius:
-        # no pair in train is nearly so close: below the nearest percent the share falls with a power of the distance, if the columns are measurements
-        farthest = float(distance[inside].max())
-        chance = min(chance, binomial_tail(count, len(held), 0.01 * (farthest / wide) ** min(fine, MOST_POWER)))
-    order = np.argsort(distance, kind="stable")[: min(count, EVIDENCE_PAIRS)]
-    pairs = tuple((int(held[i]), int(close[i])) for i in order)
-    return Near(radius, count, len(held), null_count, len(null_distance), min(1.0, chance * len(RADII)), pairs)
+def _chance(count: int, limit: float, total: int, null: Floats) -> float:
+    """Of so many rows within a ratio, given those of train rows; where none of these is so near, by the tail of theirs."""
+    inside = int((null <= limit).sum())
+    chance = tail_above(count, total, inside, len(null))
+    return min(chance, binomial_tail(count, total, lower_tail(limit, null))) if inside == 0 else chance
 
 
-def judge_near_copies(found: list[Near], rows: Sampled, space: Space, checks: ChecksConfig) -> CheckResult:
+def judge_near_copies(found: Near | None, rows: Sampled, checks: ChecksConfig) -> CheckResult:
     """Fail when near-copies are far more frequent than inside train between groups; warn when they are somewhat so."""
-    if not found:
-        text = f"not decided: {space.fine} numeric columns with {FEWEST_FINE} needed are measured finely enough for closeness to be a surprise"
-        return CheckResult(name="near_duplicates", verdict="pass", summary=text, figures={"fine_columns": space.fine, "threshold": checks.collision_chance})
-    worst = min(found, key=lambda n: (n.chance > checks.collision_chance, -n.rows if n.chance <= checks.collision_chance else n.chance))
-    verdict = collision_verdict(worst.rows, worst.chance, checks)
-    text = f"{worst.rows} of {worst.total} sampled held-out rows lie within {worst.radius:g} standard deviations of a train row"
-    null = f"{worst.null_rows} of {worst.null_total} train rows do so of another group's row (chance {worst.chance:.1g})"
+    if found is None:
+        return CheckResult(
+            name="near_duplicates", verdict="pass", summary="not decided: no column to measure nearness by", figures={"threshold": checks.collision_chance}
+        )
+    verdict = collision_verdict(found.rows, found.chance, checks)
+    text = f"{found.rows} of {found.total} sampled held-out rows are near one train row: at {found.ratio:.2g} of the distance to the next (of another group) or less"
+    null = f"{found.null_rows} of {found.null_total} train rows are so near to one of another group (chance {found.chance:.1g})"
     return CheckResult(
         name="near_duplicates",
         verdict=verdict,
         summary=f"{text}, {null}"
         if verdict != "pass"
-        else f"held-out rows are no nearer to train than train rows of different groups are to each other; {null}",
-        figures=near_figures(worst.rows, worst.total, worst.null_rows, worst.null_total, worst.chance, checks),
-        evidence=tuple(row_pair(rows, a, b, rows.columns) for a, b in worst.pairs) if verdict != "pass" else (),
+        else f"held-out rows are no nearer to train than train rows of different groups are to each other (chance {found.chance:.1g})",
+        figures=near_figures(found.rows, found.total, found.null_rows, found.null_total, found.chance, checks),
+        evidence=tuple(row_pair(rows, a, b, rows.columns) for a, b in found.pairs) if verdict != "pass" else (),
         remedy=REMEDY if verdict != "pass" else "",
     )
 
 
 def collision_verdict(count: int, chance: float, checks: ChecksConfig) -> Any:
-    """Fail, warn or pass by the chance of so many rows; one or two rows never fail, and one alone warns only where fewer could not be by chance."""
-    if chance <= checks.collision_chance:
-        return "fail" if count >= LEAST_ROWS else "warn"
-    return "warn" if count >= LEAST_ROWS - 1 and chance <= checks.collision_warning else "pass"
+    """Fail, warn or pass by the chance of so many rows; one or two rows never fail."""
+    if chance <= checks.collision_chance and count >= LEAST_ROWS:
+        return "fail"
+    return "warn" if chance <= checks.collision_warning else "pass"
 
 
 def near_figures(rows: int, total: int, null_rows: int, null_total: int, chance: float, checks: ChecksConfig) -> dict[str, float | int | str | None]:
@@ -145,9 +160,9 @@ def find_interpolated(rows: Sampled, space: Space) -> Interpolated | None:
     if space.fine < FEWEST_FINE or len(train) < 10 * SEGMENT_NEIGHBOURS or not len(held):
         return None
     fine, own = space.points[:, : space.fine], np.where(rows.train, rows.group, -1 - rows.group)
-    null = train[:SEGMENT_QUERIES]
-    off, ends = off_segment(fine, held, nearest(fine, held, train, own, SEGMENT_NEIGHBOURS))
-    null_off, _ = off_segment(fine, null, nearest(fine, null, train, own, SEGMENT_NEIGHBOURS))
+    known, null = np.stack([~np.isnan(rows.numeric[n]) for n in space.names], axis=1), train[:SEGMENT_QUERIES]
+    off, ends = off_segment(fine, known, held, nearest(fine, held, train, own, SEGMENT_NEIGHBOURS))
+    null_off, _ = off_segment(fine, known, null, nearest(fine, null, train, own, SEGMENT_NEIGHBOURS))
     on, null_on = np.flatnonzero(off <= OFF_SEGMENT), int((null_off <= OFF_SEGMENT).sum())
     triples = tuple((int(held[i]), int(ends[i, 0]), int(ends[i, 1])) for i in on[:EVIDENCE_PAIRS])
     chance = tail_above(len(on), len(held), null_on, len(null))
@@ -180,6 +195,6 @@ def near_duplicate_results(rows: Sampled, checks: ChecksConfig) -> list[CheckRes
     """Noisy copies and interpolated rows in the sample."""
     space = space_of(rows)
     return [
-        judge_near_copies(find_near_copies(rows, space), rows, space, checks),
+        judge_near_copies(find_near_copies(rows, space), rows, checks),
         judge_interpolated(find_interpolated(rows, space), rows, space, checks),
     ]

@@ -5,6 +5,7 @@ Shapes: N sampled rows, D coordinates, Q queries, R reference rows of train.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -48,26 +49,45 @@ def _standard(values: Floats, train: Flags) -> Floats:
     return np.asarray(np.clip(np.nan_to_num(centred, nan=0.0, posinf=1e3, neginf=-1e3), -1e3, 1e3))
 
 
-def nearest(points: Floats, queries: Codes, references: Codes, group: Codes, count: int = 1) -> Codes:
+def nearest(points: Floats, queries: Codes, references: Codes, group: Codes, count: int) -> Codes:
     """Positions [Q, count] of the nearest references of each query, those of its own group left out; -1 where there are too few."""
-    single = points.astype(np.float32)
-    reference, lengths = single[references].T.copy(), (single[references] ** 2).sum(axis=1)
     found = np.full((len(queries), count), -1, dtype=np.int64)
-    for start in range(0, len(queries), CHUNK):
-        query = queries[start : start + CHUNK]
-        distances = lengths[None, :] - 2 * (single[query] @ reference)  # [chunk, R], the query's own length left out
-        distances[group[query][:, None] == group[references][None, :]] = np.inf
-        best = distances.argmin(axis=1)[:, None] if count == 1 else np.argpartition(distances, min(count, distances.shape[1] - 1), axis=1)[:, :count]
+    for start, distances in _distances(points, queries, references, group):
+        best = np.argpartition(distances, min(count, distances.shape[1] - 1), axis=1)[:, :count]
         here = np.where(np.isfinite(np.take_along_axis(distances, best, axis=1)), references[best], -1)
         found[start : start + CHUNK, : here.shape[1]] = here
     return found
 
 
-def off_segment(points: Floats, queries: Codes, around: Codes) -> tuple[Floats, Codes]:
-    """How far each query is off the straight line between two of its neighbours, and which two.
+def two_nearest(points: Floats, queries: Codes, references: Codes, group: Codes) -> Codes:
+    """Positions [Q, 2] of the reference that is nearest to each query, and of the nearest of yet another group; -1 where there is none."""
+    found = np.full((len(queries), 2), -1, dtype=np.int64)
+    for start, distances in _distances(points, queries, references, group):
+        each = np.arange(len(distances))
+        for place in range(2):
+            best = distances.argmin(axis=1)
+            found[start : start + CHUNK, place] = np.where(np.isfinite(distances[each, best]), references[best], -1)
+            distances[group[references[best]][:, None] == group[references][None, :]] = np.inf
+    return found
+
+
+def _distances(points: Floats, queries: Codes, references: Codes, group: Codes) -> Iterator[tuple[int, Points]]:
+    """Chunk by chunk its beginning and squared distances [chunk, R] less the query's own squared length; infinite within a group."""
+    single = points.astype(np.float32)
+    reference, lengths = single[references].T.copy(), (single[references] ** 2).sum(axis=1)
+    for start in range(0, len(queries), CHUNK):
+        query = queries[start : start + CHUNK]
+        distances = lengths[None, :] - 2 * (single[query] @ reference)
+        distances[group[query][:, None] == group[references][None, :]] = np.inf
+        yield start, distances
+
+
+def off_segment(points: Floats, known: Flags, queries: Codes, around: Codes) -> tuple[Floats, Codes]:
+    """How far each query is off the straight line between two of its neighbours, and which two; nulls say nothing.
 
     Args:
         points: [N, D] in float64.
+        known: [N, D] where a row has a value; of the three rows all must have it.
         queries: [Q] positions.
         around: [Q, K] positions of neighbours, -1 for none.
 
@@ -75,15 +95,16 @@ def off_segment(points: Floats, queries: Codes, around: Codes) -> tuple[Floats, 
         The least distance from a segment, in lengths from its nearer end [Q] (infinity: beside no segment), and the two ends [Q, 2].
     """
     least, ends = np.full(len(queries), np.inf), np.full((len(queries), 2), -1, dtype=np.int64)
-    offset = points[around] - points[queries][:, None, :]  # [Q, K, D]
-    length = np.sqrt((offset**2).sum(axis=2))
+    both = known[around] & known[queries][:, None, :]  # [Q, K, D]
+    offset = (points[around] - points[queries][:, None, :]) * both
     for i in range(around.shape[1]):
         for j in range(i + 1, around.shape[1]):
-            edge = offset[:, j] - offset[:, i]
+            one, two = offset[:, i] * both[:, j], offset[:, j] * both[:, i]
+            edge = two - one
             across = (edge**2).sum(axis=1)
-            place = -(offset[:, i] * edge).sum(axis=1) / np.where(across > 0, across, 1)
-            apart = np.sqrt(((offset[:, i] + place[:, None] * edge) ** 2).sum(axis=1))
-            relative = apart / np.maximum(np.minimum(length[:, i], length[:, j]), 1e-12)
+            place = -(one * edge).sum(axis=1) / np.where(across > 0, across, 1)
+            apart = np.sqrt(((one + place[:, None] * edge) ** 2).sum(axis=1))
+            relative = apart / np.maximum(np.sqrt(np.minimum((one**2).sum(axis=1), (two**2).sum(axis=1))), 1e-12)
             valid = (around[:, i] >= 0) & (around[:, j] >= 0) & (place > 0.02) & (place < 0.98) & ((np.abs(edge) > 1e-6).sum(axis=1) >= LEAST_DIFFERENT)
             better = valid & (relative < least)
             least[better], ends[better] = relative[better], around[better][:, [i, j]]

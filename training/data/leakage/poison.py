@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,8 +97,16 @@ def find_poisoned(make: Callable[[Corrupt], Any], spec: TableSpec) -> Poisoned:
 
 
 def judge_poison(found: Poisoned) -> CheckResult:
-    """Fail where an artefact changed; warn where nothing can be said, because two fits of the same rows differ."""
+    """Fail where an artefact changed, or none was handed over; warn where nothing can be said, because two fits of the same rows differ."""
     figures: dict[str, float | int | str | None] = {"artefacts": found.artefacts, "changed": len(found.changed), "unstable": len(found.unstable)}
+    if not found.artefacts:
+        return CheckResult(
+            name="poison",
+            verdict="fail",
+            summary="nothing was compared: the fit returned no artefact",
+            figures=figures,
+            remedy="return all that was fitted: statistics, vocabularies, selections, weights",
+        )
     if found.changed:
         shown = first_few(found.changed, len(found.changed))
         return CheckResult(
@@ -144,7 +154,7 @@ def digests(value: Any, name: str = "", seen: frozenset[int] = frozenset()) -> I
     Raises:
         TypeError: a leaf is of a kind whose content cannot be read, so that equality would say nothing.
     """
-    if id(value) in seen:
+    if id(value) in seen or (value is None and not name):  # a fit that returns None hands over nothing
         return
     inner = seen | {id(value)}
     content = _leaf(value)
@@ -167,7 +177,7 @@ def _leaf(value: Any) -> bytes | None:
     if (
         value is None
         or isinstance(value, bool | int | float | complex | str | bytes | np.generic | np.dtype | type)
-        or (callable(value) and hasattr(value, "__qualname__"))
+        or (callable(value) and hasattr(value, "__qualname__") and not _holds(value))
     ):
         return f"{type(value).__name__}:{getattr(value, '__qualname__', None) or repr(value)}".encode()
     if isinstance(value, list | tuple) and all(isinstance(v, bool | int | float | str | None) for v in value):
@@ -181,10 +191,25 @@ def _leaf(value: Any) -> bytes | None:
     return None
 
 
+def _holds(function: Any) -> bool:
+    """Whether a function may hold data: one written in Python, or bound to an object."""
+    owner = getattr(function, "__self__", None)
+    return isinstance(function, FunctionType) or not (owner is None or isinstance(owner, ModuleType))
+
+
 def _state(value: Any, name: str) -> Any:
-    """The content of an object: what it would be pickled as, its attributes, or the values of a frame."""
+    """The content of an object: what it would be pickled as, its attributes, the values of a frame, or what a function holds."""
     if isinstance(value, np.ndarray):
         return value.tolist()
+    if isinstance(value, CodeType):
+        return {"bytes": value.co_code, "names": value.co_names, "constants": list(value.co_consts)}
+    if isinstance(value, FunctionType):
+        held = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
+        return {"code": value.__code__, "defaults": [value.__defaults__, value.__kwdefaults__], "held": held}
+    if isinstance(value, MethodType | BuiltinFunctionType):
+        return {"name": value.__name__, "of": value.__self__}
+    if isinstance(value, partial):
+        return {"function": value.func, "arguments": [value.args, value.keywords]}
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
     if hasattr(value, "to_dict") and hasattr(value, "to_numpy"):  # a frame, series or index of pandas

@@ -184,6 +184,7 @@ def judge_pooled(name: str, found: list[Pooled], checks: ChecksConfig) -> list[C
             verdict="fail" if p.chance <= checks.pooled_chance else "warn",
             summary=f"column {p.column!r}: {p.what} over all sides ({_tidy(p.pooled):.6g}), not over train ({p.train:.6g}): it was fitted on held-out rows, too",
             figures={"pooled": _tidy(p.pooled), "train": _tidy(p.train), "chance": float(f"{p.chance:.3g}"), "threshold": checks.pooled_chance},
+            evidence=({"column": p.column, "statistic": p.what, "over all sides": _tidy(p.pooled), "over train": _tidy(p.train)},),
             columns=(p.column,),
             remedy="take the column as it was before, and let the run fit scaling and filling on train",
         )

@@ -6,7 +6,7 @@ the other. Smoothing towards the overall mean by any number of rows is tried for
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from training.data.leakage.sides import Sides
 FEWEST_CODES, FEWEST_UNSEEN, MOST_CODES = 8, 4, 20_000
 SMOOTHING = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 50.0, 100.0, 200.0, 300.0, 500.0, 1000.0)
 ROUNDING = 1e-12
+EVIDENCE_CODES = 5
 EXACT = 1e-6  # unexplained share of a code's variance: rounding
 CLOSE, RATIO = 0.05, 4.0  # a code that follows all rows this closely, and train this many times less so
 
@@ -36,6 +37,7 @@ class TargetCodes(NamedTuple):
     by_train: float
     by_all: float
     unseen: float = 1.0
+    shown: tuple[dict[str, Any], ...] = ()  # some codes beside the mean labels that they may be
 
 
 def find_target_codes(sides: Sides, sample: Sampled) -> list[TargetCodes]:
@@ -72,7 +74,15 @@ def _codes(sides: Sides, name: str, label: LabelNumber) -> TargetCodes | None:
     if alone.sum() >= FEWEST_UNSEEN:
         code, count, total, _, _ = table[alone].T
         unseen = _unexplained(code, count, total, mean, count)
-    return TargetCodes(name, label.name, len(table), by_train, by_all, unseen)
+    return TargetCodes(name, label.name, len(table), by_train, by_all, unseen, _shown(name, label.name, table[both | alone]))
+
+
+def _shown(name: str, label: str, table: Floats) -> tuple[dict[str, Any], ...]:
+    """Codes with held-out rows, those of most rows first, and the mean label of their rows on all sides and in train."""
+    return tuple(
+        {name: code, "rows": int(count), f"mean {label}": _six(total / count), "train rows": int(number), "of train": _six(part / number) if number else None}
+        for code, count, total, number, part in table[np.argsort(-table[:, 1], kind="stable")][:EVIDENCE_CODES].tolist()
+    )
 
 
 def _unexplained(code: Floats, count: Floats, total: Floats, mean: float, weight: Floats) -> float:
@@ -103,6 +113,7 @@ def judge_target_codes(found: list[TargetCodes], checks: ChecksConfig) -> list[C
             verdict="fail" if exact else "warn",
             summary=f"column {f.column!r} encodes categories by the mean of {f.label!r} over all sides: {how}",
             figures={"codes": f.codes, "by_all": _short(f.by_all), "by_train": _short(f.by_train), "unseen": _short(f.unseen), "threshold": EXACT},
+            evidence=f.shown,
             columns=(f.column,),
             remedy="give the category itself, and let the run encode it on train",
         )
@@ -110,6 +121,11 @@ def judge_target_codes(found: list[TargetCodes], checks: ChecksConfig) -> list[C
     return list(results.values()) or [
         CheckResult(name="pooled_target_codes", verdict="pass", summary=text, figures={"columns": len(found), "threshold": EXACT})
     ]
+
+
+def _six(value: float) -> float:
+    """Without the last bits, in which sums of a parallel engine differ from run to run."""
+    return float(f"{value:.6g}")
 
 
 def _short(value: float) -> float:

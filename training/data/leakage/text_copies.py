@@ -39,7 +39,7 @@ REMEDY = "keep one row of each, or declare what they share as a group so that co
 class TextCopies(NamedTuple):
     """Held-out rows whose text train has in another form, of how many, and the same of train rows between groups.
 
-    `long_rows`: those of them whose text is too long for an accident. `conflicts`: those whose label differs.
+    `certain_rows`: those of them that are molecules, or whose text is too long for an accident. `conflicts`: those whose label differs.
     """
 
     column: str
@@ -48,7 +48,7 @@ class TextCopies(NamedTuple):
     total: int
     null_rows: int
     null_total: int
-    long_rows: int
+    certain_rows: int
     conflicts: int
     pairs: tuple[dict[str, Any], ...]
 
@@ -105,8 +105,9 @@ def _matched(sides: Sides, name: str, how: str, relation: str) -> TextCopies:
         " and (t.low <> h.text or t.high <> h.text)" if how != "canonical SMILES" else ""
     )
     conflict = "coalesce(h.label <> t.least or h.label <> t.most, false)"
-    counted = f"count(*), count(*) filter (where length(key) >= {LEAST_LENGTH}), count(*) filter (where {conflict})"
-    count, long, conflicts = row(connection, f"select {counted} from {copies}")
+    is_certain = "true" if how == "canonical SMILES" else f"length(key) >= {LEAST_LENGTH}"  # one canonical form is one molecule, however small
+    counted = f"count(*), count(*) filter (where {is_certain}), count(*) filter (where {conflict})"
+    count, certain, conflicts = row(connection, f"select {counted} from {copies}")
     apart = "first is distinct from last or first is null" if sides.spec.group else "true"
     null = f"n > 1 and ({apart})" + ("" if how == "canonical SMILES" else " and low <> high")
     null_rows, null_total = row(connection, f"select coalesce(sum(n) filter (where {null}), 0), coalesce(sum(n), 0) from train_keys")
@@ -115,7 +116,7 @@ def _matched(sides: Sides, name: str, how: str, relation: str) -> TextCopies:
         connection,
         f"select h.side, h.__id, h.text, h.label, t.train_id, t.low, t.least from {copies} order by {conflict} desc, length(key) desc, md5(h.__id) limit {EVIDENCE_PAIRS}",
     )
-    return TextCopies(name, how, int(count), int(total), int(null_rows), int(null_total), int(long), int(conflicts), tuple(_pair(*s) for s in shown))
+    return TextCopies(name, how, int(count), int(total), int(null_rows), int(null_total), int(certain), int(conflicts), tuple(_pair(*s) for s in shown))
 
 
 def _pair(side: str, held: str, text: str, label: float | None, train: str, train_text: str, train_label: float | None) -> dict[str, Any]:
@@ -216,15 +217,15 @@ def _verified(sides: Sides, name: str, candidates: NDArray[np.int64], limit: flo
 
 
 def judge_text_copies(found: list[TextCopies], checks: ChecksConfig) -> list[CheckResult]:
-    """Fail where copies are far more frequent than inside train; warn for any whose texts are too long for an accident.
+    """Fail where copies are far more frequent than inside train; warn for any that are no accident: equal molecules, long texts.
 
-    Such texts do not agree by chance, so that three of them with a rate above train's are enough to fail.
+    These do not agree by chance, so that three of them with a rate above train's are enough to fail.
     """
     results = []
     for f in found:
         verdict = collision_verdict(f.rows, f.chance, checks)
-        if f.long_rows:
-            sure = f.long_rows >= LEAST_ROWS and f.chance <= checks.collision_warning
+        if f.certain_rows:
+            sure = f.certain_rows >= LEAST_ROWS and f.chance <= checks.collision_warning
             verdict = "fail" if sure or verdict == "fail" else "warn"
         if verdict == "pass":
             continue

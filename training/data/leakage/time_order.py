@@ -11,6 +11,7 @@ from training.data.engine import ident, row, rows
 from training.data.leakage.sides import Sides
 
 EVIDENCE_ROWS = 10
+UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 Pairs = tuple[tuple[SplitName, SplitName], ...]
 
 
@@ -68,14 +69,14 @@ def judge_times(spans: dict[SplitName, Span], pairs: Pairs, embargo: float, spec
     for earlier, later in pairs:
         end, begin = spans[earlier].last, spans[later].first
         if end + embargo > begin or end >= begin:
-            gap = f" less than the embargo of {embargo:g} s before" if end < begin else " not before"
+            gap = f" less than the embargo of {length(embargo, spec)} before" if end < begin else " not before"
             wrong.append(f"{earlier} ends at {moment(end, spec)},{gap} {later} begins at {moment(begin, spec)}")
     return CheckResult(
         name="time_overlap",
         verdict="fail" if wrong else "pass",
         summary=f"{spec.time}: " + "; ".join(wrong)
         if wrong
-        else ", ".join(f"{a} ends before {b} begins" for a, b in pairs) + (f", with {embargo:g} between them" if embargo else ""),
+        else ", ".join(f"{a} ends before {b} begins" for a, b in pairs) + (f", with {length(embargo, spec)} between them" if embargo else ""),
         figures={"embargo": embargo, "violations": len(wrong)},
         evidence=tuple({"side": s, "first": moment(span.first, spec), "last": moment(span.last, spec)} for s, span in spans.items()),
         columns=(spec.time,) if spec.time else (),
@@ -142,6 +143,14 @@ def judge_availability(found: list[Late], name: str, features: tuple[str, ...], 
 def moment(value: float, spec: TableSpec) -> str:
     """A time as a person reads it: ISO for timestamps, else the number."""
     return datetime.fromtimestamp(value, UTC).isoformat() if spec.time_is_timestamp else f"{value:g}"
+
+
+def length(value: float, spec: TableSpec) -> str:
+    """A length of time in the largest unit that it is a multiple of; of a numeric time the number alone."""
+    if not spec.time_is_timestamp:
+        return f"{value:g}"
+    name, unit = next((name, unit) for name, unit in UNITS if value % unit == 0 or unit == 1)
+    return f"{value / unit:g} {name}"
 
 
 def _ordered_in_time(declaration: Declaration, spec: TableSpec) -> bool:

@@ -120,6 +120,22 @@ def test_files_without_an_id_are_numbered_and_a_sorted_file_is_noticed(tmp_path:
     assert any("no id is declared" in u for u in report.undecided)
 
 
+@pytest.mark.req("D6")
+def test_texts_of_a_language_model_are_looked_at_and_must_be_named(tmp_path: Path) -> None:
+    words = np.random.default_rng(3).choice([f"word{i}" for i in range(500)], (400, 30))
+    texts = [" ".join(w) for w in words]
+    copied = [*(t.upper() for t in texts[:6]), *texts[306:]]
+    for change, held_out in (("pass", texts[300:]), ("fail", copied)):
+        paths = {"train": [str(tmp_path / f"{change}-train.parquet")], "test": [str(tmp_path / f"{change}-test.parquet")]}
+        pd.DataFrame({"id": [f"a{i}" for i in range(300)], "speech": texts[:300], "year": 1600}).to_parquet(paths["train"][0])
+        pd.DataFrame({"id": [f"b{i}" for i in range(len(held_out))], "speech": held_out, "year": 1601}).to_parquet(paths["test"][0])
+        report = audit_files(FilesToAudit.model_validate({**paths, "id": ["id"], "label": "speech", "task": "causal_lm"}))
+        assert result(report, "text_copies").verdict == change and report.task == "causal_lm"
+    assert {r.name for r in report.checks.failed} == {"text_copies"}
+    with pytest.raises(ConfigError, match=r"--label: of --task causal_lm expected the column of texts, got 'year'; columns of text are 'speech'"):
+        audit_files(FilesToAudit.model_validate({**paths, "id": ["id"], "label": "year", "task": "causal_lm"}))
+
+
 @pytest.mark.req("S2")
 def test_columns_that_differ_between_files_are_told_not_refused(tmp_path: Path) -> None:
     train, test = sides()

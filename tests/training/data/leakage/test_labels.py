@@ -72,6 +72,31 @@ def test_columns_that_add_up_or_multiply_to_the_label_are_named_together(form: s
     assert [(r.verdict, set(r.columns)) for r in found] == [("fail", set(parts))] and "give 'y' exactly" in found[0].summary
 
 
+def in_two_parts(frame: pd.DataFrame, wrong: float = 0.0) -> pd.DataFrame:
+    """Two columns that say little each and whose sum is high for one class, but for a share of the rows."""
+    side = np.where((frame["y"] == 1) ^ (RNG.random(len(frame)) < wrong), 1, -1) * RNG.uniform(0.3, 1, len(frame))
+    noise = 2 * RNG.normal(size=len(frame))
+    return frame.assign(noise=noise, rest=side - noise)
+
+
+@pytest.mark.req("D6")
+def test_a_class_in_two_parts_is_found_and_fails_where_it_is_sure() -> None:
+    cases = (("fail", honest_table(), 0.0), ("warn", honest_table(), 0.003), ("warn", honest_table(groups=60), 0.0))  # sixty groups are few
+    for verdict, frame, wrong in cases:
+        found = named(results_for(shares(in_two_parts(frame, wrong))), "label_combination")
+        assert [(r.verdict, set(r.columns)) for r in found] == [(verdict, {"noise", "rest"})]
+        assert "columns 'noise', 'rest' give 'y' by the size of" in found[0].summary
+
+
+@pytest.mark.req("D6")
+@pytest.mark.parametrize("task", ["binary", "multiclass"])
+def test_many_good_columns_that_tell_a_class_together_are_no_alarm(task: str) -> None:
+    frame = honest_table(task=task, groups=40)
+    known = {f"sensor{i}": rank(frame) / np.std(rank(frame)) + 1.5 * RNG.normal(size=len(frame)) for i in range(25)}
+    shared = RNG.normal(size=len(frame))  # what sensors have in common makes them no parts of one number
+    assert "label_combination" not in flagged(results_for(shares(frame.assign(**{n: v + 0.5 * shared for n, v in known.items()})), task))
+
+
 @pytest.mark.req("D6")
 def test_nulls_that_tell_the_label_are_found() -> None:
     frame = honest_table()
@@ -97,6 +122,22 @@ def test_a_value_that_only_the_rarer_class_has_gives_a_warning() -> None:
     frame["ward"] = np.where((frame["y"] == 1) & (RNG.random(len(frame)) < 0.1), "z", frame["ward"])
     found = named(results_for(shares(frame)), "pure_values")
     assert [(r.verdict, r.columns) for r in found] == [("warn", ("ward",))] and "'ward' = 'z'" in found[0].summary
+
+
+@pytest.mark.req("D6")
+def test_a_dozen_rows_of_one_class_are_found_and_the_end_of_a_scale_is_none() -> None:
+    frame = honest_table()
+    ups = np.flatnonzero(frame["y"] == 1)[:12]
+    ward = frame["ward"].to_numpy(dtype=object, copy=True)
+    ward[ups] = "annex"
+    found = named(results_for(shares(frame.assign(ward=ward))), "pure_values")
+    assert [(r.verdict, r.columns) for r in found] == [("warn", ("ward",))] and "all 12 sampled rows with 'ward' = 'annex'" in found[0].summary
+    ward[ups[:2]] = "b"
+    ward[np.flatnonzero(frame["y"] == 0)[0]] = "annex"  # one row of the other class
+    assert named(results_for(shares(frame.assign(ward=ward))), "pure_values")[0].verdict == "pass"
+    scale = np.clip(np.round(3 * frame["y"] + 1.5 * RNG.normal(size=len(frame)) + 4), 0, 9)
+    assert (frame["y"][scale >= 8] == 1).all() or (frame["y"][scale <= 0] == 0).all()
+    assert named(results_for(shares(frame.assign(scale=scale))), "pure_values")[0].verdict == "pass"
 
 
 @pytest.mark.req("D6")

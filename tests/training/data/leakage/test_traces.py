@@ -47,6 +47,7 @@ def test_windows_over_the_future_stop_the_run(window: int, verdict: str) -> None
     frame["ahead"] = frame["y"][::-1].rolling(window, min_periods=1).mean()[::-1].shift(-1).fillna(0.0)
     found = named(results_for(shares(frame), "regression"), "look_ahead")
     assert [(r.verdict, r.columns) for r in found] == [(verdict, ("ahead",))] and f"next {window} values of 'y'" in found[0].summary
+    assert len(found[0].evidence) == 5 and all(e["ahead"] == pytest.approx(e["y after"]) for e in found[0].evidence)
 
 
 @pytest.mark.req("D6")
@@ -54,6 +55,22 @@ def test_a_centred_window_with_noise_gives_a_warning() -> None:
     frame = series()
     frame["around"] = frame["y"].shift(-1).fillna(0.0) + 0.8 * RNG.normal(size=len(frame))
     assert [(r.verdict, r.columns) for r in named(results_for(shares(frame), "regression"), "look_ahead")] == [("warn", ("around",))]
+
+
+@pytest.mark.req("D6")
+def test_windows_of_entities_that_were_not_declared_are_found() -> None:
+    days, devices = 200, 15
+    level = np.zeros((days, devices))
+    for t in range(1, days):
+        level[t] = 0.9 * level[t - 1] + RNG.normal(size=devices)
+    frame = honest_table(days * devices, task="regression", hours=True).assign(y=level.ravel(), device=np.tile([f"d{i}" for i in range(devices)], days))
+    frame["__time"] = np.repeat(np.arange(days) * 86400.0, devices)
+    assert named(results_for(shares(frame), "regression"), "look_ahead")[0].figures["columns"] > 0
+    frame["ahead"] = frame.groupby("device")["y"].transform(lambda y: y[::-1].rolling(3, min_periods=1).mean()[::-1].shift(-1)).fillna(0.0)
+    found = named(results_for(shares(frame), "regression"), "look_ahead")
+    assert [(r.verdict, r.columns) for r in found] == [("fail", ("ahead",))]
+    without = named(results_for(shares(frame.drop(columns="device")), "regression"), "look_ahead")
+    assert without[0].verdict == "pass" and without[0].summary.startswith("not decided")
 
 
 # ---------------------------------------------------------------------------------- pooled statistics
@@ -81,6 +98,7 @@ def test_a_range_that_only_held_out_rows_reach_stops_the_run() -> None:
     raw[frame.index.get_loc(shares(frame)["test"].index[0])] = 9.0
     found = named(results_for(shares(frame.assign(size=(raw - raw.min()) / (raw.max() - raw.min())))), "pooled_scaling")
     assert [(r.verdict, r.columns) for r in found] == [("fail", ("size",))] and "range 0 to 1" in found[0].summary
+    assert found[0].evidence[0]["over all sides"] == 1.0 and found[0].evidence[0]["over train"] < 1.0
 
 
 @pytest.mark.req("D6")
@@ -116,6 +134,7 @@ def test_mean_labels_of_test_groups_stop_the_run() -> None:
     frame["level"] = frame.groupby("__group")["y"].transform("mean")
     found = named(results_for(shares(frame), "regression"), "pooled_target_codes")
     assert [(r.verdict, r.columns) for r in found] == [("fail", ("level",))] and "values that no train row has" in found[0].summary
+    assert all(e["level"] == pytest.approx(e["mean y"], rel=1e-5) for e in found[0].evidence)
 
 
 # ---------------------------------------------------------------------------------------- row order
@@ -193,3 +212,13 @@ def test_molecules_in_another_spelling_give_a_warning_with_their_conflicting_lab
     found = text_results(frame, {i: train[i][::-1].replace(")O=(C", "C(=O)") for i in range(4)}, "smiles")
     assert found[0].columns == ("smiles",) and found[0].verdict in ("warn", "fail") and "equal canonical SMILES" in found[0].summary
     assert found[0].figures["label_conflicts"] is not None
+
+
+@pytest.mark.req("D6")
+def test_one_small_molecule_in_another_spelling_gives_a_warning_and_none_passes() -> None:
+    pytest.importorskip("rdkit", reason="canonical SMILES need RDKit (pip install 'bulkhead[chem]')")
+    frame = with_text("smiles", ["C" * a + end + "C" * b for a in range(1, 24) for b in range(a + 1, 24) for end in ("O", "N", "S", "C(=O)")])
+    small = next(text for text in shares(frame)["train"]["smiles"] if len(text) < 10 and "(" not in text)
+    assert [r.verdict for r in text_results(frame, {}, "smiles")] == ["pass"]
+    [found] = text_results(frame, {0: small[::-1]}, "smiles")
+    assert (found.verdict, found.figures["rows"]) == ("warn", 1) and "equal canonical SMILES" in found.summary

@@ -1,0 +1,59 @@
+"""`bulkhead up` and `bulkhead deploy`: the commands of those who schedule and operate."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from flows.command import AsJson, Debug, environment, print_json, stated_errors
+
+HOST = "127.0.0.1"
+
+
+def up(
+    prefect_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Prefect's UI and API.")] = 4200,
+    mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of MLflow's UI and API.")] = 5000,
+    postgres: Annotated[
+        str | None,
+        typer.Option(
+            envvar="BULKHEAD_POSTGRES",
+            show_envvar=True,
+            help="postgresql://user:password@host:5432/database for both servers (schemas prefect and mlflow), in place of SQLite files.",
+        ),
+    ] = None,
+    worker: Annotated[bool, typer.Option("--worker/--no-worker", help="Start flow runs of the work pool bulkhead too.")] = True,
+    debug: Debug = False,
+) -> None:
+    """Open Prefect and MLflow over this home's runs, with a worker for deployments, on loopback, until Ctrl-C."""
+    with stated_errors(debug):
+        environment(debug)
+        ui = f"http://{HOST}:{prefect_port}"  # set before Prefect is loaded, which reads its settings then
+        os.environ |= {"PREFECT_UI_URL": ui, "PREFECT_API_URL": f"{ui}/api", "MLFLOW_TRACKING_URI": f"http://{HOST}:{mlflow_port}"}
+        from flows.up import up as start
+
+        start(prefect_port, mlflow_port, postgres, worker)
+
+
+def deploy(
+    name: Annotated[list[str] | None, typer.Option(help="Only these, as FLOW/NAME; may be given again. Default: all.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and register nothing.")] = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Register the deployments of deployments/prefect.yaml with the Prefect server of PREFECT_API_URL, stamped with the commit."""
+    with stated_errors(debug):
+        environment(debug)
+        os.environ.setdefault("PREFECT_API_URL", f"http://{HOST}:4200/api")
+        from flows.deploy import deploy as register
+
+        made = register(tuple(name or ()), dry_run)
+    if as_json:
+        print_json([deployment.model_dump(mode="json") for deployment in made])
+        return
+    for deployment in made:
+        print(f"✓ {deployment.name:<28} {deployment.version}  {deployment.schedule or 'by hand'}" + (f"  {deployment.url}" if deployment.url else ""))
+    if dry_run:
+        print("nothing was registered (--dry-run)", file=sys.stderr)

@@ -1,0 +1,81 @@
+"""`bulkhead up`: both servers, and a worker that starts the flow runs of deployments, until Ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from pathlib import Path
+
+from schemas.home import home
+from tasks.bootstrap import HEARTBEAT_SECONDS, POOL, prepare_server, worker_is_online
+from tasks.postgres import prepare_postgres
+from tasks.reconcile import end_orphans, reconcile
+from tasks.say import say
+from tasks.servers import Program, answers, kept, mlflow_server, prefect_server, require_free, stop_worker, wait_until, watch, worker
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE = {  # of flow runs and worker with a Prefect server that is away: eight tries are four minutes
+    "PREFECT_CLIENT_MAX_RETRIES": "7",
+    "PREFECT_WORKER_QUERY_SECONDS": "5",
+}
+
+
+def up(prefect_port: int, mlflow_port: int, postgres: str | None, with_worker: bool) -> None:
+    """Start, prepare, say where everything is, and keep it at work; PREFECT_API_URL and MLFLOW_TRACKING_URI name these servers already.
+
+    Args:
+        prefect_port: of Prefect's UI and API.
+        mlflow_port: of MLflow's UI and API.
+        postgres: address of a database for both; None: SQLite files in the Bulkhead home.
+        with_worker: start flow runs too.
+
+    Raises:
+        ConfigError: a port is taken, or PostgreSQL cannot be spoken to.
+        LaunchError: a program did not start, or keeps ending.
+    """
+    for number in (
+        signal.SIGTERM,
+        signal.SIGINT,
+    ):  # also where SIGINT was ignored, as in the background of a shell: a worker that inherits that cannot be stopped
+        signal.signal(number, signal.default_int_handler)
+    require_free({"--prefect-port": prefect_port, "--mlflow-port": mlflow_port})
+    database, store = prepare_postgres(postgres) if postgres else ({}, None)
+    logs = home() / "logs"
+    logs.mkdir(exist_ok=True)
+    prefect, mlflow = prefect_server(prefect_port, logs / "prefect.log", database), mlflow_server(mlflow_port, store, logs / "mlflow.log")
+    try:
+        with kept(prefect, mlflow) as running:
+            for server, address, path in ((prefect, os.environ["PREFECT_UI_URL"], "/api/health"), (mlflow, os.environ["MLFLOW_TRACKING_URI"], "/health")):
+                wait_until(lambda url=address + path: answers(url), server, address)  # type: ignore[misc]
+                say(server.name, address)
+            prepare_server()
+            reconcile(os.environ["MLFLOW_TRACKING_URI"], None if postgres else POOL)
+            keep_at_work(running, logs if with_worker else None)
+    except KeyboardInterrupt:
+        say("up", "stopped")
+
+
+def keep_at_work(running: list[Program], logs: Path | None) -> None:
+    """Watch the servers, and a worker where there is a folder for its log; stopped, the flow runs' ends still reach the servers."""
+    if logs is None:
+        say("up", f"no worker; files in {home()}; Ctrl-C stops both", "info")
+        watch(running, end_orphans)
+        return
+    program = flow_worker(logs)
+    try:
+        program.start()
+        wait_until(lambda: worker_is_online(program.name), program, f"the work pool {POOL}")
+        say("worker", f"{program.name}, work pool {POOL}; next: bulkhead deploy")
+        say("up", f"files in {home()}; Ctrl-C stops everything", "info")
+        watch([*running, program], end_orphans)
+    finally:
+        stop_worker(program)
+        reconcile(os.environ["MLFLOW_TRACKING_URI"])
+
+
+def flow_worker(logs: Path) -> Program:
+    """A worker whose flow runs find both servers, the Bulkhead home and this project's root."""
+    settings = {"BULKHEAD_HOME": str(home()), "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS), "BULKHEAD_POSTGRES": None}
+    settings |= {name: os.environ.get(name, value) for name, value in PATIENCE.items()}
+    return worker(POOL, f"worker-{socket.gethostname()}-{os.getpid()}", logs / "worker.log", settings, ROOT)

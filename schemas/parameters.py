@@ -1,0 +1,70 @@
+"""What a person fills in to start a flow: a few small fields, refused with a reason before anything runs.
+
+Prefect's form shows titles, descriptions, defaults and choices from these types; their validators see the project's
+files, so that a declaration that is not there or a value that does not fit ends a flow run before it is running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, ValidationInfo
+
+from schemas.load import load_declaration, read_tree
+
+ModelChoice = Literal["as declared", "linear", "mlp", "resmlp", "ft_transformer", "cnn", "causal_transformer"]
+RegistrationChoice = Literal["as declared", "no"]
+
+
+def shown(title: str, description: str, **bounds: Any) -> Any:
+    """A field as Prefect's form shows it; bounds are pydantic's. (Prefect replaces a field's own title and description.)"""
+    return Field(json_schema_extra={"title": title, "description": description}, **bounds)
+
+
+Model = Annotated[ModelChoice, shown("Model", "Another kind of model than the declaration's; its other values are then the defaults.")]
+Epochs = Annotated[int, shown("Epochs", "At most so many passes over the training rows. 0: as declared.", ge=0)]
+Folds = Annotated[int, shown("Folds", "How many folds to train and test. 0: as declared.", ge=0, le=100)]
+Registration = Annotated[RegistrationChoice, shown("Registration", "“no” judges the model and leaves the registry as it is.")]
+Override = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.-]*=", title="path=value")]
+
+
+def chosen(epochs: int = 0, model: str = "as declared", registration: str = "as declared", folds: int = 0) -> tuple[str, ...]:
+    """The small fields as overrides of the declaration.
+
+    >>> chosen(epochs=5, model="mlp", registration="no")
+    ('train.epochs=5', 'model.kind=mlp', 'register.enabled=false')
+    """
+    found = {"train.epochs": epochs, "model.kind": model, "cv.folds": folds, "register.enabled": "false" if registration == "no" else ""}
+    return tuple(f"{path}={value}" for path, value in found.items() if value not in (0, "", "as declared"))
+
+
+def _readable(path: str) -> str:
+    """Refuse what is no YAML file of sections."""
+    read_tree(path)
+    return path
+
+
+def _fits(overrides: Sequence[str], info: ValidationInfo) -> Sequence[str]:
+    """Refuse a declaration that is not valid with all the values that were given; where the file could not be read, that was said."""
+    given = info.data
+    if "config_path" in given:
+        small = chosen(**{name: given[name] for name in ("epochs", "model", "registration", "folds") if name in given})
+        load_declaration(given["config_path"], (*small, *overrides))
+    return overrides
+
+
+ConfigPath = Annotated[
+    str,
+    shown("Declaration", "Path of the YAML file that says which data, model and training: absolute, or as seen from the project's folder.", min_length=1),
+    AfterValidator(_readable),
+]
+Overrides = Annotated[
+    Sequence[Override],
+    shown(
+        "Other values",
+        "Values that replace the declaration's, each as path=value, e.g. optimizer.lr=0.0003 or train.batch_size=512; `bulkhead schema` lists all paths.",
+        validate_default=True,
+    ),
+    AfterValidator(_fits),
+]

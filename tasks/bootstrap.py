@@ -1,0 +1,69 @@
+"""What Prefect's server must hold before the first deployment: the work pool, the concurrency limits, and the automation that finds dead runs.
+
+Everything here may be done again and again; it ends in the same state.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+from typing import cast
+
+from prefect.automations import Automation
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.filters import WorkerFilter, WorkerFilterStatus
+from prefect.client.schemas.objects import StateType, WorkerStatus
+from prefect.events.actions import ChangeFlowRunState
+from prefect.events.schemas.automations import EventTrigger, Posture
+from prefect.events.schemas.events import ResourceSpecification
+from prefect.exceptions import ObjectAlreadyExists
+
+POOL = "bulkhead"
+LIMITS = {"bulkhead-promote": 1}  # name of a global concurrency limit to how many may hold it: an alias is moved by one at a time
+ZOMBIES = "bulkhead: mark silent flow runs as crashed"
+HEARTBEAT_SECONDS = 30  # Prefect's least
+SILENT_SECONDS = 600  # without a heartbeat: three of a worker that keeps Prefect's default of 180 s, and time for a server to come back
+
+
+def prepare_server() -> None:
+    """Create or update the pool, the limits and the automation on the server of PREFECT_API_URL."""
+    with get_client(sync_client=True) as client:
+        with suppress(ObjectAlreadyExists):
+            client.create_work_pool(WorkPoolCreate(name=POOL, type="process", description="Flow runs as processes of the worker's machine."))
+        for name, limit in LIMITS.items():
+            client.upsert_global_concurrency_limit_by_name(name, limit)
+    _find_zombies()
+
+
+def worker_is_online(name: str) -> bool:
+    """Whether a worker of the pool has told the server that it is at work."""
+    with get_client(sync_client=True) as client:
+        online = WorkerFilter(status=WorkerFilterStatus(any_=[WorkerStatus.ONLINE]))
+        return any(found.name == name for found in client.read_workers_for_work_pool(POOL, worker_filter=online))
+
+
+def _find_zombies() -> None:
+    """An automation: a flow run that sent heartbeats and neither ended nor sent another one is marked as crashed.
+
+    Source: https://docs.prefect.io/v3/advanced/detect-zombie-flows
+    """
+    ends = {f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Cancelled", "Crashed")}
+    trigger = EventTrigger(
+        after={"prefect.flow-run.heartbeat"},
+        expect={"prefect.flow-run.heartbeat", *ends},
+        match=ResourceSpecification({"prefect.resource.id": ["prefect.flow-run.*"]}),
+        for_each={"prefect.resource.id"},
+        posture=Posture.Proactive,
+        threshold=1,
+        within=timedelta(seconds=SILENT_SECONDS),
+    )
+    message = f"no heartbeat for {SILENT_SECONDS} s: its process or machine is gone; bulkhead resume lists what can go on"
+    action = ChangeFlowRunState(state=StateType.CRASHED, message=message)
+    wanted = Automation(name=ZOMBIES, description="Made by bulkhead up.", trigger=trigger, actions=[action])
+    try:
+        wanted.id = cast(Automation, Automation.read(name=ZOMBIES)).id
+    except ValueError:  # there is none yet
+        wanted.create()
+    else:
+        wanted.update()

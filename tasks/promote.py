@@ -1,0 +1,198 @@
+"""Put a version to use: under one lock, in one request, and told to whoever waits for it."""
+
+from __future__ import annotations
+
+import fcntl
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from prefect import task
+from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
+from prefect.concurrency.sync import concurrency
+from prefect.events import emit_event
+from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+from prefect.settings import PREFECT_API_URL
+
+from schemas.errors import RegistryError
+from schemas.home import home
+from schemas.records import GateReport, Registered, SplitTables, ValidatedTable
+from schemas.registry_records import Promotion
+from tasks.context import RunContext
+from tasks.say import say
+from training import promotion
+from training.challenge import Rows, challenge_version
+from training.data.shards import materialise_rows
+from training.gate import judge
+from training.recorded import Recorded, recorded_version
+from training.registry import CHAMPION, load_model
+from training.tracking import default_tracking_uri
+from training.verify import verify_version
+
+EVENT = "bulkhead.model.promoted"
+LIMIT = "bulkhead-promote"
+LIMIT_SECONDS = 120.0  # a promotion holds the limit for a few requests
+
+
+@contextmanager
+def one_promotion(name: str) -> Iterator[None]:
+    """Hold what keeps two promotions from interleaving: a lock in this home and, where a Prefect server is set, its limit of one.
+
+    Raises:
+        TimeoutError: another promotion held the limit for two minutes.
+    """
+    folder = home() / "locks"
+    folder.mkdir(exist_ok=True)
+    with open(folder / f"promote-{name}.lock", "w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if PREFECT_API_URL.value() is None:  # a server that this process started itself is nobody else's
+            yield
+            return
+        ensure_limit()
+        with concurrency(LIMIT, timeout_seconds=LIMIT_SECONDS, strict=True):
+            yield
+
+
+def ensure_limit() -> None:
+    """Create the limit of one where the server does not have it: an absent limit would let everybody pass."""
+    with get_client(sync_client=True) as client:
+        try:
+            client.read_global_concurrency_limit_by_name(LIMIT)
+        except ObjectNotFound:
+            with suppress(ObjectAlreadyExists):  # somebody else was first
+                client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=LIMIT, limit=1, active=True))
+
+
+def announce(made: Promotion) -> None:
+    """Tell Prefect, so that deployments can trigger on it; what cannot be sent is told and changes nothing."""
+    try:
+        resource = {"prefect.resource.id": f"bulkhead.model.{made.name}", "prefect.resource.name": made.name, "bulkhead.version": made.version}
+        emit_event(EVENT, resource=resource, payload=made.model_dump(mode="json"))
+    except Exception as error:  # the version is promoted already
+        say("event", f"{EVENT} could not be sent: {error}", "warn")
+
+
+@task(
+    name="promote registered",
+    description="Give the new version its alias: champion, or challenger where a person decides; then tell Prefect.",
+    tags=["register"],
+    cache_policy=NO_CACHE,
+)
+def promote_registered(registered: Registered, gate: GateReport, run: RunContext) -> Registered:
+    """The version that the run registered, with the alias that `register.promotion` gives it."""
+    how = run.declaration.register_.promotion
+    if not registered.registered or registered.version is None or how == "never":
+        return registered
+    alias = CHAMPION if how == "automatic" else promotion.CHALLENGER
+    with one_promotion(registered.name):
+        made = promotion.move_alias(registered.name, registered.version, alias, run.tracker.uri, gate.champion_version, gate.verdict)
+    if alias == CHAMPION:
+        announce(made)
+    by_hand = "" if alias == CHAMPION else f"; to put it to use: bulkhead promote models:/{made.name}@{alias}"
+    say("promote", f"{made.uri} → {alias}{by_hand}")
+    return registered.model_copy(update={"alias": alias, "uri": f"models:/{made.name}@{alias}"})
+
+
+class Candidate:
+    """A registered version that shall take an alias, and the version that has it now."""
+
+    def __init__(self, recorded: Recorded, alias: str, tracking_uri: str) -> None:
+        self.recorded, self.alias, self.tracking_uri = recorded, alias, tracking_uri
+        found = promotion.holder(recorded.model.name, alias, tracking_uri)
+        self.holder: str | None = str(found.version) if found else None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it has the alias already."""
+        return self.holder == self.recorded.model.version
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is nothing to compare it with."""
+        return self.holder is None or self.is_there
+
+
+@task(
+    name="prove version",
+    description="Files, digests, checks, gate and run of the version agree; what bulkhead verify says.",
+    tags=["register", "check"],
+    cache_policy=NO_CACHE,
+)
+def prove_version(model_uri: str, alias: str) -> Candidate:
+    """The version, after everything that the registry alone can prove was proven.
+
+    Raises:
+        RegistryError: a statement does not hold.
+    """
+    uri = default_tracking_uri(None)
+    proven = verify_version(model_uri, uri)
+    if proven.failed:
+        raise RegistryError(
+            f"models:/{proven.name}/{proven.version} is not promoted: {'; '.join(f'{r.name}: {r.summary}' for r in proven.failed)}; {proven.failed[0].remedy}"
+        )
+    say("verify", f"models:/{proven.name}/{proven.version}: {len(proven.results)} statements hold")
+    return Candidate(recorded_version(f"models:/{proven.name}/{proven.version}", uri), alias, uri)
+
+
+@task(
+    name="judge version",
+    description="Thresholds, checks, skill, and the version that has the alias now, on today's test rows that neither has learned from.",
+    tags=["register", "check"],
+    cache_policy=NO_CACHE,
+)
+def judge_version(candidate: Candidate, today: tuple[ValidatedTable, SplitTables] | None) -> GateReport:
+    """The gate's verdict, passed.
+
+    Args:
+        candidate: from `prove_version`.
+        today: the declared source as it is now; None where there is nothing to compare with.
+
+    Raises:
+        RegistryError: a condition of the gate does not hold.
+    """
+    known, comparison = candidate.recorded, None
+    if today is not None:
+        validated, split = today
+        current = load_model(f"models:/{known.model.name}/{candidate.holder}", candidate.tracking_uri)
+        with tempfile.TemporaryDirectory(prefix="promote-", dir=home()) as scratch:
+            arrays = materialise_rows(split.test, validated.spec, known.statistics, Path(scratch) / "test")
+            comparison = challenge_version(known.declaration, Rows(validated.spec, known.statistics, split.test, arrays), known.model, current)
+    gate = judge(known.declaration, known.evaluation, known.evidence.checks, comparison)
+    say("gate", gate.verdict, "done" if gate.passed else "fail")
+    if not gate.passed:
+        raise RegistryError(f"{known.uri} is not promoted: {gate.verdict}")
+    return gate
+
+
+@task(
+    name="promote version", description="Move the alias under a limit of one, keep the version before, tell Prefect.", tags=["register"], cache_policy=NO_CACHE
+)
+def promote_version(candidate: Candidate, gate: GateReport) -> Promotion:
+    """What the alias means now."""
+    name, version = candidate.recorded.model.name, str(candidate.recorded.model.version)
+    with one_promotion(name):
+        made = promotion.move_alias(name, version, candidate.alias, candidate.tracking_uri, candidate.holder, gate.verdict)
+    if candidate.alias == CHAMPION and not candidate.is_there:
+        announce(made)
+    return _told(made)
+
+
+@task(name="roll back", description="The version before becomes champion again; the two change places.", tags=["register"], cache_policy=NO_CACHE)
+def roll_back_to_previous(name: str) -> Promotion:
+    """What alias `champion` means now."""
+    with one_promotion(name):
+        made = promotion.roll_back(name, default_tracking_uri(None))
+    announce(made)
+    return _told(made)
+
+
+def _told(made: Promotion) -> Promotion:
+    before = f"; version {made.previous_version} before" if made.previous_version else ""
+    say("promote", f"{made.uri} → {made.alias}{before}")
+    back = f"\n\nBack to version {made.previous_version}: `bulkhead promote models:/{made.name} --rollback`" if made.previous_version else ""
+    create_markdown_artifact(key="promotion", markdown=f"# `{made.uri}` is {made.alias}\n\n{made.verdict}{back}\n", description=f"{made.name}: {made.alias}")
+    return made

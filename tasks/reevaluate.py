@@ -1,0 +1,90 @@
+"""Hold the champion against rows that came since it was registered."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from prefect import task
+from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+
+from schemas.errors import RegistryError
+from schemas.records import SplitTables, ValidatedTable
+from schemas.registry_records import Reevaluation
+from tasks.context import RunContext
+from tasks.say import say
+from training.recorded import Recorded, recorded_version
+from training.reevaluate import has_drifted, reevaluate
+from training.reevaluate_report import outcome, write_reevaluation
+from training.registry import CHAMPION
+
+KINDS = {"pass": "done", "warn": "warn", "fail": "fail"}
+
+
+@task(name="fetch champion", description="The version in use, its alias resolved once, with what its run recorded.", tags=["register"], cache_policy=NO_CACHE)
+def fetch_champion(run: RunContext) -> Recorded:
+    """The champion of the declared name.
+
+    Raises:
+        RegistryError: there is none.
+    """
+    found = recorded_version(f"models:/{run.declaration.name}@{CHAMPION}", run.tracker.uri)
+    run.tracker.set_tags({"bulkhead.model": found.uri})
+    say("champion", f"{found.uri}, program {found.model.program_sha256[:12]}")
+    return found
+
+
+@task(
+    name="reevaluate champion",
+    description="Metrics with intervals on rows that the champion has not met; drift of features and predictions; calibration.",
+    tags=["evaluate", "check"],
+    cache_policy=NO_CACHE,
+)
+def reevaluate_champion(champion: Recorded, validated: ValidatedTable, split: SplitTables, run: RunContext) -> Reevaluation:
+    """What it does on the new rows, beside what it did when it was registered."""
+    with tempfile.TemporaryDirectory(prefix="rows-", dir=run.run_dir) as scratch:
+        known = champion.evidence.metrics
+        found = reevaluate(run.declaration, champion.model, known, champion.statistics, validated.spec, split, Path(scratch))
+    for result in found.checks.results:
+        say(result.name[:14], result.summary, KINDS.get(result.verdict, "done"))
+    return found
+
+
+@task(
+    name="report reevaluation",
+    description="One HTML page, metrics and drift in MLflow, a summary in Prefect.",
+    tags=["report"],
+    cache_policy=NO_CACHE,
+)
+def report_reevaluation(found: Reevaluation, validated: ValidatedTable, run: RunContext) -> Reevaluation:
+    """The record with the path of its report."""
+    path = run.run_dir / "report.html"
+    write_reevaluation(found, run.declaration, run.run_id, validated.spec.label, path)
+    told = found.model_copy(update={"report": str(path)})
+    run.tracker.log_artifact(path)
+    run.tracker.log_record("reevaluation.json", told)
+    run.tracker.log_metrics({f"new/{name}": interval.value for name, interval in found.metrics.items()})
+    run.tracker.log_metrics({"new/rows": float(found.rows), "drift/columns": float(sum(map(has_drifted, found.features)))})
+    run.tracker.log_metrics({f"psi/{_key(d.column)}": d.psi for d in found.features})
+    run.tracker.set_tags({"bulkhead.verdict": outcome(found), "mlflow.note.content": found.verdict})
+    rows = "\n".join(f"| {r.verdict} | {r.name} | {r.summary.replace('|', '/')} |" for r in found.checks.results)
+    markdown = f"# {found.verdict}\n\n| verdict | check | finding |\n|---|---|---|\n{rows}\n\nReport: {path}\n"
+    create_markdown_artifact(key="reevaluation", markdown=markdown, description=f"{found.uri}: {found.rows:,} new rows")
+    say("report", str(path))
+    return told
+
+
+def _key(column: str) -> str:
+    """A column's name as MLflow takes it in the name of a metric."""
+    return "".join(c if (c.isalnum() and c.isascii()) or c in "_-. " else "_" for c in column)
+
+
+def require_good(found: Reevaluation) -> None:
+    """Let a re-evaluation through in which no check failed.
+
+    Raises:
+        RegistryError: with the first that did.
+    """
+    if outcome(found) == "fail":
+        raise RegistryError(f"{found.uri} does not do any more what it did: {found.verdict}; report: {found.report}")

@@ -1,0 +1,28 @@
+"""Score a file of any size with one version of a registered model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prefect import task
+from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+
+from schemas.registry_records import Scored
+from tasks.say import say
+from training.score_file import predict_file
+
+
+@task(
+    name="score rows",
+    description="Every row in batches, written with its predictions, whole or not at all; the version is resolved once.",
+    tags=["score"],
+    cache_policy=NO_CACHE,
+)
+def score_rows(model_uri: str, source: str, target: str) -> Scored:
+    """What was written, and by which version."""
+    scored = predict_file(model_uri, Path(source), Path(target))
+    say("score", f"{scored.rows:,} rows by {scored.uri} → {scored.target}")
+    lines = "\n".join(f"| {name} | `{value}` |" for name, value in scored.model_dump(mode="json").items())
+    create_markdown_artifact(key="scores", markdown=f"| | |\n|---|---|\n{lines}\n", description=f"{scored.uri}: {scored.rows:,} rows")
+    return scored

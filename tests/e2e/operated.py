@@ -1,0 +1,167 @@
+"""A real `bulkhead up` with deployments, in a home of its own, and what a person does with it: trigger, wait, cancel, look."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SMALL = ["train.ranks=2", "model.kind=mlp", "evaluate.bootstrap=60", "checks.min_rows=20", "register.thresholds={}", "train.patience=1000"]
+FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
+POLL_SECONDS = 0.05
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def until(ready: Callable[[], Any], seconds: float, what: str) -> Any:
+    """What `ready` returns once it is true."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = ready()
+        if found:
+            return found
+        time.sleep(POLL_SECONDS)
+    raise AssertionError(f"not within {seconds:.0f} s: {what}")
+
+
+class Operated:
+    """One `bulkhead up`; its files stay when it is stopped, and `start` goes on with them."""
+
+    def __init__(self, folder: Path, *options: str, settings: dict[str, str] | None = None) -> None:
+        self.folder, self.home, self.options = folder, folder / "home", options
+        self.prefect, self.mlflow = free_port(), free_port()
+        self.api, self.tracking_uri = f"http://127.0.0.1:{self.prefect}/api", f"http://127.0.0.1:{self.mlflow}"
+        self.output = folder / "up.log"
+        ours = {"BULKHEAD_HOME": str(self.home), "BULKHEAD_CLINIC": str(folder / "clinic.parquet"), "PYTHONPATH": str(ROOT), **(settings or {})}
+        foreign = ("PREFECT_API_URL", "PREFECT_HOME", "MLFLOW_TRACKING_URI", "PREFECT_TEST_MODE", "BULKHEAD_FAMILY")
+        self.environment = {name: value for name, value in (os.environ | ours).items() if name not in foreign}
+        self.process: subprocess.Popen[bytes] | None = None
+
+    # ---- the servers
+
+    def start(self) -> float:
+        """Seconds until everything was ready."""
+        began = time.monotonic()
+        with self.output.open("wb") as output:
+            command = [sys.executable, "-m", "flows.cli", "up", "--prefect-port", str(self.prefect), "--mlflow-port", str(self.mlflow), *self.options]
+            self.process = subprocess.Popen(command, cwd=ROOT, env=self.environment, stdout=output, stderr=subprocess.STDOUT)
+        process = self.process
+        until(lambda: "Ctrl-C" in self.output.read_text() or process.poll() is not None, 180, "bulkhead up is ready")
+        assert process.poll() is None, self.output.read_text()
+        return time.monotonic() - began
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """End it; its exit code."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(90)
+
+    def bulkhead(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """A command against these servers."""
+        settings = {"PREFECT_API_URL": self.api, "PREFECT_HOME": str(self.home / "prefect"), "MLFLOW_TRACKING_URI": self.tracking_uri}
+        done = subprocess.run(
+            [sys.executable, "-m", "flows.cli", *arguments], capture_output=True, text=True, env=self.environment | settings, cwd=ROOT, timeout=280, check=False
+        )
+        assert done.returncode == code, f"exit {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
+        return done
+
+    def make_rows(self, patients: int) -> None:
+        generator = [sys.executable, str(ROOT / "examples" / "clinic_visits.py"), str(self.folder / "clinic.parquet"), "--patients", str(patients)]
+        subprocess.run(generator, check=True, capture_output=True)
+
+    # ---- Prefect
+
+    def call(self, path: str, body: Any = None) -> Any:
+        """One request to Prefect's API, again while it is busy (503: its SQLite file is locked), as Prefect's own client does."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.api}{path}", data, {"Content-Type": "application/json"})
+        for _ in range(20):
+            try:
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    return json.loads(answer.read() or b"null")
+            except urllib.error.HTTPError as error:
+                if error.code != 503:
+                    raise
+                time.sleep(1)
+        raise AssertionError(f"{path}: the server stays busy")
+
+    def trigger(self, deployment: str, **parameters: Any) -> str:
+        """Id of a flow run that was asked for now."""
+        found = self.call(f"/deployments/name/{deployment}")
+        return str(self.call(f"/deployments/{found['id']}/create_flow_run", {"parameters": parameters, "state": {"type": "SCHEDULED"}})["id"])
+
+    def pipeline(self, *overrides: str, epochs: int = 3, name: str = "small") -> str:
+        """A small run of the default example."""
+        values = [*SMALL, f"name={name}", *overrides]
+        return self.trigger("pipeline/manual", config_path="examples/clinic_visits.yaml", epochs=epochs, overrides=values)
+
+    def state(self, flow_run: str) -> tuple[str, str]:
+        """Type and message of a flow run's state."""
+        state = self.call(f"/flow_runs/{flow_run}")["state"]
+        return state["type"], state["message"] or ""
+
+    def wait(self, flow_run: str, seconds: float = 240) -> tuple[str, str]:
+        """The state in which a flow run ended."""
+        until(lambda: self.state(flow_run)[0] in FINAL, seconds, f"end of flow run {flow_run}; worker: {self.worker_log()[-3000:]}")
+        return self.state(flow_run)
+
+    def cancel(self, flow_run: str) -> None:
+        """As the button of the UI does."""
+        self.call(f"/flow_runs/{flow_run}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}, "force": False})
+
+    def worker_log(self) -> str:
+        path = self.home / "logs" / "worker.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    # ---- runs
+
+    def run_dir(self, flow_run: str) -> Path | None:
+        """Of the run that a flow run started or resumed."""
+        for path in self.home.glob("runs/*/*/run.json"):
+            if flow_run in json.loads(path.read_text())["flow_run_ids"]:
+                return path.parent
+        return None
+
+    def record(self, flow_run: str) -> dict[str, Any]:
+        """`run.json` of it."""
+        folder = until(lambda: self.run_dir(flow_run), 120, f"run of {flow_run}; worker: {self.worker_log()[-3000:]}")
+        return dict(json.loads((folder / "run.json").read_text()), run_dir=folder)
+
+    def mlflow_run(self, flow_run: str) -> Any:
+        """Its MLflow run."""
+        return self.client().get_run(self.record(flow_run)["mlflow_run_id"])
+
+    def client(self) -> Any:
+        from mlflow import MlflowClient
+
+        return MlflowClient(tracking_uri=self.tracking_uri, registry_uri=self.tracking_uri)
+
+    def processes(self, *words: str) -> dict[int, str]:
+        """Processes of this home whose command holds one of the words."""
+        mine, found = f"BULKHEAD_HOME={self.home}".encode(), {}
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                if mine in (path / "environ").read_bytes().split(b"\0") and any(word in command for word in words):
+                    found[int(path.name)] = command
+            except OSError:
+                continue
+        return found
+
+    def at_work(self) -> dict[int, str]:
+        """Processes of flow runs and their training."""
+        return self.processes("prefect.engine", "training.agent", "training.main")

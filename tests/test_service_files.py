@@ -1,0 +1,194 @@
+"""Service files: what cannot run here is held against the programs that will read it."""
+
+from __future__ import annotations
+
+import configparser
+import copy
+import json
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+SERVICES = ROOT / "deployments"
+COMPOSE = yaml.safe_load((SERVICES / "compose" / "compose.yaml").read_text())
+POOL = json.loads((SERVICES / "kubernetes" / "work-pool.json").read_text())
+MANIFESTS = list(yaml.safe_load_all((SERVICES / "kubernetes" / "training-job.yaml").read_text()))
+OURS = {"BULKHEAD_HOME", "BULKHEAD_POSTGRES", "BULKHEAD_DATA"}
+
+
+def known_variables() -> set[str]:
+    """Every variable that Prefect, MLflow or this project reads."""
+    import mlflow.environment_variables as variables
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of loading MLflow's commands
+        from mlflow.cli import server
+    from prefect.settings.legacy import _get_settings_fields
+    from prefect.settings.models.root import Settings
+
+    prefect = set(_get_settings_fields(Settings))
+    mlflow = {v.name for v in vars(variables).values() if hasattr(v, "name") and hasattr(v, "get_raw")} | {p.envvar for p in server.params if p.envvar}
+    return prefect | mlflow | OURS | {"MLFLOW_FLASK_SERVER_SECRET_KEY"}
+
+
+def named_variables(text: str) -> set[str]:
+    return set(re.findall(r"\b(?:PREFECT|MLFLOW|BULKHEAD)_[A-Z_]+[A-Z]\b", text)) - {"PREFECT_AUTH"}
+
+
+@pytest.mark.req("S1")
+def test_every_variable_that_a_service_file_names_is_read_by_somebody() -> None:
+    known, found = known_variables(), set[str]()
+    for path in [*SERVICES.rglob("*"), ROOT / "docs" / "scheduling.md"]:
+        if path.is_file():
+            found |= named_variables(path.read_text())
+            assert named_variables(path.read_text()) <= known, path
+    assert {"PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING", "MLFLOW_TRACKING_PASSWORD", "BULKHEAD_POSTGRES"} <= found
+    assert not named_variables("PREFECT_SERVER_API_AUTH_STRIGN=x") <= known  # a planted one
+
+
+def systemd_findings(unit: str, folder: Path) -> str:
+    """What systemd says of the unit, its programs taken from this environment."""
+    own = unit.replace("/opt/bulkhead/.venv/bin/bulkhead", str(Path(sys.executable))).replace("/opt/bulkhead\n", f"{ROOT}\n")
+    (folder / "bulkhead.service").write_text(own)
+    done = subprocess.run(["systemd-analyze", "verify", "--man=no", str(folder / "bulkhead.service")], capture_output=True, text=True, check=False)
+    return "\n".join(line for line in done.stderr.splitlines() if "bulkhead.service" in line)
+
+
+@pytest.mark.req("P4")
+def test_systemd_takes_the_unit_and_notices_a_misspelt_key(tmp_path: Path) -> None:
+    text = (SERVICES / "systemd" / "bulkhead.service").read_text()
+    unit = configparser.ConfigParser(interpolation=None, strict=True)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(text)
+    assert unit["Service"]["ExecStart"].endswith("bulkhead up") and unit["Service"]["KillMode"] == "mixed"
+    assert int(unit["Service"]["TimeoutStopSec"]) > 30 + 10 + 10 + 10  # runs, worker, MLflow, Prefect
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is absent")
+    assert systemd_findings(text, tmp_path) == ""
+    assert "KilMode" in systemd_findings(text.replace("KillMode", "KilMode"), tmp_path)
+
+
+def compose_findings(tree: dict[str, Any]) -> list[str]:
+    """What compose would refuse, or start in a wrong order or open to the network."""
+    wrong, services = [], tree["services"]
+    for name, service in services.items():
+        known = "image build restart init command environment volumes ports depends_on healthcheck stop_grace_period shm_size"
+        wrong += [f"{name}: unknown key {key}" for key in service.keys() - set(known.split())]
+        for other, condition in service.get("depends_on", {}).items():
+            if other not in services:
+                wrong.append(f"{name}: depends on {other}, which is not there")
+            elif condition["condition"] == "service_healthy" and "test" not in services[other].get("healthcheck", {}):
+                wrong.append(f"{name}: waits for the health of {other}, which has no check")
+        wrong += [f"{name}: {port} is open to the network" for port in service.get("ports", ()) if not port.startswith("127.0.0.1:")]
+        for volume in service.get("volumes", ()):
+            source = re.sub(r"\$\{[^}]*\}", "./set", volume).split(":")[0]
+            if not source.startswith((".", "/")) and source not in tree["volumes"]:
+                wrong.append(f"{name}: volume {source} is not declared")
+    return wrong
+
+
+@pytest.mark.req("P4")
+def test_the_containers_depend_on_what_is_there_and_listen_on_loopback() -> None:
+    assert compose_findings(COMPOSE) == []
+    assert (SERVICES / "compose" / "schemas.sql").is_file() and (SERVICES / "compose" / "Dockerfile").is_file()
+    wanted = set(re.findall(r"\$\{(\w+)[}:]", (SERVICES / "compose" / "compose.yaml").read_text()))
+    assert wanted == set(re.findall(r"^(\w+)=", (SERVICES / "compose" / ".env.example").read_text(), re.MULTILINE))
+    for path, value, message in (
+        (("worker", "depends_on", "deploi"), {"condition": "service_started"}, "depends on deploi"),
+        (("worker", "helthcheck"), {}, "unknown key helthcheck"),
+        (("prefect", "ports"), ["4200:4200"], "is open to the network"),
+        (("mlflow", "volumes"), ["hom:/x"], "volume hom is not declared"),
+        (("postgres", "healthcheck"), {}, "which has no check"),
+    ):
+        planted = copy.deepcopy(COMPOSE)
+        node = planted["services"]
+        for key in path[:-1]:
+            node = node[key]
+        node[path[-1]] = value
+        assert any(message in finding for finding in compose_findings(planted)), message
+
+
+def templates(value: Any) -> Iterator[str]:
+    """Names in the placeholders of a job template, at any depth."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from templates(item)
+    elif isinstance(value, str):
+        yield from re.findall(r"\{\{\s*(\w+)\s*\}\}", value)
+
+
+@pytest.mark.req("P4")
+def test_the_work_pool_fills_every_placeholder_and_makes_a_job() -> None:
+    from prefect.utilities.templating import apply_values
+
+    properties = POOL["variables"]["properties"]
+    assert set(templates(POOL["job_configuration"])) == set(properties) and all(p.get("title") for p in properties.values())
+    defaults = {name: found["default"] for name, found in properties.items() if "default" in found} | {
+        "env": {"A": "b"},
+        "command": "c",
+        "labels": {},
+        "name": "n",
+    }
+    job = apply_values(POOL["job_configuration"], defaults)["job_manifest"]
+    pod = job["spec"]["template"]["spec"]
+    assert job["kind"] == "Job" and job["spec"]["backoffLimit"] == 0 and pod["restartPolicy"] == "Never"
+    assert pod["terminationGracePeriodSeconds"] > 30 and pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 0
+    assert unmounted(pod) == []
+
+
+def unmounted(pod: dict[str, Any]) -> list[str]:
+    """Mounts of volumes that the pod does not have."""
+    volumes = {volume["name"] for volume in pod["volumes"]}
+    return [mount["name"] for container in pod["containers"] for mount in container["volumeMounts"] if mount["name"] not in volumes]
+
+
+@pytest.mark.req("T1")
+def test_the_training_job_is_one_run_whose_pods_find_the_first(tmp_path: Path) -> None:
+    service, job = MANIFESTS
+    spec, pod = job["spec"], job["spec"]["template"]["spec"]
+    variables = {item["name"]: item["value"] for item in pod["containers"][0]["env"]}
+    assert spec["completionMode"] == "Indexed" and spec["completions"] == spec["parallelism"] == int(variables["NODES"])
+    assert variables["RENDEZVOUS"].split(":")[0] == f"{job['metadata']['name']}-0.{pod['subdomain']}" and pod["subdomain"] == service["metadata"]["name"]
+    assert service["spec"]["selector"].items() <= spec["template"]["metadata"]["labels"].items() and service["spec"]["clusterIP"] == "None"
+    assert int(variables["RANKS"]) % int(variables["NODES"]) == 0 and unmounted(pod) == []
+    assert unmounted({**pod, "volumes": pod["volumes"][:1]}) == ["shared-memory"]
+    said = {index: spoken(pod["containers"][0], variables, index, tmp_path) for index in ("0", "1")}
+    assert said["0"] == (
+        "run examples/clinic_visits.yaml name=clinic-visits train.nodes=2 train.ranks=8 train.threads=4 train.rendezvous=bulkhead-training-0.bulkhead-training:29400"
+    )
+    assert said["1"] == f"join {tmp_path}/runs/clinic-visits/new --wait 3600"
+
+
+def spoken(container: dict[str, Any], variables: dict[str, str], index: str, folder: Path) -> str:
+    """What the pod of an index asks of bulkhead, a program of that name in its place telling it; one old and one new run are there."""
+    bin_folder, started = folder / f"bin-{index}", folder / f"started-{index}"
+    bin_folder.mkdir()
+    (bin_folder / "bulkhead").write_text('#!/bin/sh\necho "$@"\n')
+    (bin_folder / "bulkhead").chmod(0o755)
+    (script,) = container["args"]
+    late = f"mkdir -p {folder}/runs/clinic-visits/new; sleep 0.1; echo > {folder}/runs/clinic-visits/new/run.json"
+    (folder / "runs" / "clinic-visits" / "old").mkdir(parents=True, exist_ok=True)
+    (folder / "runs" / "clinic-visits" / "old" / "run.json").touch()
+    subprocess.run(["touch", "-d", "1 hour ago", str(folder / "runs" / "clinic-visits" / "old" / "run.json")], check=True)
+    script = script.replace("touch /tmp/started", f"touch {started}; sleep 0.05; {late}").replace("/tmp/started", str(started))
+    environment = {**variables, "JOB_COMPLETION_INDEX": index, "BULKHEAD_HOME": str(folder), "PATH": f"{bin_folder}:/usr/bin:/bin"}
+    done = subprocess.run([*container["command"], script], env=environment, capture_output=True, text=True, timeout=30, check=True)
+    return done.stdout.strip()
+
+
+@pytest.mark.req("P4")
+def test_every_picture_of_the_page_on_scheduling_is_there() -> None:
+    for page in (ROOT / "docs" / "scheduling.md",):
+        for picture in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text()):
+            assert (page.parent / picture).is_file(), picture
