@@ -96,8 +96,12 @@ def is_frozen_name(key: str) -> bool:
 def looks_held_out(name: str) -> bool:
     """Whether an identifier speaks of validation or test rows.
 
-    >>> looks_held_out("val_loader"), looks_held_out("latest"), looks_held_out("x_test")
-    (True, False, True)
+    >>> looks_held_out("val_loader"), looks_held_out("latest"), looks_held_out("x_test"), looks_held_out("held_out_rows")
+    (True, False, True, True)
     """
     found = words(name)
-    return bool(HELD_OUT & found) or any(w.startswith(("val", "test")) and w[3:].lstrip("s") in ("loader", "set", "ds", "dl", "data", "tloader") for w in found)
+    return (
+        bool(HELD_OUT & found)
+        or {"held", "out"} <= found
+        or any(w.startswith(("val", "test")) and w[3:].lstrip("s") in ("loader", "set", "ds", "dl", "data", "tloader") for w in found)
+    )

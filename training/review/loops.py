@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from training.review.findings import Subject
+from training.review.kinds import is_optimizer_origin
 from training.review.program import Program
-from training.review.syntax import last_name, words
+from training.review.syntax import dotted, last_name, receiver, words
 from training.review.trace import Event, Loop
 
 
@@ -80,7 +81,7 @@ def last_name_of_key(key: str) -> str:
 
 
 def _bound(loop: Loop) -> str:
-    return last_name(loop.node.target) if isinstance(loop.node, ast.For | ast.AsyncFor) and isinstance(loop.node.target, ast.Name) else ""
+    return last_name(loop.node.target) if not isinstance(loop.node, ast.While) and isinstance(loop.node.target, ast.Name) else ""
 
 
 def concerns(program: Program, event: Event, step: Event) -> bool:
@@ -93,6 +94,8 @@ def concerns(program: Program, event: Event, step: Event) -> bool:
     if event.key in ("*", step.key) or not event.key or last_name_of_key(event.key) == last_name_of_key(step.key):
         return True
     target = event.call.func.value if isinstance(event.call.func, ast.Attribute) else None
+    if _of_another_network(program, target, event, step):
+        return False
     return not any(o.name.startswith("torch.optim.") for o in program.origins(target, event.scope)) and "opt" not in last_name_of_key(event.key)
 
 
@@ -112,6 +115,22 @@ def _goes_over_loader(body: list[ast.stmt]) -> bool:
 def is_loader_loop(loop: Loop) -> bool:
     """Whether a loop goes over batches, by the names in its head."""
     return not isinstance(loop.node, ast.While) and _names_loader(loop.node.iter)
+
+
+def counts_passages(program: Program, length: ast.expr | None) -> bool:
+    """Whether a number is that of a loop which goes over a loader each time."""
+    counted = [n.iter for n in program.nodes[ast.For] if isinstance(n, ast.For) and _goes_over_loader(n.body)]
+    heads = {dotted(c.args[0]) for c in counted if isinstance(c, ast.Call) and last_name(c.func) == "range" and len(c.args) == 1}
+    return dotted(length) in heads - {""}
+
+
+def _of_another_network(program: Program, cleared: ast.expr | None, event: Event, step: Event) -> bool:
+    """Whether a network is cleared of which this optimizer holds nothing, as far as their making is in sight."""
+    optimizer = step.call.args[0] if step.via == "scaler" else receiver(step.node)
+    makers = [o for o in program.origins(optimizer, step.scope) if is_optimizer_origin(o) and o.call.args]
+    held = {o.call for made in makers for o in program.origins(receiver(made.call.args[0]), made.scope)}
+    networks = {o.call for o in program.origins(cleared, event.scope)}
+    return bool(held and networks) and not held & networks and not any(n.args or n.keywords for n in networks)
 
 
 def _names_loader(head: ast.expr) -> bool:

@@ -319,11 +319,14 @@ class Program:
                 return [o for value in node.values for o in self.origins(value, scope, index)]
             case ast.Tuple() | ast.List() if index is not None and index < len(node.elts):
                 return list(self.origins(node.elts[index], scope))
+            case ast.ListComp() | ast.GeneratorExp() if index is not None:
+                return list(self.origins(node.elt, scope))
             case ast.Subscript():
                 at = node.slice.value if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int) else None
                 return list(self.origins(node.value, scope, at)) if at is not None else []
             case ast.Name() | ast.Attribute():
-                found = [o for b in self.bindings_of(node, scope) if b.how != "augment" for o in self.origins(b.value, b.scope, b.index)]
+                bound = [b for b in self.bindings_of(node, scope) if b.how != "augment"]
+                found = [o for b in bound for o in self.origins(b.value, b.scope, index if b.index is None else b.index)]
                 return found or self._from_parameter(node, scope)
         return []
 

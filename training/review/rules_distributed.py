@@ -261,7 +261,7 @@ def _one_rank(test: ast.expr, ranks: set[str]) -> bool:
         return _one_rank(test.operand, ranks)
     if isinstance(test, ast.Compare):
         return isinstance(test.ops[0], ast.Eq | ast.NotEq | ast.In | ast.NotIn) and any("rank" in words(n) or n in ranks for n in identifiers(test.left))
-    return bool({"main", "master", "rank0", "primary"} & words(last_name(test.func if isinstance(test, ast.Call) else test)))
+    return bool((RANKS - {"rank"} | {"rank0"}) & words(last_name(test.func if isinstance(test, ast.Call) else test)))
 
 
 def _other_side(event: Event, other: Event, ranks: set[str]) -> bool:

@@ -275,6 +275,7 @@ def frozen_by_attribute(subject: Subject) -> Iterator[Place]:
             o.name.startswith("torch.nn.") and not o.last.endswith("Parameter") and is_layer(program, o.call, o.scope) for o in program.origins(owner, scope)
         )
         made = made or any(o.name.startswith("torchvision.models.") or program.is_module(program.classes.get(o.name)) for o in program.origins(owner, scope))
+        made = made or any(method(c) == "parameters" and dotted(receiver(c)) == dotted(owner) != "" for c in program.all_calls)
         if looped or (made and not isinstance(owner, ast.Subscript)):
             yield node, f"{ast.unparse(owner)} is a module: setting requires_grad on it freezes nothing"
 

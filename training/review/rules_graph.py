@@ -58,6 +58,7 @@ def loss_kept_with_graph(subject: Subject) -> Iterator[Place]:
         for loop in dict.fromkeys(e.loops[-1] for e in trace if e.kind == "backward" and e.loops):
             inside = [e for e in trace if loop in e.loops]
             losses = {e.key for e in inside if e.kind == "backward"} - {""}
+            losses |= {e.key for e in inside if isinstance(e.node, ast.Assign) and _sums(e.node.value, e, losses)}
             for event in inside:
                 kept = _keeps(subject.program, event)
                 if (
@@ -68,6 +69,13 @@ def loss_kept_with_graph(subject: Subject) -> Iterator[Place]:
                     and not _rebound(event, inside, losses)
                 ):
                     yield event.node, f"{ast.unparse(kept)} is kept with its graph: memory grows with every batch", loop.node
+
+
+def _sums(value: ast.expr, event: Event, losses: set[str]) -> bool:
+    """Whether a value is a sum of nothing but losses."""
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
+        return all(event.frame.key(side) in losses or _sums(side, event, losses) for side in (value.left, value.right))
+    return False
 
 
 def _keeps(program: Program, event: Event) -> ast.expr | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_optimizer, is_scheduler_origin
-from training.review.loops import is_epoch_loop, is_loader_loop
+from training.review.loops import counts_passages, is_epoch_loop, is_loader_loop
 from training.review.program import Origin, Program, Scope
 from training.review.syntax import constant, identifiers, keyword, last_name, method, receiver, words
 from training.review.trace import Event, Loop
@@ -268,7 +268,7 @@ def _unit_of(program: Program, length: ast.expr | None, scope: Scope) -> str:
     found = {w for name in seen for w in words(name)}
     if counted or found & {"steps", "step", "iters", "iterations", "batches", "updates", "iter"}:
         return "batch"
-    return "epoch" if found & {"epochs", "epoch"} else ""
+    return "epoch" if found & {"epochs", "epoch"} or counts_passages(program, length) else ""
 
 
 @rule(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.loops import Steps, is_epoch_loop, last_name_of_key, step_groups
-from training.review.syntax import identifiers, is_true, keyword, last_name, method, names_read, receiver
+from training.review.syntax import identifiers, is_true, keyword, last_name, method, names_read, receiver, words
 from training.review.trace import Event
 
 
@@ -22,6 +22,13 @@ def _window(steps: Steps) -> ast.If | None:
             continue
         return branch
     return None
+
+
+def _inner_window(steps: Steps) -> bool:
+    """Whether the backward stands in a loop of its own, which counts the batches of a window, and the step after it."""
+    heads = [x.node.iter for b in steps.backwards for x in b.event.loops if x not in steps.step.loops and isinstance(x.node, ast.For)]
+    named = {w for head in heads if isinstance(head, ast.Call) and last_name(head.func) == "range" for n in identifiers(head) for w in words(n)}
+    return bool({"accum", "accumulate", "accumulation", "micro", "microbatches", "window"} & named)
 
 
 @rule(
@@ -55,10 +62,7 @@ def _window(steps: Steps) -> ast.If | None:
 def accumulation_not_divided(subject: Subject) -> Iterator[Place]:
     """A step once a window, and between the loss and its backward nothing is divided or scaled."""
     for steps in step_groups(subject):
-        branch = _window(steps)
-        if branch is None or steps.loop is None or steps.step.via == "closure":
-            continue
-        if any(e.node is branch for e in steps.inside) or _scales(subject, steps):
+        if steps.loop is None or steps.step.via == "closure" or not (_window(steps) or _inner_window(steps)) or _scales(subject, steps):
             continue
         yield steps.backwards[0].event.node, "the gradient of a window is a sum over its batches: the loss is not divided by their number", steps.loop.node
 

@@ -25,7 +25,7 @@ DELEGATES = {"accelerator", "fabric", "engine", "model", "self", "trainer"}
 class Loop:
     """One passage of a loop: the same loop reached by two ways is two."""
 
-    node: LoopNode
+    node: LoopNode | ast.comprehension
     scope: Scope
 
 
@@ -212,15 +212,26 @@ class Tracer:
         """The calls of an expression, arguments before the call."""
         if isinstance(node, ast.Lambda):
             return
+        if isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
+            self.comprehension(node, frame)
+            return
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
                 self.expression(child, frame)
             elif isinstance(child, ast.keyword):
                 self.expression(child.value, frame)
-            elif isinstance(child, ast.comprehension):
-                self.expression(child.iter, frame)
         if isinstance(node, ast.Call):
             self.called(node, frame)
+
+    def comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, frame: Frame) -> None:
+        """Its elements, once, in a loop for each of its `for`."""
+        kept = self.loops
+        for generator in node.generators:
+            self.expression(generator.iter, frame)
+            self.loops += (Loop(generator, frame.scope),)
+        for element in (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,):
+            self.expression(element, frame)
+        self.loops = kept
 
     def called(self, node: ast.Call, frame: Frame) -> None:
         """A call: what it does, or the events of the helper that it runs."""

@@ -38,7 +38,7 @@ def test_a_faulty_program_is_found_by_the_rule_in_its_name(path: Path) -> None:
 
 
 def test_the_zoo_is_large_enough() -> None:
-    assert len(MUTATIONS) + len(FAULTY) >= 145 and len(SOUND) >= 38
+    assert len(MUTATIONS) + len(FAULTY) >= 185 and len(SOUND) >= 38
     assert {m.program.partition("/")[0] for m in MUTATIONS} == {"scripts", "sound"}
 
 
