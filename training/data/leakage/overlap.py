@@ -93,21 +93,21 @@ def overlap_results(sides: Sides) -> list[CheckResult]:
     results = [judge_ids(ids, repeated_keys(sides, "__id") if ids.repeated else 0, spec)]
     results += [judge_aliases(alias, "id", spec.id)] if spec.id else []
     if spec.group_by:  # of derived groups the name is a hash, which has one spelling
-        results.append(judge_groups(_crossing(sides, "__group")[0], spec, sides.declaration))
+        results.append(judge_groups(_crossing(sides, "__group", repeats=False)[0], spec, sides.declaration))
     elif spec.group:
-        groups, alias = _crossing(sides, "__group")
+        groups, alias = _crossing(sides, "__group", repeats=False)
         results += [judge_groups(groups, spec, sides.declaration), judge_aliases(alias, "group", spec.group)]
     return results
 
 
-def _crossing(sides: Sides, column: str) -> tuple[Straddle, Aliases | None]:
-    """Keys on two sides, as they are and in other spellings; one scan where all are spelt alike."""
+def _crossing(sides: Sides, column: str, repeats: bool = True) -> tuple[Straddle, Aliases | None]:
+    """Keys on two sides, as they are and in other spellings; one scan where all are spelt alike. `repeats` as in `read_keys`."""
     count = parts_of(sides)
     alike: list[bool] = []
 
     def read() -> Iterator[Keys]:
         for part in range(count):
-            keys = read_keys(sides, column, part, count)
+            keys = read_keys(sides, column, part, count, repeats)
             alike.append(keys.spelt_alike)
             yield keys
 
