@@ -43,13 +43,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     installed = [] if options.no_peers else _installed(peers(options.cache / "environments"))
     found = Measured([], {c.name: planted.columns for c in cases if (planted := tables.planted(c))}, installed)
     try:
-        found.records = run_cases(cases, tables, installed, Results(options.cache / "results.jsonl"))
+        results = Results(options.cache / "results.jsonl")
+        found.records = run_cases(cases, tables, installed, results)
         found.poison = poison_results()
         found.speed = _speed(options, installed) if not options.only else []
     finally:
         for peer in installed:
             peer.stop()
-    found.minutes = (time.monotonic() - started) / 60
+    found.minutes, found.kept = (time.monotonic() - started) / 60, results.kept
     found.settings = f"seed {options.seed}" + (", the quick form" if options.quick else "") + (f", only {options.only}" if options.only else "")
     write_atomic(options.output, page(found))
     print(f"{options.output}: {len(cases)} cases, {found.minutes:.1f} minutes", file=sys.stderr)

@@ -27,6 +27,12 @@ class Measured:
     poison: list[tuple[str, bool, bool]] = field(default_factory=list)
     settings: str = ""
     minutes: float = 0.0
+    kept: int = 0
+
+
+def _kept(measured: Measured) -> str:
+    """How many results come from an earlier leg of the run, as a clause."""
+    return f", after a leg that was broken off and left {measured.kept} of {len(measured.records)} results" if measured.kept else ""
 
 
 def page(measured: Measured) -> str:
@@ -52,7 +58,7 @@ def _how(measured: Measured) -> str:
     honest = [r for r in measured.records if r.tool == OURS and not r.case.kind]
     kinds = {r.case.kind for r in planted}
     return (
-        f"Made by `make bench-leaks` ({measured.settings}; {measured.minutes:.0f} minutes). Every figure below is written by that command.\n\n"
+        f"Made by `make bench-leaks` ({measured.settings}; {measured.minutes:.0f} minutes{_kept(measured)}). Every figure below is written by that command.\n\n"
         f"* **Planted:** {len(planted)} cases of {len(kinds)} kinds of leak, at rates of 0.1, 1 and 10 % of the rows where a rate has a meaning, for binary, "
         "multiclass and regression labels, in public data whose known leaks were taken out and in generated data (`benchmarks/leaks/`).\n"
         f"* **Honest:** {len(honest)} splits of the same tables, at random, by group or by time, with nothing planted.\n"

@@ -37,6 +37,7 @@ class Results:
         self.path = path
         self.planting = _digest([Path(str(benchmarks.leaks.__file__)).parent / name for name in PLANTING])
         self.code = _digest([f for package in MEASURED for f in sorted(Path(str(package.__file__)).parent.rglob("*.py"))])
+        self.kept = 0  # that were asked for and there already
         self.found: dict[str, Outcome] = {}
         for line in path.read_text().splitlines() if path.is_file() else ():
             entry = json.loads(line)
@@ -66,6 +67,7 @@ def run_cases(cases: Sequence[Case], tables: Tables, peers: Sequence[Peer], resu
     for number, case in enumerate(cases):
         wanted = [(tool, results.key(tool.name, version, case)) for tool, version in tools if tool.name == OURS or case.peers]
         missing = [(tool, key) for tool, key in wanted if key not in results.found]
+        results.kept += len(wanted) - len(missing)
         if missing:
             _audit(case, tables, missing, results)
         records += [Record(tool.name, case, results.found[key]) for tool, key in wanted if key in results.found]
