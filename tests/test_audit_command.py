@@ -42,7 +42,7 @@ def test_files_end_with_0_or_1_and_say_where_the_report_is(tmp_path: Path) -> No
         (("--train", "x.csv"), "expected --train and --test"),
         (("run.yaml", "--train", "x.csv", "--test", "y.csv"), "no declaration, got 'run.yaml'"),
         (("run.yaml", "--label", "y"), "--label: for --train and --test only"),
-        (("--train", "x.csv", "--test", "y.csv", "--task", "forecast"), "--task: should be 'binary', 'multiclass' or 'regression'"),
+        (("--train", "x.csv", "--test", "y.csv", "--task", "forecast"), "--task: should be 'binary', 'multiclass', 'regression' or 'causal_lm'"),
     ],
 )
 def test_wrong_usage_ends_with_2(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:

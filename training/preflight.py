@@ -20,6 +20,7 @@ from schemas.load import declare
 from schemas.records import ArraysRef, CheckReport, CheckResult, PreflightReport, RunSpec, SplitArrays, Statistics
 from training.augment import Augment
 from training.batches import as_tensors
+from training.data.leakage.verdict import judged
 from training.data.shards import load_arrays
 from training.label_checks import judge_values, wrong_values
 from training.layout import require_layout
@@ -80,11 +81,11 @@ def preflight(run: RunSpec) -> PreflightReport:
         report = inspect(
             declaration, run.statistics, network, first_rows(train, SAMPLE_ROWS), spread_rows(train, ROWS, targets_of(declaration, run.statistics))
         )
-    results = (targets, *reviewed, *report.checks.results, optimizer)
+    results = [judged(r, declaration) for r in (targets, *reviewed, *report.checks.results, optimizer)]
     if not any(r.verdict == "fail" for r in results):  # the steps below would only fail for the same reason
-        results += tuple(try_out(declaration, run.statistics, train))
+        results += [judged(r, declaration) for r in try_out(declaration, run.statistics, train)]
     seconds = time.monotonic() - started
-    return report.model_copy(update={"checks": CheckReport(results=results), "seconds": seconds})
+    return report.model_copy(update={"checks": CheckReport(results=tuple(results)), "seconds": seconds})
 
 
 def require_passed(report: PreflightReport) -> None:
@@ -94,7 +95,9 @@ def require_passed(report: PreflightReport) -> None:
         PreflightError: one line per failed check: what was found, what to do.
     """
     if report.checks.failed:
-        raise PreflightError("preflight failed, nothing was trained:\n  " + "\n  ".join(line(r) for r in report.checks.failed))
+        found = "\n  ".join(line(r) for r in report.checks.failed)
+        name = report.checks.failed[0].name
+        raise PreflightError(f"preflight failed, nothing was trained:\n  {found}\nA finding that is meant so: checks.allow=[{{check: {name}, reason: …}}]")
 
 
 def inspect(declaration: Declaration, statistics: Statistics, network: nn.Module, sample: Probe, spread: Probe) -> PreflightReport:

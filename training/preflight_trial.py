@@ -174,7 +174,7 @@ def check_resume(trial: Trial) -> CheckResult:
     for who, its in ((network, optimizer), (loaded, its_optimizer)):
         torch.manual_seed(SAVED_AFTER)
         trial.step(who, its)
-    differing = [name for name, value in loaded.state_dict().items() if not torch.equal(value, network.state_dict()[name])]
+    differing = [name for name, value in loaded.state_dict().items() if not torch.allclose(value, network.state_dict()[name], rtol=0, atol=0, equal_nan=True)]
     if differing:
         return failed(
             "resume",

@@ -194,6 +194,9 @@ def test_a_second_run_reuses_the_data_and_an_unchanged_model_is_not_registered_a
 @pytest.mark.req("T11")
 def test_a_loss_that_is_not_finite_fails_run_flow_and_mlflow_with_the_cause(first: dict[str, Any], home: Path) -> None:
     wild = ["optimizer={kind: sgd, lr: 1.0e+30}", "train.clip=none", "schedule.kind=constant"]
+    stopped = bulkhead(home, "run", "examples/clinic_visits.yaml", *SMALL, *wild, code=1)
+    assert "PreflightError" in stopped.stderr and "rates: " in stopped.stderr and "checks.allow=[{check: rates, reason: …}]" in stopped.stderr
+    wild.append("checks.allow=[{check: rates, reason: to see what a run makes of it}]")
     done = bulkhead(home, "run", "examples/clinic_visits.yaml", *SMALL, *wild, code=1)
     assert "NonFiniteError" in done.stderr and "Traceback" not in done.stderr and "bulkhead replay /" in done.stderr
     run = client(home).search_runs([client(home).get_experiment_by_name("small").experiment_id], order_by=["attributes.start_time DESC"])[0]

@@ -123,3 +123,12 @@ def test_settings_that_cannot_train_are_named(tmp_path: Path, setting: str) -> N
     found = objected(report)
     assert set(found) == {check}
     assert found[check].verdict == verdict and words in found[check].summary
+
+
+@pytest.mark.req("M4")
+def test_a_finding_may_be_allowed_with_a_reason(tmp_path: Path) -> None:
+    allowance = {"check": "overfit", "reason": "scores are bounded on purpose"}
+    report = report_on(tmp_path, "binary", "tests.zoo.networks:Clamped", checks={"allow": [allowance]})
+    assert not report.checks.failed
+    found = next(r for r in report.checks.results if r.name == "overfit")
+    assert (found.verdict, found.reason) == ("allowed", allowance["reason"])
