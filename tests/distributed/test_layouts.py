@@ -52,6 +52,7 @@ def test_one_process_ddp_and_fsdp2_train_the_same_network(laid_out: dict[str, An
     assert (one["report"]["skipped_steps"] > 0) == (precision == "fp16"), "the forced overflows"
 
 
+@pytest.mark.long
 @pytest.mark.req("C2")
 def test_a_sharded_run_stopped_and_resumed_ends_bit_identical(tmp_path: Path) -> None:
     run = {"model": NOISY, "train": BASE | FP16 | {"parallel": "fsdp", "ranks": 2, "augment": {"noise": 0.1}}}

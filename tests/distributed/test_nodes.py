@@ -83,6 +83,7 @@ def test_two_machines_end_with_the_bytes_of_one(tmp_path: Path, machines: Machin
     assert "2 ranks on cpu" in (run_dir / "train.log").read_text() and not (run_dir / RECORD).exists()
 
 
+@pytest.mark.long
 @pytest.mark.req("T11")
 def test_a_machine_that_dies_ends_the_other_soon_and_a_failure_there_is_the_cause_here(tmp_path: Path, machines: Machines) -> None:
     run_dir = make(tmp_path, machines, model=SCRIPTED)

@@ -27,7 +27,7 @@ def weights_before(run_dir: Path) -> str:
 
 
 @pytest.mark.req("T11")
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize("parallel", ["ddp", pytest.param("fsdp", marks=pytest.mark.long)])
 def test_an_overflow_on_one_rank_stops_all_and_is_found_by_one_process(tmp_path: Path, parallel: str) -> None:
     arrays = {"train": synthetic(ROWS, 0), "val": synthetic(40, 1)}
     sections: dict[str, Any] = {"train": TRAIN | {"parallel": parallel}}

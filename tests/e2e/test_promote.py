@@ -52,6 +52,7 @@ def events(count: int) -> list[dict[str, Any]]:
     return [e["payload"] for e in found]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.req("R2")
 def test_a_person_promotes_what_is_better_and_can_go_back(growing: Growing) -> None:

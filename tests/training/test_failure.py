@@ -47,6 +47,7 @@ def test_out_of_memory_saves_the_last_boundary_and_gives_advice(tmp_path: Path, 
     assert ended.model_sha256 == whole.model_sha256
 
 
+@pytest.mark.long
 @pytest.mark.req("T14")
 def test_memory_that_runs_out_on_another_rank_loses_no_step(tmp_path: Path) -> None:
     hungry_run(tmp_path)

@@ -56,6 +56,7 @@ def test_recomputed_activations_change_no_bit(tmp_path: Path) -> None:
     assert calls == ["forward", "forward"]
 
 
+@pytest.mark.long
 @pytest.mark.req("T14")
 def test_a_compiled_step_trains_the_same_network_and_again_bit_identically(tmp_path: Path) -> None:
     model = {"kind": "mlp", "hidden": [8], "dropout": 0.0, "numeric_embedding": "none"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,11 @@ SETTINGS: dict[str, tuple[dict[str, Any], str, str, str]] = {
 }
 
 
+def some(names: Iterable[str], every: int) -> list[object]:
+    """All of them in `make faults`, every so-many-th in `make test`: each takes a second or two."""
+    return [pytest.param(name, marks=[] if number % every == 0 else [pytest.mark.long]) for number, name in enumerate(names)]
+
+
 @pytest.fixture(autouse=True)
 def _allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BULKHEAD_ALLOW_IMPORTS", "tests")
@@ -93,7 +99,7 @@ def objected(report: PreflightReport) -> dict[str, CheckResult]:
 
 
 @pytest.mark.req("M4")
-@pytest.mark.parametrize("network", FAULTS)
+@pytest.mark.parametrize("network", some(FAULTS, 3))
 def test_the_mistake_of_a_network_is_named_by_its_check(tmp_path: Path, network: str) -> None:
     task, check, words = FAULTS[network]
     try:
@@ -107,7 +113,7 @@ def test_the_mistake_of_a_network_is_named_by_its_check(tmp_path: Path, network:
 
 
 @pytest.mark.req("M4")
-@pytest.mark.parametrize("network", HEALTHY)
+@pytest.mark.parametrize("network", some(HEALTHY, 4))
 def test_a_healthy_network_is_let_through_without_a_warning(tmp_path: Path, network: str) -> None:
     task = sorted(CLASSES)[HEALTHY.index(network) % len(CLASSES)]
     report = report_on(tmp_path, task, f"tests.zoo.healthy:{network}")
