@@ -6,6 +6,7 @@ from prefect import flow
 
 from flows.prepare import todays_rows
 from schemas.load import load_declaration
+from schemas.parameters import ConfigPath, Overrides
 from schemas.registry_records import Reevaluation
 from tasks.context import run_name, tracked
 from tasks.reevaluate import fetch_champion, reevaluate_champion, report_reevaluation, require_good
@@ -17,7 +18,7 @@ from tasks.reevaluate import fetch_champion, reevaluate_champion, report_reevalu
     description="Score the champion on rows of the source that it has not met, and compare metrics, features, predictions and calibration with those of its registration.",
     persist_result=False,
 )
-def reevaluate(config_path: str, overrides: list[str] | None = None, stop: bool = True) -> Reevaluation:
+def reevaluate(config_path: ConfigPath, overrides: Overrides = (), stop: bool = True) -> Reevaluation:
     """Hold the champion against new rows.
 
     Args:
@@ -25,7 +26,7 @@ def reevaluate(config_path: str, overrides: list[str] | None = None, stop: bool 
         overrides: Values that replace the file's, each as path=value, e.g. register.tolerance=0.02.
         stop: End the flow run as failed where the champion does not do any more what it did.
     """
-    declaration = load_declaration(config_path, overrides or ())
+    declaration = load_declaration(config_path, overrides)
     with tracked(declaration, "reevaluate") as run:
         champion = fetch_champion(run)
         validated, split = todays_rows(declaration)

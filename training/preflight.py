@@ -10,19 +10,18 @@ import copy
 import time
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from schemas.config import Declaration
 from schemas.errors import ConfigError, PreflightError, first_few
 from schemas.load import declare
-from schemas.records import ArraysRef, CheckReport, CheckResult, PreflightReport, RunSpec, SplitArrays, Statistics
+from schemas.records import CheckReport, CheckResult, PreflightReport, RunSpec, Statistics
 from training.augment import Augment
 from training.batches import as_tensors
 from training.data.leakage.verdict import judged
 from training.data.shards import load_arrays
-from training.label_checks import judge_values, wrong_values
+from training.label_checks import check_labels
 from training.layout import require_layout
 from training.losses import Loss, make_loss
 from training.models.build import build_model
@@ -129,51 +128,6 @@ def inspect(declaration: Declaration, statistics: Statistics, network: nn.Module
             learned, losses = overfit(network, declaration, statistics, subject.shape, spread)
             results.append(learned)
     return summed_up(started, network, results, (initial_loss, expected), losses)
-
-
-# ------------------------------------------------------------------------------------------- labels
-
-
-def check_labels(declaration: Declaration, statistics: Statistics, arrays: ArraysRef) -> CheckResult:
-    """Labels of train and val are class indices of the declared classes, or finite values; weights have a positive sum; train holds two labels."""
-    for side, ref in (("train", arrays.train), ("val", arrays.val)):
-        wrong = _wrong_labels(declaration, statistics, ref)
-        if wrong:
-            return failed("labels", f"{side}: {wrong[0]}", wrong[1])
-    if statistics.labels:
-        return judge_values(targets_of(declaration, statistics), arrays)
-    label = load_arrays(arrays.train)["label"]
-    if (label == label[0]).all():
-        return failed(
-            "labels", f"train: all {len(label)} labels are {label[0]}; there is nothing to learn.", "check data.filter, the split and the label's column"
-        )
-    return passed("labels", f"Labels of {arrays.train.rows:,} train and {arrays.val.rows:,} val rows are valid.")
-
-
-def _wrong_labels(declaration: Declaration, statistics: Statistics, side: SplitArrays) -> tuple[str, str] | None:
-    """What is wrong with a side's labels or weights, and the remedy."""
-    arrays = load_arrays(side)
-    label, weight = arrays["label"], arrays.get("weight")
-    if statistics.labels and label.shape[1:] != (len(statistics.labels),):
-        return f"expected {len(statistics.labels)} labels a row, found an array of shape {list(label.shape)}.", "prepare the data again with this declaration"
-    if weight is not None and not (np.isfinite(weight).all() and weight.min() >= 0 and weight.sum() > 0):
-        return "weights must be finite, at least 0, and not all 0.", "look at the column with role weight"
-    if statistics.labels:
-        return wrong_values(statistics, label)
-    if declaration.task.kind == "regression":
-        bad = np.flatnonzero(~np.isfinite(label))
-        return (
-            (f"{len(bad)} labels are not finite (first rows: {first_few(bad[:5], len(bad))}).", "filter those rows, or set data.null_labels: drop")
-            if len(bad)
-            else None
-        )
-    last = len(statistics.classes) - 1
-    bad = np.flatnonzero((label < 0) | (label > last))
-    if not len(bad):
-        return None
-    hint = " They seem to count from 1: off by one." if label.min() == 1 and label.max() == last + 1 else ""
-    summary = f"expected class indices 0 to {last} ({first_few(statistics.classes)}), found {first_few(np.unique(label[bad])[:5])} in {len(bad)} rows (first: {first_few(bad[:5], len(bad))}).{hint}"
-    return summary, "prepare the data again with this declaration"
 
 
 # ------------------------------------------------------------------------------------------ forward

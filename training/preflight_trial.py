@@ -10,6 +10,7 @@ import math
 import os
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -26,8 +27,9 @@ from training.optim import make_optimizer
 from training.overfit import without_dropout
 from training.preflight_verdict import failed, passed
 from training.probe import Probe, first_rows
-from training.program import exported
+from training.program import PARITY, exported
 from training.reference import blank_batch, in_double
+from training.report_format import duration
 from training.sampling import Sampler
 from training.targets import targets_of
 
@@ -38,8 +40,8 @@ ERASED = 0.5  # of a weight, by weight decay in one step
 LEAST_MOVE = 0.01  # of the weights' size, in the whole run
 SAVED_AFTER = 2  # steps
 EXPORTED_ROWS = (1, 3)
-PARITY = 1e-6
 MEMORY_SHARE = 0.9  # of what is free
+MEMINFO = Path("/proc/meminfo")
 WINDOW_ROWS = 1024  # most rows of a step that is timed
 TIMED_STEPS, TRIAL_SECONDS = 5, 2.0
 
@@ -278,7 +280,7 @@ def judge_cost(declaration: Declaration, seconds: float, needed: float) -> Check
     figures: dict[str, float | int | str | None] = {"seconds": seconds, "bytes_a_rank": needed}
     on_cpu = train.device == "cpu" or (train.device == "auto" and not torch.cuda.is_available())
     told = f"About {needed / 1e6:,.0f} MB a rank beside data and libraries"
-    told += f", and at most about {_minutes(seconds)} of training for {train.epochs} epochs on this machine." if on_cpu else "."
+    told += f", and at most about {duration(seconds)} of training for {train.epochs} epochs on this machine." if on_cpu else "."
     free, here = _free_bytes(on_cpu), train.ranks // train.nodes if on_cpu else 1
     if needed * here > MEMORY_SHARE * free:
         return CheckResult(
@@ -291,12 +293,13 @@ def judge_cost(declaration: Declaration, seconds: float, needed: float) -> Check
     return passed("cost", told, **figures)
 
 
-def _minutes(seconds: float) -> str:
-    return f"{max(1, round(seconds))} s" if seconds < 90 else f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
 def _free_bytes(on_cpu: bool) -> float:
-    return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) if on_cpu else float(torch.cuda.mem_get_info()[0])
+    """Memory that new processes can have: on the CPU with what the page cache would give back, which free pages leave out."""
+    if not on_cpu:
+        return float(torch.cuda.mem_get_info()[0])
+    lines = MEMINFO.read_text().splitlines() if MEMINFO.is_file() else []
+    kilobytes = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
+    return float(kilobytes) * 1024 if kilobytes else float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
 
 class _saved_bytes(torch.autograd.graph.saved_tensors_hooks):

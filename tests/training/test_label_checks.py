@@ -13,7 +13,8 @@ from schemas.errors import PreflightError
 from schemas.records import CheckResult, RunSpec, SplitArrays
 from tests.training.label_cases import LabelCase, make_label_case
 from tests.training.test_label_losses import MIXED, THREE, labels_of, problem
-from training.preflight import check_labels, preflight
+from training.label_checks import check_labels
+from training.preflight import preflight
 from training.probe import rarest_class, spread_rows
 from training.targets import targets_of
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,6 +63,15 @@ def test_memory_that_is_not_there_is_told_before_the_launch(monkeypatch: pytest.
     result = judge_cost(declaration, 100.0, 1.5e9)
     assert (result.verdict, result.summary.split(".", 1)[1]) == ("warn", " 2 ranks here need 3.0 GB, 3.0 GB are free.")
     assert "micro_batch_size" in result.remedy
+
+
+def test_memory_of_the_page_cache_counts_as_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 9000 kB\nMemFree: 100 kB\nMemAvailable: 8000 kB\n")
+    monkeypatch.setattr(preflight_trial, "MEMINFO", meminfo)
+    assert preflight_trial._free_bytes(True) == 8000 * 1024
+    meminfo.unlink()
+    assert preflight_trial._free_bytes(True) > 0
 
 
 @pytest.mark.req("M4")
