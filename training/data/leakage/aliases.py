@@ -1,31 +1,31 @@
 """Ids and groups that stand on two sides in different spellings: `P-007`, `p7` and `Ｐ 7` are one patient.
 
 Keys are brought to a canonical spelling, by the strongest of `SPELLINGS` that still tells the keys of train apart: where
-two keys of train fall together, the difference between them means something, and a weaker one is tried.
+two keys of train fall together, the difference between them means something, and a weaker one is tried. They are compared
+by hashes of that spelling; only keys whose hashes meet are read again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from itertools import combinations
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from schemas.config import SplitName
 from schemas.errors import first_few
 from schemas.records import CheckResult
 from training.data.engine import ident, row, rows
+from training.data.leakage.keys import key_batches
 from training.data.leakage.sides import Sides
+from training.data.leakage.spellings import SPELLINGS, fold
+from training.data.leakage.straddle import among, common, distinct, parts_of
 
 EVIDENCE_ROWS = 10
 MOST_COLLISIONS = 0.02  # share of train's keys that may fall together: train holds aliases, too, where the sides do
-ZEROS = "regexp_replace({0}, '(^|[^0-9])0+([0-9])', '\\1\\2', 'g')"
-SPELLINGS = {  # strongest first
-    "case, spaces, punctuation and leading zeros": "regexp_replace(" + ZEROS.format("lower({0})") + ", '[^\\p{{L}}\\p{{N}}]+', '', 'g')",
-    "case, spaces and punctuation": "regexp_replace(lower({0}), '[^\\p{{L}}\\p{{N}}]+', '', 'g')",
-    "case, spaces and leading zeros": ZEROS.format("regexp_replace(lower({0}), '\\s+', '', 'g')"),
-    "case and spaces": "regexp_replace(lower({0}), '\\s+', '', 'g')",
-    "spaces": "regexp_replace({0}, '\\s+', '', 'g')",
-}
 
 
 class Aliases(NamedTuple):
@@ -42,32 +42,72 @@ class Aliases(NamedTuple):
     examples: list[dict[str, str]]
 
 
-def find_aliases(sides: Sides, column: str) -> Aliases | None:
-    """Aliases of a key column across sides; None where no spelling tells train's keys apart. Groups all keys: ask only where they are not spelt alike."""
-    connection, key = sides.connection, ident(column)
-    connection.execute(
-        f"create or replace temp table spelt as select {key} as given, min(side) as low, max(side) as high, count(*) as n, "
-        f"bool_or(side = 'train') as in_train from {sides.together((column,))} where {key} is not null group by {key}"
-    )
-    _unify_unicode(sides)
-    train_keys = int(row(connection, "select count(*) from spelt where in_train")[0])
-    for spelling, sql in SPELLINGS.items():
-        plain = sql.format("coalesce(unified, given)")
-        connection.execute(f"create or replace temp table folded as select *, {plain} as plain from spelt")
-        distinct = int(row(connection, "select count(distinct plain) from folded where in_train")[0])
-        if train_keys - distinct <= MOST_COLLISIONS * train_keys:
-            return _crossing(sides, spelling, train_keys - distinct, train_keys)
+def find_aliases(sides: Sides, column: str, train_keys: int, repeats: bool = True) -> Aliases | None:
+    """Aliases of a key column across sides; None where no spelling tells train's keys apart.
+
+    Args:
+        sides: to look at. One scan a spelling, 8 bytes a row, and one more where keys meet; ask only where keys are not spelt alike.
+        column: of text.
+        train_keys: how many different ones train has.
+        repeats: as in `key_batches`.
+    """
+    parts = parts_of(sides)
+    for spelling in SPELLINGS:
+        plain_keys, met = 0, [np.empty(0, np.uint64)]
+        for part in range(parts):
+            read = {side: np.sort(_concatenated(p for _, p in _spelt(sides, column, side, spelling, part, parts, repeats))) for side in sides.relations}
+            plain_keys += distinct(read["train"])
+            met += [common(a, b) for a, b in combinations(read.values(), 2)]
+        if train_keys - plain_keys <= MOST_COLLISIONS * train_keys:
+            _collect(sides, column, spelling, _suspects(sides, column, spelling, np.unique(np.concatenate(met)), repeats))
+            return _crossing(sides, spelling, train_keys - plain_keys, train_keys)
     return None
 
 
-def _unify_unicode(sides: Sides) -> None:
-    """Add the column `unified` to `spelt`: compatibility forms (full width, ligatures, superscripts) as plain characters."""
-    foreign = sides.connection.sql("select given from spelt where strlen(given) <> length(given)").to_arrow_table()["given"]
-    folded = pc.replace_substring_regex(pc.utf8_normalize(foreign, form="NFKD"), pattern=r"\p{Mn}+", replacement="")
-    mapping = pa.table({"given": foreign, "unified": folded})
-    sides.connection.register("unified_keys", mapping)
-    sides.connection.execute("create or replace temp table spelt as select s.*, u.unified from spelt s left join unified_keys u using (given)")
-    sides.connection.unregister("unified_keys")
+def _spelt(
+    sides: Sides, column: str, side: SplitName, spelling: str, part: int = 0, parts: int = 1, repeats: bool = True
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Hashes uint64 [keys] of a side's keys as they are given and in a canonical spelling, which is of this part of the hash space."""
+    with closing(sides.connection.cursor()) as beside:  # the connection itself is busy with the batches
+        for batch in key_batches(sides, column, side, repeats=repeats):
+            folded = pa.table({"k": fold(batch.column(1), spelling)})
+            plain = beside.from_arrow(folded).project("hash(k)").to_arrow_table().column(0).to_numpy()
+            given = batch.column(0).to_numpy(zero_copy_only=False)
+            here = slice(None) if parts == 1 else plain % np.uint64(parts) == part
+            yield given[here], plain[here]
+
+
+def _suspects(sides: Sides, column: str, spelling: str, met: np.ndarray, repeats: bool) -> np.ndarray:
+    """Hashes of given keys whose canonical spelling is one of `met`, on several sides, and is that of several keys."""
+    if not len(met):
+        return met
+    found = [
+        (given[inside], plain[inside])
+        for side in sides.relations
+        for given, plain in _spelt(sides, column, side, spelling, repeats=repeats)
+        if len(inside := np.isin(plain, met))
+    ]
+    given, first = np.unique(_concatenated(g for g, _ in found), return_index=True)
+    _, spelling_of, spellings = np.unique(_concatenated(p for _, p in found)[first], return_inverse=True, return_counts=True)
+    return given[spellings[spelling_of] > 1]
+
+
+def _concatenated(arrays: Iterable[np.ndarray]) -> np.ndarray:
+    """Hashes of all batches."""
+    return np.concatenate([np.empty(0, np.uint64), *arrays])
+
+
+def _collect(sides: Sides, column: str, spelling: str, suspects: np.ndarray) -> None:
+    """The table `folded` of the suspected keys: given, plain, the lowest and the highest side, rows."""
+    connection, key = sides.connection, ident(column)
+    with among(sides, column, suspects) as suspected:
+        found = connection.sql(
+            f"select {key} as given, min(side) as low, max(side) as high, count(*) as n from {sides.together((column,))} where {suspected} group by {key}"
+        ).to_arrow_table()
+    folded = pa.chunked_array([fold(chunk, spelling) for chunk in found["given"].chunks], pa.string())
+    connection.register("spelt", found.append_column("plain", folded))
+    connection.execute("create or replace temp table folded as select * from spelt")
+    connection.unregister("spelt")
 
 
 def _crossing(sides: Sides, spelling: str, collisions: int, train_keys: int) -> Aliases:

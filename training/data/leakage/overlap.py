@@ -10,9 +10,9 @@ from schemas.errors import first_few
 from schemas.records import CheckResult, SplitTables, TableSpec, ValidatedTable
 from training.data.engine import parquet, row, rows
 from training.data.leakage.aliases import Aliases, find_aliases, judge_aliases
-from training.data.leakage.keys import Keys, read_keys
+from training.data.leakage.keys import Characters, Keys, read_keys
 from training.data.leakage.sides import Sides
-from training.data.leakage.straddle import EVIDENCE_ROWS, Straddle, find_straddling, parts_of, repeated_keys
+from training.data.leakage.straddle import EVIDENCE_ROWS, Straddle, distinct, find_straddling, parts_of, repeated_keys
 
 
 def judge_ids(found: Straddle, repeated: int, spec: TableSpec) -> CheckResult:
@@ -90,7 +90,7 @@ def overlap_results(sides: Sides) -> list[CheckResult]:
     """No id and no declared group on two sides, in whatever spelling."""
     spec = sides.spec
     ids, alias = _crossing(sides, "__id")
-    results = [judge_ids(ids, repeated_keys(sides, "__id") if ids.repeated else 0, spec)]
+    results = [judge_ids(ids, repeated_keys(sides, "__id", ids.repeated), spec)]
     results += [judge_aliases(alias, "id", spec.id)] if spec.id else []
     if spec.group_by:  # of derived groups the name is a hash, which has one spelling
         results.append(judge_groups(_crossing(sides, "__group", repeats=False)[0], spec, sides.declaration))
@@ -103,13 +103,14 @@ def overlap_results(sides: Sides) -> list[CheckResult]:
 def _crossing(sides: Sides, column: str, repeats: bool = True) -> tuple[Straddle, Aliases | None]:
     """Keys on two sides, as they are and in other spellings; one scan where all are spelt alike. `repeats` as in `read_keys`."""
     count = parts_of(sides)
-    alike: list[bool] = []
+    characters, train_keys = Characters(), 0
 
     def read() -> Iterator[Keys]:
+        nonlocal characters, train_keys
         for part in range(count):
             keys = read_keys(sides, column, part, count, repeats)
-            alike.append(keys.spelt_alike)
+            characters, train_keys = characters | keys.characters, train_keys + distinct(keys.hashes["train"])
             yield keys
 
     straddle = find_straddling(sides, column, read())
-    return straddle, None if count == 1 and all(alike) else find_aliases(sides, column)
+    return straddle, None if characters.alike else find_aliases(sides, column, train_keys, repeats)
