@@ -17,6 +17,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from schemas.config import DataConfig
 from schemas.digest import file_ref, replacing
 from schemas.records import TableRef
 
@@ -46,6 +47,19 @@ def connect(memory_limit: str | None = None, threads: int | None = None) -> duck
     connection = duckdb.connect(":memory:", config=config)
     connection.execute("set enable_progress_bar = false; set TimeZone = 'UTC'")
     return connection
+
+
+def engine_of(data: DataConfig) -> Any:
+    """The engine that the declaration names: what `connect` gives, or a Spark session that takes the same SQL.
+
+    Raises:
+        ConfigError: Spark is declared and not installed, finds no Java, cannot be reached, or its executors do not share our folders.
+    """
+    if data.engine == "duckdb":
+        return connect()
+    from training.data.spark_engine import connect_spark  # pyspark is an extra
+
+    return connect_spark(data.spark)
 
 
 def confine(connection: duckdb.DuckDBPyConnection, readable: Iterable[str | Path] = ()) -> None:

@@ -7,7 +7,7 @@ import glob
 import gzip
 import hashlib
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -85,12 +85,16 @@ def relation_sql(source: SourceRef, data: DataConfig, connection: duckdb.DuckDBP
     open_files: dict[str, Callable[[SourceRef, DataConfig, duckdb.DuckDBPyConnection], str]] = {"parquet": _parquet, "csv": _csv, "arrow": _arrow}
     try:
         relation = open_files[source.format](source, data, connection)
-        floats = [ident(str(r[0])) for r in rows(connection, f"describe select * from {relation}") if r[1] in ("FLOAT", "DOUBLE")]
+        types = {str(r[0]): str(r[1]) for r in rows(connection, f"describe select * from {relation}")}
     except (duckdb.Error, pa.ArrowException, OSError) as error:
         raise unreadable(source, error) from error
-    if not floats:
-        return relation
-    return f"(select * replace ({', '.join(f'{without_nan(c)} as {c}' for c in floats)}) from {relation})"
+    return nulls_for_nan(relation, types)
+
+
+def nulls_for_nan(relation: str, types: Mapping[str, str]) -> str:
+    """The relation with NaN made null in its columns of floats."""
+    floats = [ident(name) for name, kind in types.items() if kind in ("FLOAT", "DOUBLE")]
+    return f"(select * replace ({', '.join(f'{without_nan(c)} as {c}' for c in floats)}) from {relation})" if floats else relation
 
 
 def unreadable(source: SourceRef, error: Exception) -> SourceError:
