@@ -9,7 +9,7 @@ import math
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,17 +49,21 @@ def connect(memory_limit: str | None = None, threads: int | None = None) -> duck
     return connection
 
 
-def engine_of(data: DataConfig) -> Any:
+@contextmanager
+def chosen_engine(data: DataConfig) -> Iterator[Any]:
     """The engine that the declaration names: what `connect` gives, or a Spark session that takes the same SQL.
 
     Raises:
         ConfigError: Spark is declared and not installed, finds no Java, cannot be reached, or its executors do not share our folders.
     """
     if data.engine == "duckdb":
-        return connect()
-    from training.data.spark_engine import connect_spark  # pyspark is an extra
+        opened: Any = connect()
+    else:
+        from training.data.spark_engine import connect_spark  # pyspark is an extra
 
-    return connect_spark(data.spark)
+        opened = connect_spark(data.spark)
+    with closing(opened) as connection:
+        yield connection
 
 
 def confine(connection: duckdb.DuckDBPyConnection, readable: Iterable[str | Path] = ()) -> None:

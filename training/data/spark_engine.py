@@ -29,7 +29,12 @@ from schemas.config import SparkConfig
 from schemas.errors import ConfigError, first_few
 from schemas.home import home
 
-WORDS = {r"\bvarchar\b": "string", r"\* exclude \(": "* except (", r"\bfavg\(": "avg(", r"\bisinf\(": "array_contains(array(double('infinity'), double('-infinity')), "}
+WORDS = {
+    r"\bvarchar\b": "string",
+    r"\* exclude \(": "* except (",
+    r"\bfavg\(": "avg(",
+    r"\bisinf\(": "array_contains(array(double('infinity'), double('-infinity')), ",
+}
 PARQUET = re.compile(r"read_parquet\(\[?((?:'(?:[^']|'')*'(?:, )?)+)\]?, hive_partitioning = false\)")
 AGGREGATE_ORDER = re.compile(r", ',' order by (\w+)\)")
 TOKENS = re.compile(r"""('(?:[^']|'')*'|"(?:[^"]|"")*")""")
@@ -38,6 +43,7 @@ PACKAGES = ("bulkhead", "duckdb", "pyarrow", "numpy", "pandera")
 PROBES = 4
 SETTINGS = {
     "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",

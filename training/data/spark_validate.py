@@ -21,13 +21,13 @@ from schemas.errors import ConfigError, SchemaError, SourceError
 from schemas.records import FileRef, SourceRef, ValidatedTable
 from schemas.tables import arrow_schema
 from training.data.columns import Resolved, resolve
-from training.data.engine import confine, connect, engine_of, ident, literal, row, rows, write_parquet
+from training.data.engine import chosen_engine, confine, connect, ident, literal, row, rows, write_parquet
 from training.data.expressions import derived_sql, filtered_sql
 from training.data.label_values import label_violations, labelled_rows
 from training.data.raw_rows import NUM_ROWS, keep_raw_rows
 from training.data.source import nulls_for_nan, relation_sql
-from training.data.typed import raw_names, typed_sql
-from training.data.validate import ORDER, TYPED, cause, column_types, empty_features, no_rows, refuse, served, validated_columns
+from training.data.typed import raw_names, typed_sql, validated_columns
+from training.data.validate import ORDER, TYPED, cause, column_types, empty_features, no_rows, refuse, served
 from training.data.violations import TextNumbers, broken_pairs, broken_source_rules, broken_values, number_like, repeated_values, source_rules, text_numbers
 
 GIVEN = "given_rows"
@@ -72,7 +72,7 @@ def validate_on_spark(source: SourceRef, declaration: Declaration, out_dir: Path
     """
     if source.format != "parquet":
         raise ConfigError(f"data.engine: spark reads Parquet only, got {source.format}; write the source as Parquet, or use data.engine: duckdb")
-    with closing(engine_of(declaration.data)) as spark:
+    with chosen_engine(declaration.data) as spark:
         plan = _plan(source, declaration, spark.scratch)
         told = _merged(_checked(spark.on_executors(len(plan.groups), _worker(plan))), tuple(plan.resolved.configs))
         _refuse_source(plan, told)
@@ -137,9 +137,7 @@ def _typed(connection: duckdb.DuckDBPyConnection, plan: Plan, base: str, number:
     typed = connection.sql(f"select * {_without(raw)} from {TYPED}").to_arrow_table()
     pq.write_table(typed, f"{plan.folder}/typed-{number:06d}.parquet", compression="zstd")
     if raw:
-        pq.write_table(
-            connection.sql(f"select __id, {', '.join(map(ident, raw))} from {TYPED}").to_arrow_table(), f"{plan.folder}/raw-{number:06d}.parquet"
-        )
+        pq.write_table(connection.sql(f"select __id, {', '.join(map(ident, raw))} from {TYPED}").to_arrow_table(), f"{plan.folder}/raw-{number:06d}.parquet")
     return told
 
 

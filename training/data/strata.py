@@ -89,9 +89,7 @@ def _matrices(connection: duckdb.DuckDBPyConnection, sides: Sequence[str]) -> tu
     for i, side in enumerate(sides):
         of_side = f"from units where held = {literal(side)}"
         held_units[i] = row(connection, f"select count(*) {of_side}")[0]
-        cells = (
-            f"select s.position as c, cast(sum(n) as bigint) as n from unit_counts u join strata s on s.stratum = u.stratum where unit in (select unit {of_side}) group by 1"
-        )
+        cells = f"select s.position as c, cast(sum(n) as bigint) as n from unit_counts u join strata s on s.stratum = u.stratum where unit in (select unit {of_side}) group by 1"
         found = _numbers(connection, cells)
         held_rows[i, found["c"]] = found["n"]
     return profiles, units, held_rows, held_units
