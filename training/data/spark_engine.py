@@ -41,13 +41,12 @@ TOKENS = re.compile(r"""('(?:[^']|'')*'|"(?:[^"]|"")*")""")
 CREATE = re.compile(r"create (?:or replace )?(?:temp )?(table|view) (\w+) as (.*)", re.DOTALL)
 PACKAGES = ("bulkhead", "duckdb", "pyarrow", "numpy", "pandera")
 PROBES = 4
-SETTINGS = {
+SETTINGS = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true", "spark.sql.timestampType": "TIMESTAMP_NTZ"}
+OWN_SETTINGS = {  # of a session of this process; a server has its own
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.ansi.enabled": "true",
-    "spark.sql.timestampType": "TIMESTAMP_NTZ",
+    "spark.executorEnv.PYTHONWARNINGS": "ignore::FutureWarning",  # pyspark's, of pandas 3
 }
 
 
@@ -100,17 +99,19 @@ class SparkRelation:
         """
         folder = self.connection.scratch / uuid.uuid4().hex
         folder.mkdir()
-        written = {int(r[0]): r[1] for r in self.frame.mapInArrow(_part_writer(str(folder)), "part int, file string").collect()}
+        names = self.frame.columns
+        plain = self.frame.toDF(*(f"c{place}" for place in range(len(names))))  # pyspark reads dots and backticks in a name as syntax
+        written = {int(r[0]): r[1] for r in plain.mapInArrow(_part_writer(str(folder)), "part int, file string").collect()}
         files = [folder / written[part] for part in sorted(written)]
-        schema = pq.read_schema(files[0]) if files else pa.schema([])
+        kinds = [f.type for f in pq.read_schema(files[0])] if files else [pa.null()] * len(names)
 
         def batches() -> Iterator[pa.RecordBatch]:
             for file in files:
                 with pq.ParquetFile(file) as part:
-                    yield from part.iter_batches(batch_size=rows)
+                    yield from (pa.RecordBatch.from_arrays(batch.columns, names=names) for batch in part.iter_batches(batch_size=rows))
                 file.unlink()
 
-        return pa.RecordBatchReader.from_batches(schema, batches())
+        return pa.RecordBatchReader.from_batches(pa.schema(list(zip(names, kinds, strict=True))), batches())
 
     def to_arrow_table(self) -> pa.Table:
         """The rows as a table; for small results."""
@@ -143,7 +144,8 @@ class SparkConnection:
         self.session = session
         self.scratch = home() / "spark" / uuid.uuid4().hex
         self.scratch.mkdir(parents=True)
-        self._tables: dict[str, Any] = {}
+        self._names: set[str] = set()
+        self._cached: list[Any] = []
 
     def execute(self, sql: str) -> SparkRelation:
         """Run a statement; a table is kept on the executors, a view is a name."""
@@ -153,9 +155,8 @@ class SparkConnection:
         kind, name, query = created.groups()
         relation = self.sql(query)
         if kind == "table":
-            relation.frame = relation.frame.cache()
-        relation.frame.createOrReplaceTempView(name)
-        self._tables[name] = relation.frame
+            self._cached.append(relation.frame.cache())
+        self._named(name, relation.frame)
         return relation
 
     def sql(self, sql: str) -> SparkRelation:
@@ -164,7 +165,7 @@ class SparkConnection:
 
     def register(self, name: str, table: pa.Table) -> None:
         """Give a small Arrow table a name."""
-        self.session.createDataFrame(table).createOrReplaceTempView(name)
+        self._named(name, self.session.createDataFrame(table))
 
     def on_executors(self, parts: int, work: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
         """What `work` returns for each number below `parts`, each done on an executor.
@@ -183,17 +184,20 @@ class SparkConnection:
 
     def close(self) -> None:
         """Forget tables and scratch files; the session stays for the next step."""
-        for name, frame in self._tables.items():
+        for frame in self._cached:  # before any name goes: a server resolves plans by name, again and again
             frame.unpersist()
+        for name in self._names:
             self.session.catalog.dropTempView(name)
         shutil.rmtree(self.scratch, ignore_errors=True)
 
     def _view(self, paths: list[str]) -> str:
         name = f"files_{uuid.uuid4().hex}"
-        frame = self.session.read.parquet(*(f"file://{path}" for path in paths))
-        frame.createOrReplaceTempView(name)
-        self._tables[name] = frame
+        self._named(name, self.session.read.parquet(*(f"file://{path}" for path in paths)))
         return name
+
+    def _named(self, name: str, frame: Any) -> None:
+        frame.createOrReplaceTempView(name)
+        self._names.add(name)
 
 
 # -------------------------------------------------------------------------------------------- session
@@ -229,7 +233,7 @@ def _session(config: SparkConfig) -> Any:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("bulkhead")
     builder = builder.remote(config.remote) if config.remote else builder.master(config.master)
-    for key, value in {**SETTINGS, **config.conf}.items():
+    for key, value in {**SETTINGS, **({} if config.remote else OWN_SETTINGS), **config.conf}.items():
         builder = builder.config(key, str(value).lower() if isinstance(value, bool) else str(value))
     try:
         session = builder.getOrCreate()

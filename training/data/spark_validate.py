@@ -76,7 +76,7 @@ def validate_on_spark(source: SourceRef, declaration: Declaration, out_dir: Path
         plan = _plan(source, declaration, spark.scratch)
         told = _merged(_checked(spark.on_executors(len(plan.groups), _worker(plan))), tuple(plan.resolved.configs))
         _refuse_source(plan, told)
-        spark.sql(f"select * from {_parts(plan, 'typed')}").frame.createOrReplaceTempView(TYPED)
+        spark.execute(f"create view {TYPED} as select * from {_parts(plan, 'typed')}")
         return _write(spark, plan, told, out_dir)
 
 

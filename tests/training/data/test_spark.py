@@ -9,6 +9,8 @@ import datetime as dt
 import importlib.util
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -144,6 +146,7 @@ def traps(rows: int, first: int = 0) -> pa.Table:
             "big": pa.array([some(draw.randrange(2**63, 2**64)) for _ in range(rows)], pa.uint64()),
             "flag": pa.array([some(draw.random() < 0.5) for _ in range(rows)]),
             "a`b \"c\" 'd'": pa.array([some(draw.choice(names)) for _ in range(rows)]),
+            "dot.ted": pa.array([some(draw.choice(names)) for _ in range(rows)]),
             "code": pa.array([some(draw.choice([1.0, 2.5, 1e20, -0.0])) for _ in range(rows)]),
             "coded": pa.array([some(draw.choice(names)) for _ in range(rows)]).dictionary_encode(),
             "nano": pa.array([d.replace(tzinfo=None) for d in days], pa.timestamp("us")).cast(pa.timestamp("ns")),
@@ -166,6 +169,22 @@ def test_rows_full_of_traps(tmp_path: Path, way: dict[str, Any]) -> None:
     declaration = declared(tmp_path / "traps", TRAPS, split=way, data=data, task={"kind": "binary", "ignore": ["unsure"]}, **rest)
     found = require_equal(declaration, tmp_path)
     assert found["rows"][1] and found["rows"][2] and found["rows"][3]["y"], "rows are left out for every reason"
+
+
+def trial_over_connect(folder: Path) -> None:
+    """Run in a process of its own: a session of this process and one of a server do not go together."""
+    SPARK.clear()
+    SPARK.update({"remote": "local[2]", "conf": {k: v for k, v in CONF.items() if k.startswith("spark.sql.")}})  # pyspark starts a server here and talks to it
+    pq.write_table(traps(300), folder / "t.parquet", row_group_size=200)
+    data = {"null_labels": "drop", "derive": DERIVED}
+    split = {"kind": "stratified_group"}
+    require_equal(declared(folder / "t.parquet", TRAPS, split=split, data=data, task="multiclass", checks={"constant_features": "drop"}), folder)
+
+
+def test_a_spark_connect_server_gives_the_same(tmp_path: Path) -> None:
+    program = "import sys, pathlib; from tests.training.data.test_spark import trial_over_connect; trial_over_connect(pathlib.Path(sys.argv[1]))"
+    run = subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=EXAMPLES.parent, capture_output=True, text=True, timeout=1500)
+    assert run.returncode == 0, run.stderr[-3000:]
 
 
 def test_a_number_as_label_stratified_in_bins(tmp_path: Path) -> None:
