@@ -43,6 +43,7 @@ types: $(VENV)/.dev
 bench: $(VENV)/.runtime ## measure training against loops by hand and against peers, and write docs/benchmarks.md (under 20 minutes on 2 quiet cores)
 	@$(BIN)/python -m benchmarks.throughput
 	@$(BIN)/python -m benchmarks.ranks
+	@$(BIN)/python -m benchmarks.startup
 
 bench-leaks: $(VENV)/.dev ## plant leaks, split honestly, and let this project and its peers look (about an hour on 2 quiet cores)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[chem]'

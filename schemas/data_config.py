@@ -101,7 +101,7 @@ class DataConfig(Section):
     @model_validator(mode="after")
     def _spark_can(self) -> DataConfig:
         if self.engine != "spark":
-            if "spark" in self.model_fields_set:
+            if self.spark != SparkConfig():
                 raise ValueError("data.spark is for data.engine: spark; set it, or remove the section")
             return self
         wide = [n for n, c in self.columns.items() if c.kind in ("tensor", "text")]

@@ -8,13 +8,14 @@ from pydantic import Field, model_validator
 
 from schemas.section import Section
 
+OWN_MASTER = "local[*]"
 SECRET = re.compile(r"token|password|secret|credential|access\.key", re.IGNORECASE)
 
 
 class SparkConfig(Section):
     """A session of this process, or a Spark Connect server; executors see the same folders and have the same packages."""
 
-    master: str = Field("local[*]", description="Master of a session of this process, e.g. local[4], spark://host:7077 or yarn.")
+    master: str = Field(OWN_MASTER, description="Master of a session of this process, e.g. local[4], spark://host:7077 or yarn.")
     remote: str | None = Field(
         None, description="Address of a Spark Connect server, sc://host:15002, in place of a session of this process; its token comes from the environment."
     )
@@ -22,7 +23,7 @@ class SparkConfig(Section):
 
     @model_validator(mode="after")
     def _no_secrets(self) -> SparkConfig:
-        if self.remote is not None and "master" in self.model_fields_set:
+        if self.remote is not None and self.master != OWN_MASTER:
             raise ValueError("master is for a session of this process, remote for a server; give one of them")
         if self.remote is not None and not re.match(r"sc://|local", self.remote):
             raise ValueError(f"remote: expected sc://host:port, got {self.remote.split('://', maxsplit=1)[0]}://…")
