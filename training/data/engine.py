@@ -55,15 +55,16 @@ def chosen_engine(data: DataConfig) -> Iterator[Any]:
 
     Raises:
         ConfigError: Spark is declared and not installed, finds no Java, cannot be reached, or its executors do not share our folders.
+        DataError: a job of Spark failed.
     """
     if data.engine == "duckdb":
-        opened: Any = connect()
-    else:
-        from training.data.spark_engine import connect_spark  # pyspark is an extra
+        with closing(connect()) as connection:
+            yield connection
+        return
+    from training.data.spark_engine import opened_spark  # pyspark is an extra
 
-        opened = connect_spark(data.spark)
-    with closing(opened) as connection:
-        yield connection
+    with opened_spark(data.spark) as session:
+        yield session
 
 
 def confine(connection: duckdb.DuckDBPyConnection, readable: Iterable[str | Path] = ()) -> None:

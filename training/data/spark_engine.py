@@ -18,6 +18,7 @@ import sys
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from schemas.config import SparkConfig
-from schemas.errors import ConfigError, first_few
+from schemas.errors import ConfigError, DataError, first_few
 from schemas.home import home
 
 WORDS = {
@@ -203,6 +204,24 @@ class SparkConnection:
 # -------------------------------------------------------------------------------------------- session
 
 
+@contextmanager
+def opened_spark(config: SparkConfig) -> Iterator[SparkConnection]:
+    """`connect_spark` for a block, closed at its end.
+
+    Raises:
+        DataError: a job of Spark failed; with its cause in one line.
+    """
+    connection = connect_spark(config)
+    from pyspark.errors import PySparkException
+
+    try:
+        yield connection
+    except PySparkException as error:
+        raise DataError(f"data.engine: spark: a job failed: {_cause(error)}; look into the logs of driver and executors, or use data.engine: duckdb") from error
+    finally:
+        connection.close()
+
+
 def connect_spark(config: SparkConfig) -> SparkConnection:
     """A connection to the declared Spark, after its executors were seen to share our folder and versions.
 
@@ -258,9 +277,7 @@ def _require_shared(connection: SparkConnection) -> None:
     try:
         found = connection.on_executors(PROBES, _look(str(probe)))
     except PySparkException as error:
-        cause = str(error).strip().splitlines()
-        lacking = next((line for line in reversed(cause) if "Error" in line), cause[0])
-        raise ConfigError(f"data.engine: spark: executors cannot run Python as this process does: {lacking[:300]}; install Bulkhead on them too") from error
+        raise ConfigError(f"data.engine: spark: executors cannot run Python as this process does: {_cause(error)}; install Bulkhead on them too") from error
     blind = sorted({f["host"] for f in found if f["sign"] != sign})
     if blind:
         raise ConfigError(
@@ -270,6 +287,12 @@ def _require_shared(connection: SparkConnection) -> None:
     other = [f"{f['host']} has {name} {f['versions'][name]}, not {wanted[name]}" for f in found for name in wanted if f["versions"][name] != wanted[name]]
     if other:
         raise ConfigError(f"data.engine: spark needs the same packages on driver and executors: {first_few(dict.fromkeys(other))}; install them alike")
+
+
+def _cause(error: Exception) -> str:
+    """The line of a Java or Python trace that names the error."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return next((line.strip() for line in lines if re.match(r"\s*\w*(Error|Exception)\b", line)), lines[0])[:300]
 
 
 def _look(path: str) -> Callable[[int], dict[str, Any]]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from schemas.config import Declaration
+from schemas.digest import replacing
 from schemas.errors import ConfigError, SchemaError, SourceError
 from schemas.records import FileRef, SourceRef, ValidatedTable
 from schemas.tables import arrow_schema
@@ -128,17 +129,22 @@ def _typed(connection: duckdb.DuckDBPyConnection, plan: Plan, base: str, number:
     breaks = " or ".join(f"({rule.condition})" for rule in source_rules(resolved)) or "false"
     offenders = connection.sql(f"select * from {relation} where {breaks}").to_arrow_table()
     if len(offenders):
-        pq.write_table(offenders, f"{plan.folder}/offenders-{number:06d}.parquet")
+        _put(offenders, plan, "offenders", number)
         return {**told, "offending": len(offenders)}
     labelled, told["unlabelled"], told["ignored"] = labelled_rows(connection, resolved, relation, plan.declaration)
     connection.execute(f"create temp table {TYPED} as select * from {typed_sql(resolved, labelled)}")
     told["typed"], told["broken"] = _count(connection, TYPED), sorted(broken_pairs(connection, resolved, TYPED))
     raw = list(raw_names(resolved.spec).values())
-    typed = connection.sql(f"select * {_without(raw)} from {TYPED}").to_arrow_table()
-    pq.write_table(typed, f"{plan.folder}/typed-{number:06d}.parquet", compression="zstd")
+    _put(connection.sql(f"select * {_without(raw)} from {TYPED}").to_arrow_table(), plan, "typed", number)
     if raw:
-        pq.write_table(connection.sql(f"select __id, {', '.join(map(ident, raw))} from {TYPED}").to_arrow_table(), f"{plan.folder}/raw-{number:06d}.parquet")
+        _put(connection.sql(f"select __id, {', '.join(map(ident, raw))} from {TYPED}").to_arrow_table(), plan, "raw", number)
     return told
+
+
+def _put(table: pa.Table, plan: Plan, kind: str, number: int) -> None:
+    """Write a part whole or not at all: a task that Spark starts twice may be killed in the middle."""
+    with replacing(f"{plan.folder}/{kind}-{number:06d}.parquet") as file:
+        pq.write_table(table, file, compression="zstd")
 
 
 def _without(names: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from schemas.config import SPLITS, Declaration, SparkConfig
-from schemas.errors import BulkheadError, ConfigError
+from schemas.errors import BulkheadError, ConfigError, DataError
 from schemas.load import declare, load_declaration
 from tests.training.data.chain import declared
 from training.data.engine import connect, row, rows
@@ -29,7 +29,7 @@ from training.data.leakage import check_leakage, check_overlap
 from training.data.normalize import fit
 from training.data.shards import materialise
 from training.data.source import fingerprint
-from training.data.spark_engine import SparkConnection, connect_spark
+from training.data.spark_engine import SparkConnection, connect_spark, opened_spark
 from training.data.split import hash_sql, split
 from training.data.validate import validate
 
@@ -270,6 +270,18 @@ def test_scratch_files_are_gone_and_the_folder_is_looked_at(spark: SparkConnecti
     monkeypatch.setattr(spark_engine, "_look", lambda path: lambda _: {"host": "worker-7", "sign": Path(path).read_text(), "versions": versions})
     with pytest.raises(ConfigError, match=r"worker-7 has duckdb 0\.9, not .*; install them alike"):
         connect_spark(SparkConfig(**SPARK))
+
+
+def test_a_job_that_fails_is_told_in_one_line() -> None:
+    def broken(number: int) -> dict[str, Any]:
+        raise ZeroDivisionError(f"in part {number}")
+
+    with (
+        pytest.raises(DataError, match=r"^data\.engine: spark: a job failed: ZeroDivisionError: in part \d; look into the logs[^\n]*$"),
+        opened_spark(SparkConfig(**SPARK)) as found,
+    ):
+        found.on_executors(2, broken)
+    assert not found.scratch.exists()
 
 
 def test_a_file_that_executors_do_not_see_is_refused(tmp_path: Path) -> None:
