@@ -60,7 +60,7 @@ faults: $(VENV)/.dev ## kill, damage and fill up runs by the hundred (about an h
 	$(BIN)/python -m tests.faults.kill --trials 200
 	$(BIN)/python -m tests.faults.kill --trials 100 --mode elastic
 
-test-spark: $(VENV)/.dev ## hold the Spark engine against DuckDB on local Spark (needs Java 17 or newer; 5 minutes)
+test-spark: $(VENV)/.dev ## hold the Spark engine against DuckDB on local Spark (needs Java 17 or newer; 20 minutes on 2 busy cores)
 	@java -version >/dev/null 2>&1 || { echo 'make test-spark needs Java 17 or newer (java on the PATH), found none; install e.g. openjdk-17-jre-headless'; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[spark]'
 	$(BIN)/python -m pytest -m spark tests/training/data/test_spark.py
