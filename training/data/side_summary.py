@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import duckdb
@@ -9,7 +10,7 @@ import duckdb
 from schemas.config import SPLITS, Declaration, SplitName
 from schemas.errors import SplitError, first_few
 from schemas.records import TableSpec
-from training.data.engine import ident, literal, row, rows
+from training.data.engine import ident, row, rows
 from training.data.time_cuts import time_text
 
 REMEDIES = {
@@ -54,13 +55,15 @@ def refuse_unusable(
             _refuse_classes(connection, table, sides, label, spec.has_several_labels, remedy)
 
 
-def summarize(connection: duckdb.DuckDBPyConnection, table: str, sides: str, spec: TableSpec, declaration: Declaration) -> dict[SplitName, dict[str, Any]]:
-    """For each side: rows, share of the kept rows, groups, first and last time, and figures of the label."""
+def summarize(
+    connection: duckdb.DuckDBPyConnection, sides: Mapping[SplitName, str], spec: TableSpec, declaration: Declaration
+) -> dict[SplitName, dict[str, Any]]:
+    """For each side, given as a relation: rows, share of the kept rows, groups, first and last time, and figures of the label."""
     found: dict[SplitName, dict[str, Any]] = {}
-    kept = row(connection, f"select count(*) from {sides} where side in ('train', 'val', 'test')")[0]
-    for side in SPLITS:
-        relation = _of_side(table, sides, side)
-        count, groups, first, last = row(connection, f"select count(*), count(distinct __group), min(__time), max(__time) from {relation}")
+    kept = sum(row(connection, f"select count(*) from {relation}")[0] for relation in sides.values())
+    for side, relation in sides.items():
+        groups = "count(distinct __group)" if spec.grouped else "null"
+        count, groups, first, last = row(connection, f"select count(*), {groups}, min(__time), max(__time) from {relation}")
         found[side] = {"rows": count, "share": round(count / kept, 6)}
         if spec.grouped:
             found[side]["groups"] = groups
@@ -77,12 +80,11 @@ def class_counts(connection: duckdb.DuckDBPyConnection, relation: str, name: str
     return {str(v): n for v, n in rows(connection, known)}
 
 
-def _of_side(table: str, sides: str, side: str) -> str:
-    return f"(select * from {table} where __id in (select __id from {sides} where side = {literal(side)}))"
-
-
 def _refuse_classes(connection: duckdb.DuckDBPyConnection, table: str, sides: str, name: str, is_one_of_several: bool, remedy: str) -> None:
-    counts = {side: class_counts(connection, _of_side(table, sides, side), name) for side in SPLITS}
+    label = ident(name)
+    classes = f"select s.side, t.{label} as label, count(*) as n from {table} t join {sides} s on s.__id = t.__id where t.{label} is not null group by 1, 2"
+    found = rows(connection, f"select side, cast(label as varchar), n from ({classes}) order by side, label")
+    counts = {side: {str(value): number for of, value, number in found if of == side} for side in SPLITS}
     for side in SPLITS:
         if len(counts[side]) < 2 and (side == "train" or not is_one_of_several):
             only = ", ".join(f"only {value!r} ({number} rows)" for value, number in counts[side].items()) or "nulls only"

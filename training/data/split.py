@@ -9,7 +9,7 @@ first sight and frozen in the ledger (see ledger.py and docs/decisions/0002-spli
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from types import MappingProxyType
@@ -25,7 +25,8 @@ from schemas.digest import file_ref, replacing, verify
 from schemas.errors import SplitError, first_few
 from schemas.records import SplitTables, TableRef, TableSpec, TestTable, TrainTable, ValidatedTable, ValTable, digest_of
 from schemas.tables import arrow_schema
-from training.data.engine import connect, ident, literal, rows, write_parquet
+from training.data.batches import arrow_batches
+from training.data.engine import ROW_GROUP_ROWS, TableWriter, connect, ident, literal, parquet, rows, write_parquet
 from training.data.groups import BRIDGES, GROUPED_ROWS, Grouping, derive_groups, grouping_way, needs_group_ledger, settled_sql
 from training.data.ledger import Ledger, opened
 from training.data.side_summary import refuse_unusable, summarize
@@ -33,7 +34,7 @@ from training.data.strata import allot, bin_edges, count_units, stratum_sql
 from training.data.time_cuts import declared_cuts, share_cuts, time_side_sql, time_text
 from training.data.typed import validated_columns
 
-ROWS, SIDES = GROUPED_ROWS, "decided_sides"
+ROWS, SIDES, CODE = GROUPED_ROWS, "decided_sides", "__side"
 
 
 class Decision(NamedTuple):
@@ -79,7 +80,8 @@ def split(validated: ValidatedTable, declaration: Declaration, out_dir: Path, le
             group_book.append(connection, grouped_by, validated.table.file.sha256, dict(grouping.frozen), grouping.decided)
         if book is not None:
             book.append(connection, way, validated.table.file.sha256, dict(decision.frozen), decision.decided)
-        made = write_sides(connection, validated.spec, declaration, Path(out_dir), decision.plan)
+        in_order = in_hash_order(connection, validated.spec) if declaration.data.group_by else _in_file_order(connection, validated)
+        made = write_sides(connection, validated.spec, declaration, Path(out_dir), decision.plan, in_order)
         return made.model_copy(update=_stood_on(connection, grouping, made, Path(out_dir), book, group_book))
 
 
@@ -90,6 +92,25 @@ def group_ledger(ledger: Path) -> Path:
 
 def _sides_sql(decision: Decision, grouping: Grouping) -> str:
     return settled_sql(decision.side_sql, ROWS) if grouping.has_bridges else f"select __id, {decision.side_sql} as side from {ROWS}"
+
+
+def _in_file_order(connection: duckdb.DuckDBPyConnection, validated: ValidatedTable) -> Iterator[pa.RecordBatch]:
+    """The validated rows as they lie in their file, which is the order of the sides, with the place of their side in `SPLITS`: nothing is sorted again."""
+    numbered = f"(select __id, file_row_number from read_parquet({literal(validated.table.file.path)}, hive_partitioning = false, file_row_number = true))"
+    code = "case s.side " + " ".join(f"when {literal(side)} then {place}" for place, side in enumerate(SPLITS)) + " else 255 end"
+    placed = f"select cast({code} as utinyint) as side from {numbered} r join {SIDES} s on s.__id = r.__id order by r.file_row_number"
+    codes, start = connection.sql(placed).to_arrow_table().column("side").combine_chunks(), 0
+    for batch in arrow_batches(validated.table.file.file, ROW_GROUP_ROWS):
+        yield batch.append_column(CODE, codes.slice(start, len(batch)))
+        start += len(batch)
+
+
+def in_hash_order(connection: duckdb.DuckDBPyConnection, spec: TableSpec) -> Iterator[pa.RecordBatch]:
+    """The rows of the sides in the order of their hash, wherever they were read from, with the place of their side in `SPLITS`."""
+    columns = ", ".join(f"r.{ident(name)}" for name in validated_columns(spec))
+    code = "case s.side " + " ".join(f"when {literal(side)} then {place}" for place, side in enumerate(SPLITS)) + " end"
+    chosen = f"from {ROWS} r join {SIDES} s on s.__id = r.__id where s.side in ('train', 'val', 'test')"
+    yield from connection.sql(f"select {columns}, cast({code} as utinyint) as {ident(CODE)} {chosen} order by md5(r.__id)").to_arrow_reader(ROW_GROUP_ROWS)
 
 
 def _stood_on(
@@ -264,22 +285,20 @@ def _stratified(connection: duckdb.DuckDBPyConnection, spec: TableSpec, declarat
 # --------------------------------------------------------------------------------------------- files
 
 
-def write_sides(connection: duckdb.DuckDBPyConnection, spec: TableSpec, declaration: Declaration, out_dir: Path, plan: dict[str, Any]) -> SplitTables:
+def write_sides(
+    connection: duckdb.DuckDBPyConnection, spec: TableSpec, declaration: Declaration, out_dir: Path, plan: dict[str, Any], in_order: Iterator[pa.RecordBatch]
+) -> SplitTables:
     """The three files of the decided sides and their references: nowhere else is a `TrainTable` made.
 
     Args:
-        connection: the engine, with the rows in `ROWS` and their sides in `SIDES`.
+        connection: the engine, with the sides of all rows in `SIDES`.
         spec: what the columns are.
         declaration: the task and the strategy.
         out_dir: where `train.parquet`, `val.parquet` and `test.parquet` are written.
         plan: the strategy with its resolved cut points, for people.
+        in_order: the rows in the order of the hash of their id, with the column `CODE`.
     """
-    tables: dict[str, TableRef] = {}
-    columns = ", ".join(map(ident, validated_columns(spec)))
-    for side in SPLITS:
-        chosen = f"select {columns} from {ROWS} where __id in (select __id from {SIDES} where side = {literal(side)})"
-        metadata = {"bulkhead.side": side}  # no digest of the whole table here: train's bytes would change with every test row
-        tables[side] = write_parquet(connection, f"{chosen} order by md5(__id), __id", out_dir / f"{side}.parquet", metadata, arrow_schema(spec))
+    tables = _written(in_order, spec, out_dir)
     excluded = rows(connection, f"select side, count(*) from {SIDES} where side not in ('train', 'val', 'test') group by 1 order by 1")
     return SplitTables(
         train=TrainTable(file=tables["train"].file, rows=tables["train"].rows),
@@ -288,8 +307,23 @@ def write_sides(connection: duckdb.DuckDBPyConnection, spec: TableSpec, declarat
         strategy=declaration.split.kind,
         excluded=dict(excluded),
         plan=plan,
-        summary=summarize(connection, ROWS, SIDES, spec, declaration),
+        summary=summarize(connection, {side: parquet(tables[side]) for side in SPLITS}, spec, declaration),
     )
+
+
+def _written(in_order: Iterator[pa.RecordBatch], spec: TableSpec, out_dir: Path) -> dict[str, TableRef]:
+    """One pass over the rows, each into the file of its side."""
+    paths, schema = {side: out_dir / f"{side}.parquet" for side in SPLITS}, arrow_schema(spec)
+    with ExitStack() as stack:
+        files = {side: stack.enter_context(replacing(path)) for side, path in paths.items()}
+        # no digest of the whole table in the metadata: train's bytes would change with every test row
+        writers = {side: stack.enter_context(closing(TableWriter(files[side], schema, {"bulkhead.side": side}))) for side in SPLITS}
+        for batch in in_order:
+            table = pa.Table.from_batches([batch])
+            rows, code = table.select(schema.names), table[CODE]
+            for place, side in enumerate(SPLITS):
+                writers[side].write(rows.filter(pc.equal(code, place)))
+    return {side: TableRef(file=file_ref(path), rows=writers[side].rows) for side, path in paths.items()}
 
 
 def sampled(split: SplitTables, spec: TableSpec, rows: int, folder: Path, change: Callable[[pa.Table], pa.Table]) -> SplitTables:

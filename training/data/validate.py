@@ -20,10 +20,10 @@ from training.data.portable import portable
 from training.data.raw_rows import keep_raw_rows
 from training.data.source import relation_sql, unreadable, verify_source
 from training.data.typed import grouping_names, typed_sql, validated_columns
-from training.data.violations import repeated_values, source_violations, value_violations
+from training.data.violations import keeping_limits, repeated_values, source_violations, tensor_violations, value_violations
 
 STAGED, TYPED = "staged_rows", "typed_rows"
-ORDER = "md5(__id), __id"  # neither the order of the source nor the number of its files shows in the table
+ORDER = "md5(__id)"  # of ids, which are unique: neither the order of the source nor the number of its files shows in the table
 
 
 def validate(source: SourceRef, declaration: Declaration, out_dir: Path) -> ValidatedTable:
@@ -76,14 +76,23 @@ def _write(connection: duckdb.DuckDBPyConnection, derived: str, relation: str, r
     labelled, unlabelled, ignored = labelled_rows(connection, resolved, relation, declaration)
     _refuse(_no_rows(row(connection, f"select count(*) from {labelled}")[0], total - kept, unlabelled, sum(ignored.values())))
     connection.execute(f"create temp table {TYPED} as select * from {typed_sql(resolved, labelled)}")
-    _refuse([*value_violations(connection, resolved, TYPED), *repeated_values(connection, resolved, TYPED)])
-    _refuse([*label_violations(connection, resolved.spec, TYPED, declaration), *_empty_features(connection, resolved.spec, declaration)])
+    _refuse_typed(connection, resolved, declaration)
     raw_rows = keep_raw_rows(connection, resolved.spec, TYPED, ORDER, Path(out_dir) / "raw_rows.parquet")
     columns = ", ".join(map(ident, validated_columns(resolved.spec)))
     ordered = f"select {columns} from {TYPED} order by {ORDER}"
-    table = write_parquet(connection, ordered, Path(out_dir) / "validated.parquet", schema=arrow_schema(resolved.spec))
+    limits = keeping_limits(connection, resolved, TYPED)
+    table = write_parquet(connection, ordered, Path(out_dir) / "validated.parquet", schema=arrow_schema(resolved.spec), through=limits)
     left_out = {"filtered_rows": total - kept, "unlabelled_rows": unlabelled, "ignored_labels": ignored}
     return ValidatedTable(table=table, spec=resolved.spec, raw_rows=raw_rows, group_columns=_group_columns(connection, resolved, out_dir), **left_out)
+
+
+def _refuse_typed(connection: duckdb.DuckDBPyConnection, resolved: Resolved, declaration: Declaration) -> None:
+    """Refuse what no single value breaks; limits of values, which are looked at on the way into the file, are named with it."""
+    found = [*tensor_violations(connection, resolved, TYPED), *repeated_values(connection, resolved, TYPED)]
+    empty = [] if found else [*label_violations(connection, resolved.spec, TYPED, declaration), *_empty_features(connection, resolved.spec, declaration)]
+    if found or empty:
+        _refuse([*value_violations(connection, resolved, TYPED), *found])
+        _refuse(empty)
 
 
 def _group_columns(connection: duckdb.DuckDBPyConnection, resolved: Resolved, out_dir: Path) -> FileRef | None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import duckdb
+import pyarrow as pa
 
 from schemas.config import ColumnConfig
-from schemas.errors import first_few
+from schemas.errors import SchemaError, first_few
 from schemas.tables import allowed_values, arrow_schema, broken_rules, has_bad_elements, pandera_schema
 from training.data.columns import Resolved, family
-from training.data.engine import ident, literal, row, rows, without_nan
+from training.data.engine import Tables, even_tables, ident, literal, row, rows, without_nan
 from training.data.typed import key_sql, value_columns, wrong_shape_sql
 
-BATCH_ROWS, WIDE_BATCH_ROWS = 65_536, 2_048
+BATCH_ROWS, WIDE_BATCH_ROWS = 131_072, 2_048
 MAX_MARKERS = 3  # a column of numbers but for at most so many other texts holds markers of missing values …
 MIN_NUMBERS = 20  # … if it has more than so many different numbers; fewer are codes
 
@@ -44,14 +45,51 @@ def value_violations(connection: duckdb.DuckDBPyConnection, resolved: Resolved, 
         resolved: declared limits and types.
         table: name of the typed table.
     """
-    kinds = {str(f.name): f.type for f in arrow_schema(resolved.spec) if f.name not in resolved.spec.tensor}
-    extra = [n for n in value_columns(resolved) if n not in kinds]
-    reader = connection.sql(f"select {', '.join(map(ident, (*kinds, *extra)))} from {table}").to_arrow_reader(BATCH_ROWS)
-    kinds |= {n: reader.schema.field(n).type for n in extra}
+    kinds = _kinds(resolved)
+    reader = connection.sql(f"select {', '.join(map(ident, kinds))} from {table}").to_arrow_reader(BATCH_ROWS)
     schema = pandera_schema(resolved.spec, resolved.configs, kinds)
-    broken = {pair for batch in reader for pair in broken_rules(schema, batch)}
-    rules = [_rule(column, name, resolved, kinds) for column, name in sorted(broken)]
-    return [*_found(connection, table, rules, "__id"), *_bad_tensors(connection, resolved, table)]
+    broken = {pair for found in even_tables(reader, BATCH_ROWS) for pair in broken_rules(schema, found)}
+    return [*_explained(connection, resolved, table, kinds, broken), *_beside(connection, resolved, table)]
+
+
+def keeping_limits(connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str) -> Callable[[Tables], Tables]:
+    """A passage for the rows of the typed table on their way into a file, which refuses them at its end.
+
+    The generator that it returns raises `SchemaError` after the last row, with what `value_violations` would say.
+    """
+    kinds = _kinds(resolved)
+    schema = pandera_schema(resolved.spec, resolved.configs, kinds)
+
+    def passing(tables: Tables) -> Tables:
+        broken: set[tuple[str, str]] = set()
+        for found in tables:
+            broken |= broken_rules(schema, found.select(list(kinds)))
+            yield found
+        findings = [*_explained(connection, resolved, table, kinds, broken), *_beside(connection, resolved, table)]
+        if findings:
+            raise SchemaError("\n  ".join(findings))
+
+    return passing
+
+
+def _kinds(resolved: Resolved) -> dict[str, pa.DataType]:
+    """Arrow types of the validated columns that pandera knows: all but tensors."""
+    return {str(f.name): f.type for f in arrow_schema(resolved.spec) if f.name not in resolved.spec.tensor}
+
+
+def _explained(connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str, kinds: dict[str, pa.DataType], broken: set[tuple[str, str]]) -> list[str]:
+    return _found(connection, table, [_rule(column, name, resolved, kinds) for column, name in sorted(broken)], "__id")
+
+
+def _beside(connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str) -> list[str]:
+    """The same for role columns that have limits and no place in the validated table."""
+    names = [n for n in value_columns(resolved) if n not in _kinds(resolved)]
+    if not names:
+        return []
+    reader = connection.sql(f"select {', '.join(map(ident, names))} from {table}").to_arrow_reader(BATCH_ROWS)
+    kinds = {n: reader.schema.field(n).type for n in names}
+    schema = pandera_schema(resolved.spec, resolved.configs, kinds)
+    return _explained(connection, resolved, table, kinds, {pair for found in even_tables(reader, BATCH_ROWS) for pair in broken_rules(schema, found)})
 
 
 def repeated_values(connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str) -> list[str]:
@@ -134,7 +172,8 @@ def _number_like(connection: duckdb.DuckDBPyConnection, resolved: Resolved, rela
             yield f"column {name!r}: {numbers} of {values} values are numbers, the others are {shown}; add them to data.csv.null_values, or declare the column numeric or categorical"
 
 
-def _bad_tensors(connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str) -> list[str]:
+def tensor_violations(connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str) -> list[str]:
+    """Tensors with elements that are null or not finite."""
     rules = []
     for name in resolved.spec.tensor:
         reader = connection.sql(f"select {ident(name)} from {table}").to_arrow_reader(WIDE_BATCH_ROWS)

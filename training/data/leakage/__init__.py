@@ -12,7 +12,7 @@ from schemas.records import CheckReport, CheckResult, SplitTables, ValidatedTabl
 from training.data.engine import connect
 from training.data.leakage.battery import statistical_results
 from training.data.leakage.conflicts import label_conflict_results
-from training.data.leakage.duplicates import duplicate_results
+from training.data.leakage.duplicates import duplicate_results, hash_features
 from training.data.leakage.overlap import find_missing_rows, judge_rows, overlap_results
 from training.data.leakage.sides import Sides, sides_of
 from training.data.leakage.sizes import size_results
@@ -53,5 +53,7 @@ def leak_results(sides: Sides, derived: Mapping[str, Any] | None = None) -> list
         sides: the rows.
         derived: figures of the groups that `data.group_by` derived (`plan["groups"]` of the split).
     """
+    if sides.spec.features:
+        hash_features(sides)
     found = [*size_results(sides), *duplicate_results(sides), *label_conflict_results(sides, derived), *statistical_results(sides)]
     return [judged(result, sides.declaration) for result in found]
