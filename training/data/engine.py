@@ -9,7 +9,7 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,17 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from schemas.config import DataConfig
 from schemas.digest import file_ref, replacing
+from schemas.errors import DataError
 from schemas.records import TableRef
 
 ROW_GROUP_ROWS = 65_536
 ROW_GROUP_BYTES = 64 << 20  # wide rows (tensors, many columns) make smaller row groups, so that memory stays bounded
+ENGINE_SHARE = 0.7  # of data.memory_limit
+THREAD_BYTES = 100_000_000  # that a thread of the engine needs to sort and to group without failing
 SCALAR_BYTES = 8  # of a number; of a text about as many
-GROUPS_AT_ONCE = 4  # row groups that are held, looked at and encoded together
+GROUPS_AT_ONCE = 2  # row groups that are held, looked at and encoded together
 Tables = Iterator[pa.Table]
 
 
@@ -49,6 +53,26 @@ def connect(memory_limit: str | None = None, threads: int | None = None) -> duck
     connection = duckdb.connect(":memory:", config=config)
     connection.execute("set enable_progress_bar = false; set TimeZone = 'UTC'")
     return connection
+
+
+@contextmanager
+def engine_for(data: DataConfig) -> Iterator[duckdb.DuckDBPyConnection]:
+    """An engine within `data.memory_limit`, of which a part is left to what stands beside it: batches, hashes of keys, rows on their way into files.
+
+    Raises:
+        DataError: the limit does not suffice for these rows.
+    """
+    limit = data.memory_bytes
+    share = None if limit is None else int(limit * ENGINE_SHARE)
+    threads = None if share is None else max(1, min(os.cpu_count() or 1, share // THREAD_BYTES))
+    with closing(connect(None if share is None else f"{share // 1024}KiB", threads)) as connection:
+        try:
+            yield connection
+        except duckdb.OutOfMemoryException as error:
+            reason = str(error).splitlines()[0]
+            raise DataError(
+                f"data.memory_limit {data.memory_limit or '(not declared)'} does not suffice: {reason}; raise it, or declare fewer columns"
+            ) from error
 
 
 def confine(connection: duckdb.DuckDBPyConnection, readable: Iterable[str | Path] = ()) -> None:

@@ -8,7 +8,7 @@ depends on all rows (strata, cuts in time) is frozen in the ledger. See docs/dec
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from schemas.cv_config import BY_GROUP, BY_TIME, STRATIFIED
 from schemas.digest import verify
 from schemas.errors import SplitError
 from schemas.records import SplitTables, TableSpec, ValidatedTable, digest_of
-from training.data.engine import connect, literal, parquet, row
+from training.data.engine import engine_for, literal, parquet, row
 from training.data.fold_times import END, TimeFold, time_fold_sql, time_folds
 from training.data.groups import BRIDGES, settled_sql
 from training.data.ledger import Ledger, opened
@@ -73,7 +73,7 @@ def make_fold(validated: ValidatedTable, pool: SplitTables, declaration: Declara
     kind, spec = declaration.fold_kind, validated.spec
     name = f"fold {number + 1} of {declaration.cv.folds} ({kind})"
     with ExitStack() as stack:
-        connection = stack.enter_context(closing(connect()))
+        connection = stack.enter_context(engine_for(declaration.data))
         _load(connection, pool, spec, declaration)
         _require_enough(connection, spec, declaration)
         way = fold_way(declaration, spec)

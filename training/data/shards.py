@@ -19,12 +19,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from schemas import digest
-from schemas.config import Declaration, SplitName
+from schemas.config import DataConfig, Declaration, SplitName
 from schemas.errors import DataError, IntegrityError, first_few
 from schemas.records import ArraysRef, FileRef, SplitArrays, SplitTables, Statistics, TableRef, TableSpec, ValidatedTable, digest_of
 from training.data.apply import encode_categories, encode_label, encode_labels, transform_numeric
 from training.data.batches import arrow_batches
-from training.data.engine import connect, ident, parquet
+from training.data.engine import connect, engine_for, ident, parquet
 from training.data.sequences import write_sequences
 from training.data.tensors import rows_per_batch, tensor_array
 
@@ -60,7 +60,7 @@ def materialise(split: SplitTables, validated: ValidatedTable, statistics: Stati
     try:
         temporary.chmod(0o755)
         for side in SIDES:
-            _write_side(temporary / side, split.side(side), side, validated.spec, statistics)
+            _write_side(temporary / side, split.side(side), side, validated.spec, statistics, declaration.data)
         digest.write_atomic(temporary / "statistics.json", statistics.model_dump_json(indent=1))
         _publish(temporary, target)
     finally:
@@ -122,7 +122,7 @@ def _fit_for(statistics: Statistics, declaration: Declaration) -> bool:
 # ---------------------------------------------------------------------------------------- one side
 
 
-def _write_side(folder: Path, table: TableRef, side: str, spec: TableSpec, statistics: Statistics) -> None:
+def _write_side(folder: Path, table: TableRef, side: str, spec: TableSpec, statistics: Statistics, data: DataConfig | None = None) -> None:
     """All files of one side, flushed to disk and checked."""
     path = digest.verify(table.file)
     if table.rows < 1:
@@ -132,7 +132,7 @@ def _write_side(folder: Path, table: TableRef, side: str, spec: TableSpec, stati
         write_sequences(folder, table, side, spec, statistics.tokens)
         digest.fsync_folder(folder)
         return
-    _refuse_new_nulls(table, side, statistics)
+    _refuse_new_nulls(table, side, statistics, data)
     _write_arrays(folder, table, side, spec, statistics)
     _write_ids(folder / "ids.parquet", path, spec)
     _check_side(folder, side, table.rows, statistics)
@@ -218,13 +218,13 @@ def _write_ids(target: Path, source: Path, spec: TableSpec) -> None:
 # ------------------------------------------------------------------------------------------ checks
 
 
-def _refuse_new_nulls(ref: TableRef, side: str, statistics: Statistics) -> None:
+def _refuse_new_nulls(ref: TableRef, side: str, statistics: Statistics, data: DataConfig | None) -> None:
     """Refuse nulls in a column where train has none: nothing was fitted that could fill them."""
     names = [s.name for s in statistics.numeric if s.fill is None]
     if not names:
         return
     table = parquet(ref)
-    with closing(connect()) as connection:
+    with engine_for(data) if data else closing(connect()) as connection:
         counts = connection.execute(f"select {', '.join(f'count(*) - count({ident(n)})' for n in names)} from {table}").fetchall()[0]
         bad = {n: c for n, c in zip(names, counts, strict=True) if c}
         for name, count in bad.items():

@@ -26,7 +26,7 @@ from schemas.errors import SplitError, first_few
 from schemas.records import SplitTables, TableRef, TableSpec, TestTable, TrainTable, ValidatedTable, ValTable, digest_of
 from schemas.tables import arrow_schema
 from training.data.batches import arrow_batches
-from training.data.engine import ROW_GROUP_ROWS, TableWriter, connect, ident, literal, parquet, rows, write_parquet
+from training.data.engine import ROW_GROUP_ROWS, TableWriter, engine_for, even_tables, group_rows, ident, literal, parquet, rows, write_parquet
 from training.data.groups import BRIDGES, GROUPED_ROWS, Grouping, derive_groups, grouping_way, needs_group_ledger, settled_sql
 from training.data.ledger import Ledger, opened
 from training.data.side_summary import refuse_unusable, summarize
@@ -68,7 +68,7 @@ def split(validated: ValidatedTable, declaration: Declaration, out_dir: Path, le
     """
     verify(validated.table.file)
     with ExitStack() as stack:
-        connection = stack.enter_context(closing(connect()))
+        connection = stack.enter_context(engine_for(declaration.data))
         way, grouped_by = way_of(declaration, validated.spec), grouping_way(declaration, validated.spec)
         group_book = stack.enter_context(opened(group_ledger(ledger), digest_of(grouped_by))) if needs_group_ledger(declaration, validated.spec) else None
         grouping = derive_groups(connection, validated, declaration, group_book)
@@ -99,10 +99,10 @@ def _in_file_order(connection: duckdb.DuckDBPyConnection, validated: ValidatedTa
     numbered = f"(select __id, file_row_number from read_parquet({literal(validated.table.file.path)}, hive_partitioning = false, file_row_number = true))"
     code = "case s.side " + " ".join(f"when {literal(side)} then {place}" for place, side in enumerate(SPLITS)) + " else 255 end"
     placed = f"select cast({code} as utinyint) as side from {numbered} r join {SIDES} s on s.__id = r.__id order by r.file_row_number"
-    codes, start = connection.sql(placed).to_arrow_table().column("side").combine_chunks(), 0
-    for batch in arrow_batches(validated.table.file.file, ROW_GROUP_ROWS):
-        yield batch.append_column(CODE, codes.slice(start, len(batch)))
-        start += len(batch)
+    size = group_rows(arrow_schema(validated.spec))
+    codes = even_tables(connection.sql(placed).to_arrow_reader(size), size)
+    for batch, sides in zip(arrow_batches(validated.table.file.file, size), codes, strict=True):
+        yield batch.append_column(CODE, sides.column("side").combine_chunks())
 
 
 def in_hash_order(connection: duckdb.DuckDBPyConnection, spec: TableSpec) -> Iterator[pa.RecordBatch]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import duckdb
@@ -13,7 +12,7 @@ from schemas.errors import DataError, SchemaError, first_few
 from schemas.records import FileRef, SourceRef, TableSpec, ValidatedTable
 from schemas.tables import arrow_schema
 from training.data.columns import Resolved, resolve
-from training.data.engine import confine, connect, ident, row, rows, write_parquet
+from training.data.engine import confine, engine_for, ident, row, rows, write_parquet
 from training.data.expressions import derived_sql, failing_expression, filtered_sql
 from training.data.label_values import label_violations, labelled_rows
 from training.data.portable import portable
@@ -43,7 +42,7 @@ def validate(source: SourceRef, declaration: Declaration, out_dir: Path) -> Vali
         SchemaError: columns, types, nulls, ranges, values, ids or labels are not what was declared.
     """
     verify_source(source)
-    with closing(connect()) as connection:
+    with engine_for(declaration.data) as connection:
         base = relation_sql(source, declaration.data, connection)
         confine(connection, [f.path for f in source.files])
         derived = derived_sql(connection, base, declaration.data.derive)
@@ -54,6 +53,8 @@ def validate(source: SourceRef, declaration: Declaration, out_dir: Path) -> Vali
                 connection.execute(f"create temp table {STAGED} as select * from {derived}")
                 derived, relation = STAGED, filtered_sql(connection, STAGED, declaration.data.filter)
             return _write(connection, derived, relation, resolved, declaration, out_dir)
+        except duckdb.OutOfMemoryException:
+            raise
         except duckdb.Error as error:
             raise _cause(connection, source, base, declaration, error) from error
 
