@@ -27,7 +27,7 @@ ROW_GROUP_BYTES = 64 << 20  # wide rows (tensors, many columns) make smaller row
 ENGINE_SHARE = 0.7  # of data.memory_limit
 THREAD_BYTES = 100_000_000  # that a thread of the engine needs to sort and to group without failing
 SCALAR_BYTES = 8  # of a number; of a text about as many
-GROUPS_AT_ONCE = 2  # row groups that are held, looked at and encoded together
+GROUPS_AT_ONCE = 4  # row groups that are held, looked at and encoded together, as long as they stay below ROW_GROUP_BYTES
 Tables = Iterator[pa.Table]
 
 
@@ -160,7 +160,7 @@ def row_md5_sql(columns: Sequence[str]) -> str:
 
 def write_parquet(
     connection: duckdb.DuckDBPyConnection,
-    query: str,
+    query: str | Iterator[pa.RecordBatch],
     path: str | Path,
     metadata: Mapping[str, str] | None = None,
     schema: pa.Schema | None = None,
@@ -170,16 +170,17 @@ def write_parquet(
 
     Args:
         connection: the engine; another result that is still open on it is closed.
-        query: give it an `order by` that decides every tie, or the bytes depend on the engine.
+        query: give it an `order by` that decides every tie, or the bytes depend on the engine; or rows that are in order already.
         path: the file; its folder is created.
         metadata: key-value texts for the Parquet schema, e.g. `{"bulkhead.side": "train"}`.
-        schema: Arrow types of the columns where the engine has none of the kind (its fixed-size arrays end at 100,000 elements).
+        schema: Arrow types of the columns where the engine has none of the kind (its fixed-size arrays end at 100,000 elements); needed where rows are given.
         through: a generator that sees every row on its way; what it raises leaves no file.
     """
     with replacing(path) as file:
-        reader = connection.sql(query).to_arrow_reader(group_rows(schema))
-        with closing(TableWriter(file, schema or reader.schema, metadata)) as writer:
-            tables = even_tables(reader, GROUPS_AT_ONCE * group_rows(schema or reader.schema))
+        reader: Any = connection.sql(query).to_arrow_reader(group_rows(schema)) if isinstance(query, str) else query
+        types = reader.schema if schema is None else schema
+        with closing(TableWriter(file, types, metadata)) as writer:
+            tables = even_tables(reader, rows_at_once(types))
             for table in through(tables) if through else tables:
                 writer.write(table)
     return TableRef(file=file_ref(path), rows=writer.rows)
@@ -236,6 +237,15 @@ def even_tables(reader: Iterable[pa.RecordBatch], size: int) -> Tables:
 
 def group_rows(schema: pa.Schema | None) -> int:
     """Rows of a row group: a fixed number, fewer where many columns or fixed-size lists make rows wide."""
+    return max(1, min(ROW_GROUP_ROWS, ROW_GROUP_BYTES // _row_bytes(schema)))
+
+
+def rows_at_once(schema: pa.Schema) -> int:
+    """Rows of a few row groups: the fewer calls, the less is paid for each."""
+    size = group_rows(schema)
+    return size * max(1, min(GROUPS_AT_ONCE, ROW_GROUP_BYTES // (size * _row_bytes(schema))))
+
+
+def _row_bytes(schema: pa.Schema | None) -> int:
     kinds = [f.type for f in schema or []]
-    wide = sum(k.list_size * (k.value_type.bit_width // 8) if pa.types.is_fixed_size_list(k) else SCALAR_BYTES for k in kinds)
-    return max(1, min(ROW_GROUP_ROWS, ROW_GROUP_BYTES // max(1, wide)))
+    return sum(k.list_size * (k.value_type.bit_width // 8) if pa.types.is_fixed_size_list(k) else SCALAR_BYTES for k in kinds) or 1

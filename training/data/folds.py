@@ -24,7 +24,7 @@ from training.data.fold_times import END, TimeFold, time_fold_sql, time_folds
 from training.data.groups import BRIDGES, settled_sql
 from training.data.ledger import Ledger, opened
 from training.data.side_summary import refuse_unusable
-from training.data.split import ROWS, SIDES, cut_point, hash_sql, in_hash_order, way_of, write_sides
+from training.data.split import ROWS, SIDED, SIDES, cut_point, hash_sql, sides_in_order, way_of, write_sides
 from training.data.strata import allot, bin_edges, count_units, stratum_sql
 from training.data.time_cuts import time_text
 
@@ -81,10 +81,10 @@ def make_fold(validated: ValidatedTable, pool: SplitTables, declaration: Declara
         book = stack.enter_context(opened(ledger, digest_of(way))) if frozen else None
         folds = decide_fold(connection, spec, declaration, number, book)
         connection.execute(f"create temp table {SIDES} as {_sides_sql(folds, pool)}")
-        refuse_unusable(connection, ROWS, SIDES, spec, declaration, (name, REMEDIES[kind]))
+        refuse_unusable(connection, SIDED, spec, declaration, (name, REMEDIES[kind]))
         if book is not None:
             book.append(connection, way, validated.table.file.sha256, folds.frozen, folds.decided)
-        made = write_sides(connection, spec, declaration, Path(out_dir), folds.plan, in_hash_order(connection, spec))
+        made = write_sides(connection, spec, declaration, Path(out_dir), folds.plan, SIDED, sides_in_order(connection, spec))
         left_out = Counter(made.excluded) + Counter(pool.excluded)
         copied = book.copy_to(Path(out_dir) / "ledger.jsonl") if book is not None else None
         return made.model_copy(update={"strategy": f"cv {kind}", "excluded": dict(sorted(left_out.items())), "ledger": copied})

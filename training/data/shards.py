@@ -24,7 +24,7 @@ from schemas.errors import DataError, IntegrityError, first_few
 from schemas.records import ArraysRef, FileRef, SplitArrays, SplitTables, Statistics, TableRef, TableSpec, ValidatedTable, digest_of
 from training.data.apply import encode_categories, encode_label, encode_labels, transform_numeric
 from training.data.batches import arrow_batches
-from training.data.engine import connect, engine_for, ident, parquet
+from training.data.engine import TableWriter, connect, engine_for, ident, parquet
 from training.data.sequences import write_sequences
 from training.data.tensors import rows_per_batch, tensor_array
 
@@ -208,10 +208,10 @@ def _write_ids(target: Path, source: Path, spec: TableSpec) -> None:
     given = pq.read_schema(source)
     kinds = [(stored, given.field(name).type) for stored, name in labels.items()]
     schema = pa.schema([("__id", pa.string()), ("__group", pa.string()), ("__time", pa.float64()), *kinds])
-    with pq.ParquetWriter(target, schema, compression="zstd") as writer:
+    with open(target, "wb") as file, closing(TableWriter(file, schema)) as writer:
         for batch in arrow_batches(source, BATCH_ROWS, [c for c in names.values() if c in given.names]):
             columns = {n: batch.column(c) if c in given.names else pa.nulls(len(batch)) for n, c in names.items()}
-            writer.write_batch(pa.record_batch([columns[f.name].cast(f.type) for f in schema], schema=schema))
+            writer.write(pa.table([columns[f.name].cast(f.type) for f in schema], schema=schema))
     _fsync(target)
 
 

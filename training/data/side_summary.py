@@ -24,17 +24,14 @@ REMEDIES = {
 }
 
 
-def refuse_unusable(
-    connection: duckdb.DuckDBPyConnection, table: str, sides: str, spec: TableSpec, declaration: Declaration, fold: tuple[str, str] | None = None
-) -> None:
+def refuse_unusable(connection: duckdb.DuckDBPyConnection, sided: str, spec: TableSpec, declaration: Declaration, fold: tuple[str, str] | None = None) -> None:
     """Refuse sides without rows, with a single class, or with a class that train lacks.
 
     Of several labels, one that has a single class on validation or test is no reason: metrics leave it out there, and say so.
 
     Args:
         connection: the engine.
-        table: the validated rows.
-        sides: relation of `__id` and `side`.
+        sided: relation of the validated rows with their `side`.
         spec: what the columns are.
         declaration: the task and the strategy, which decides the remedy.
         fold: of a fold, its name and the remedy.
@@ -43,16 +40,16 @@ def refuse_unusable(
         SplitError: with rows by side, groups, and what to change.
     """
     name, remedy = fold or (f"split {declaration.split.kind}", REMEDIES[declaration.split.kind])
-    counts = dict(rows(connection, f"select side, count(*) from {sides} group by 1"))
+    counts = dict(rows(connection, f"select side, count(*) from {sided} group by 1"))
     empty = [s for s in SPLITS if not counts.get(s)]
     if empty:
         reasons = "".join(f", {n} left out ({r})" for r, n in sorted(counts.items()) if r not in SPLITS)
-        groups = f"; {row(connection, f'select count(distinct __group) from {table}')[0]} groups" if spec.grouped else ""
+        groups = f"; {row(connection, f'select count(distinct __group) from {sided}')[0]} groups" if spec.grouped else ""
         shown = ", ".join(f"{s} {counts.get(s, 0)}" for s in SPLITS)
         raise SplitError(f"{name}: expected rows on every side, got {shown}{reasons}{groups}: {' and '.join(empty)} would be empty; {remedy}")
     for label in spec.label_columns if spec.text is None else ():
         if declaration.task.label(label).kind != "regression":
-            _refuse_classes(connection, table, sides, label, spec.has_several_labels, remedy)
+            _refuse_classes(connection, sided, label, spec.has_several_labels, remedy)
 
 
 def summarize(
@@ -80,9 +77,9 @@ def class_counts(connection: duckdb.DuckDBPyConnection, relation: str, name: str
     return {str(v): n for v, n in rows(connection, known)}
 
 
-def _refuse_classes(connection: duckdb.DuckDBPyConnection, table: str, sides: str, name: str, is_one_of_several: bool, remedy: str) -> None:
+def _refuse_classes(connection: duckdb.DuckDBPyConnection, sided: str, name: str, is_one_of_several: bool, remedy: str) -> None:
     label = ident(name)
-    classes = f"select s.side, t.{label} as label, count(*) as n from {table} t join {sides} s on s.__id = t.__id where t.{label} is not null group by 1, 2"
+    classes = f"select side, {label} as label, count(*) as n from {sided} where {label} is not null group by 1, 2"
     found = rows(connection, f"select side, cast(label as varchar), n from ({classes}) order by side, label")
     counts = {side: {str(value): number for of, value, number in found if of == side} for side in SPLITS}
     for side in SPLITS:

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -35,6 +36,7 @@ from training.data.time_cuts import declared_cuts, share_cuts, time_side_sql, ti
 from training.data.typed import validated_columns
 
 ROWS, SIDES, CODE = GROUPED_ROWS, "decided_sides", "__side"
+SIDED = f"(select t.*, s.side from {ROWS} t join {SIDES} s on s.__id = t.__id)"
 
 
 class Decision(NamedTuple):
@@ -74,14 +76,15 @@ def split(validated: ValidatedTable, declaration: Declaration, out_dir: Path, le
         grouping = derive_groups(connection, validated, declaration, group_book)
         book = stack.enter_context(opened(ledger, digest_of(way))) if needs_ledger(declaration) else None
         decision = decide(connection, validated.spec, declaration, book)
-        connection.execute(f"create temp table {SIDES} as {_sides_sql(decision, grouping)}")
-        refuse_unusable(connection, ROWS, SIDES, validated.spec, declaration)
+        sided = _sided(connection, decision, grouping)
+        refuse_unusable(connection, sided, validated.spec, declaration)
         if group_book is not None:
             group_book.append(connection, grouped_by, validated.table.file.sha256, dict(grouping.frozen), grouping.decided)
         if book is not None:
             book.append(connection, way, validated.table.file.sha256, dict(decision.frozen), decision.decided)
-        in_order = in_hash_order(connection, validated.spec) if declaration.data.group_by else _in_file_order(connection, validated)
-        made = write_sides(connection, validated.spec, declaration, Path(out_dir), decision.plan, in_order)
+        of_the_row = _of_the_row(decision, grouping)
+        in_order = _in_file_order(connection, validated, decision.side_sql) if of_the_row else sides_in_order(connection, validated.spec)
+        made = write_sides(connection, validated.spec, declaration, Path(out_dir), decision.plan, sided, in_order)
         return made.model_copy(update=_stood_on(connection, grouping, made, Path(out_dir), book, group_book))
 
 
@@ -90,27 +93,43 @@ def group_ledger(ledger: Path) -> Path:
     return Path(f"{ledger}-groups")
 
 
-def _sides_sql(decision: Decision, grouping: Grouping) -> str:
-    return settled_sql(decision.side_sql, ROWS) if grouping.has_bridges else f"select __id, {decision.side_sql} as side from {ROWS}"
+def _sided(connection: duckdb.DuckDBPyConnection, decision: Decision, grouping: Grouping) -> str:
+    """Relation of all rows with their `side`; what does not depend on the row alone is kept in the table `SIDES` of `__id` and `side`."""
+    if _of_the_row(decision, grouping):
+        return f"(select *, {decision.side_sql} as side from {ROWS})"
+    sides = settled_sql(decision.side_sql, ROWS) if grouping.has_bridges else f"select __id, {decision.side_sql} as side from {ROWS}"
+    connection.execute(f"create temp table {SIDES} as {sides}")
+    return SIDED
 
 
-def _in_file_order(connection: duckdb.DuckDBPyConnection, validated: ValidatedTable) -> Iterator[pa.RecordBatch]:
+def _of_the_row(decision: Decision, grouping: Grouping) -> bool:
+    """Whether a row's side is an expression over its columns, so that no join can put rows out of order."""
+    return decision.decided is None and not grouping.plan
+
+
+def _in_file_order(connection: duckdb.DuckDBPyConnection, validated: ValidatedTable, side_sql: str) -> Iterator[pa.RecordBatch]:
     """The validated rows as they lie in their file, which is the order of the sides, with the place of their side in `SPLITS`: nothing is sorted again."""
-    numbered = f"(select __id, file_row_number from read_parquet({literal(validated.table.file.path)}, hive_partitioning = false, file_row_number = true))"
-    code = "case s.side " + " ".join(f"when {literal(side)} then {place}" for place, side in enumerate(SPLITS)) + " else 255 end"
-    placed = f"select cast({code} as utinyint) as side from {numbered} r join {SIDES} s on s.__id = r.__id order by r.file_row_number"
+    numbered = f"read_parquet({literal(validated.table.file.path)}, hive_partitioning = false, file_row_number = true)"
     size = group_rows(arrow_schema(validated.spec))
-    codes = even_tables(connection.sql(placed).to_arrow_reader(size), size)
-    for batch, sides in zip(arrow_batches(validated.table.file.file, size), codes, strict=True):
-        yield batch.append_column(CODE, sides.column("side").combine_chunks())
+    codes = even_tables(connection.sql(f"select file_row_number, {_code(side_sql)} as side from {numbered}").to_arrow_reader(size), size)
+    for number, (batch, sides) in enumerate(zip(arrow_batches(validated.table.file.file, size), codes, strict=True)):
+        if not np.array_equal(sides["file_row_number"], np.arange(number * size, number * size + len(batch))):
+            raise RuntimeError(f"{validated.table.file.path}: the engine read the rows in another order than that of the file")
+        yield batch.append_column(CODE, sides["side"].combine_chunks())
 
 
-def in_hash_order(connection: duckdb.DuckDBPyConnection, spec: TableSpec) -> Iterator[pa.RecordBatch]:
+def _code(side_sql: str) -> str:
+    """SQL for the place of a side in `SPLITS`; beyond them for rows that are left out."""
+    return (
+        f"cast(case {side_sql} " + " ".join(f"when {literal(side)} then {place}" for place, side in enumerate(SPLITS)) + f" else {len(SPLITS)} end as utinyint)"
+    )
+
+
+def sides_in_order(connection: duckdb.DuckDBPyConnection, spec: TableSpec) -> Iterator[pa.RecordBatch]:
     """The rows of the sides in the order of their hash, wherever they were read from, with the place of their side in `SPLITS`."""
-    columns = ", ".join(f"r.{ident(name)}" for name in validated_columns(spec))
-    code = "case s.side " + " ".join(f"when {literal(side)} then {place}" for place, side in enumerate(SPLITS)) + " end"
-    chosen = f"from {ROWS} r join {SIDES} s on s.__id = r.__id where s.side in ('train', 'val', 'test')"
-    yield from connection.sql(f"select {columns}, cast({code} as utinyint) as {ident(CODE)} {chosen} order by md5(r.__id)").to_arrow_reader(ROW_GROUP_ROWS)
+    columns = ", ".join(map(ident, validated_columns(spec)))
+    chosen = f"select {columns}, {_code('side')} as {ident(CODE)} from {SIDED} where side in ('train', 'val', 'test') order by md5(__id)"
+    yield from connection.sql(chosen).to_arrow_reader(ROW_GROUP_ROWS)
 
 
 def _stood_on(
@@ -286,20 +305,27 @@ def _stratified(connection: duckdb.DuckDBPyConnection, spec: TableSpec, declarat
 
 
 def write_sides(
-    connection: duckdb.DuckDBPyConnection, spec: TableSpec, declaration: Declaration, out_dir: Path, plan: dict[str, Any], in_order: Iterator[pa.RecordBatch]
+    connection: duckdb.DuckDBPyConnection,
+    spec: TableSpec,
+    declaration: Declaration,
+    out_dir: Path,
+    plan: dict[str, Any],
+    sided: str,
+    in_order: Iterator[pa.RecordBatch],
 ) -> SplitTables:
     """The three files of the decided sides and their references: nowhere else is a `TrainTable` made.
 
     Args:
-        connection: the engine, with the sides of all rows in `SIDES`.
+        connection: the engine.
         spec: what the columns are.
         declaration: the task and the strategy.
         out_dir: where `train.parquet`, `val.parquet` and `test.parquet` are written.
         plan: the strategy with its resolved cut points, for people.
+        sided: relation of all rows with their `side`.
         in_order: the rows in the order of the hash of their id, with the column `CODE`.
     """
     tables = _written(in_order, spec, out_dir)
-    excluded = rows(connection, f"select side, count(*) from {SIDES} where side not in ('train', 'val', 'test') group by 1 order by 1")
+    excluded = rows(connection, f"select side, count(*) from {sided} where side not in ('train', 'val', 'test') group by 1 order by 1")
     return SplitTables(
         train=TrainTable(file=tables["train"].file, rows=tables["train"].rows),
         val=ValTable(file=tables["val"].file, rows=tables["val"].rows),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 
 from schemas.config import Declaration
 from schemas.errors import DataError, SchemaError, first_few
@@ -14,6 +15,7 @@ from schemas.tables import arrow_schema
 from training.data.columns import Resolved, resolve
 from training.data.engine import confine, engine_for, ident, row, rows, write_parquet
 from training.data.expressions import derived_sql, failing_expression, filtered_sql
+from training.data.hash_order import in_hash_order
 from training.data.label_values import label_violations, labelled_rows
 from training.data.portable import portable
 from training.data.raw_rows import keep_raw_rows
@@ -79,12 +81,25 @@ def _write(connection: duckdb.DuckDBPyConnection, derived: str, relation: str, r
     connection.execute(f"create temp table {TYPED} as select * from {typed_sql(resolved, labelled)}")
     _refuse_typed(connection, resolved, declaration)
     raw_rows = keep_raw_rows(connection, resolved.spec, TYPED, ORDER, Path(out_dir) / "raw_rows.parquet")
-    columns = ", ".join(map(ident, validated_columns(resolved.spec)))
-    ordered = f"select {columns} from {TYPED} order by {ORDER}"
     limits = keeping_limits(connection, resolved, TYPED)
-    table = write_parquet(connection, ordered, Path(out_dir) / "validated.parquet", schema=arrow_schema(resolved.spec), through=limits)
+    table = write_parquet(
+        connection,
+        _in_order(connection, resolved.spec, declaration, out_dir),
+        Path(out_dir) / "validated.parquet",
+        schema=arrow_schema(resolved.spec),
+        through=limits,
+    )
     left_out = {"filtered_rows": total - kept, "unlabelled_rows": unlabelled, "ignored_labels": ignored}
     return ValidatedTable(table=table, spec=resolved.spec, raw_rows=raw_rows, group_columns=_group_columns(connection, resolved, out_dir), **left_out)
+
+
+def _in_order(connection: duckdb.DuckDBPyConnection, spec: TableSpec, declaration: Declaration, out_dir: Path) -> str | Iterator[pa.RecordBatch]:
+    """The typed rows in `ORDER`: by the engine, or where memory is limited part by part."""
+    names, limit = validated_columns(spec), declaration.data.memory_bytes
+    if limit is None:
+        return f"select {', '.join(map(ident, names))} from {TYPED} order by {ORDER}"
+    Path(out_dir).mkdir(parents=True, exist_ok=True)
+    return in_hash_order(connection, TYPED, names, limit, Path(out_dir))
 
 
 def _refuse_typed(connection: duckdb.DuckDBPyConnection, resolved: Resolved, declaration: Declaration) -> None:
