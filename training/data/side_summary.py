@@ -31,7 +31,7 @@ def refuse_unusable(connection: duckdb.DuckDBPyConnection, sided: str, spec: Tab
 
     Args:
         connection: the engine.
-        sided: relation of the validated rows with their `side`.
+        sided: relation of the validated rows with their `__side`.
         spec: what the columns are.
         declaration: the task and the strategy, which decides the remedy.
         fold: of a fold, its name and the remedy.
@@ -40,7 +40,7 @@ def refuse_unusable(connection: duckdb.DuckDBPyConnection, sided: str, spec: Tab
         SplitError: with rows by side, groups, and what to change.
     """
     name, remedy = fold or (f"split {declaration.split.kind}", REMEDIES[declaration.split.kind])
-    counts = dict(rows(connection, f"select side, count(*) from {sided} group by 1"))
+    counts = dict(rows(connection, f"select __side, count(*) from {sided} group by 1"))
     empty = [s for s in SPLITS if not counts.get(s)]
     if empty:
         reasons = "".join(f", {n} left out ({r})" for r, n in sorted(counts.items()) if r not in SPLITS)
@@ -79,7 +79,7 @@ def class_counts(connection: duckdb.DuckDBPyConnection, relation: str, name: str
 
 def _refuse_classes(connection: duckdb.DuckDBPyConnection, sided: str, name: str, is_one_of_several: bool, remedy: str) -> None:
     label = ident(name)
-    classes = f"select side, {label} as label, count(*) as n from {sided} where {label} is not null group by 1, 2"
+    classes = f"select __side as side, {label} as label, count(*) as n from {sided} where {label} is not null group by 1, 2"
     found = rows(connection, f"select side, cast(label as varchar), n from ({classes}) order by side, label")
     counts = {side: {str(value): number for of, value, number in found if of == side} for side in SPLITS}
     for side in SPLITS:

@@ -35,8 +35,8 @@ from training.data.strata import allot, bin_edges, count_units, stratum_sql
 from training.data.time_cuts import declared_cuts, share_cuts, time_side_sql, time_text
 from training.data.typed import validated_columns
 
-ROWS, SIDES, CODE = GROUPED_ROWS, "decided_sides", "__side"
-SIDED = f"(select t.*, s.side from {ROWS} t join {SIDES} s on s.__id = t.__id)"
+ROWS, SIDES, CODE = GROUPED_ROWS, "decided_sides", "__code"
+SIDED = f"(select t.*, s.side as __side from {ROWS} t join {SIDES} s on s.__id = t.__id)"
 
 
 class Decision(NamedTuple):
@@ -94,9 +94,9 @@ def group_ledger(ledger: Path) -> Path:
 
 
 def _sided(connection: duckdb.DuckDBPyConnection, decision: Decision, grouping: Grouping) -> str:
-    """Relation of all rows with their `side`; what does not depend on the row alone is kept in the table `SIDES` of `__id` and `side`."""
+    """Relation of all rows with their `__side`; what does not depend on the row alone is kept in the table `SIDES` of `__id` and `side`."""
     if _of_the_row(decision, grouping):
-        return f"(select *, {decision.side_sql} as side from {ROWS})"
+        return f"(select *, {decision.side_sql} as __side from {ROWS})"
     sides = settled_sql(decision.side_sql, ROWS) if grouping.has_bridges else f"select __id, {decision.side_sql} as side from {ROWS}"
     connection.execute(f"create temp table {SIDES} as {sides}")
     return SIDED
@@ -111,11 +111,11 @@ def _in_file_order(connection: duckdb.DuckDBPyConnection, validated: ValidatedTa
     """The validated rows as they lie in their file, which is the order of the sides, with the place of their side in `SPLITS`: nothing is sorted again."""
     numbered = f"read_parquet({literal(validated.table.file.path)}, hive_partitioning = false, file_row_number = true)"
     size = group_rows(arrow_schema(validated.spec))
-    codes = even_tables(connection.sql(f"select file_row_number, {_code(side_sql)} as side from {numbered}").to_arrow_reader(size), size)
+    codes = even_tables(connection.sql(f"select file_row_number, {_code(side_sql)} as {ident(CODE)} from {numbered}").to_arrow_reader(size), size)
     for number, (batch, sides) in enumerate(zip(arrow_batches(validated.table.file.file, size), codes, strict=True)):
         if not np.array_equal(sides["file_row_number"], np.arange(number * size, number * size + len(batch))):
             raise RuntimeError(f"{validated.table.file.path}: the engine read the rows in another order than that of the file")
-        yield batch.append_column(CODE, sides["side"].combine_chunks())
+        yield batch.append_column(CODE, sides[CODE].combine_chunks())
 
 
 def _code(side_sql: str) -> str:
@@ -128,7 +128,7 @@ def _code(side_sql: str) -> str:
 def sides_in_order(connection: duckdb.DuckDBPyConnection, spec: TableSpec) -> Iterator[pa.RecordBatch]:
     """The rows of the sides in the order of their hash, wherever they were read from, with the place of their side in `SPLITS`."""
     columns = ", ".join(map(ident, validated_columns(spec)))
-    chosen = f"select {columns}, {_code('side')} as {ident(CODE)} from {SIDED} where side in ('train', 'val', 'test') order by md5(__id)"
+    chosen = f"select {columns}, {_code('__side')} as {ident(CODE)} from {SIDED} where __side in ('train', 'val', 'test') order by md5(__id)"
     yield from connection.sql(chosen).to_arrow_reader(ROW_GROUP_ROWS)
 
 
@@ -321,11 +321,11 @@ def write_sides(
         declaration: the task and the strategy.
         out_dir: where `train.parquet`, `val.parquet` and `test.parquet` are written.
         plan: the strategy with its resolved cut points, for people.
-        sided: relation of all rows with their `side`.
+        sided: relation of all rows with their `__side`.
         in_order: the rows in the order of the hash of their id, with the column `CODE`.
     """
     tables = _written(in_order, spec, out_dir)
-    excluded = rows(connection, f"select side, count(*) from {sided} where side not in ('train', 'val', 'test') group by 1 order by 1")
+    excluded = rows(connection, f"select __side, count(*) from {sided} where __side not in ('train', 'val', 'test') group by 1 order by 1")
     return SplitTables(
         train=TrainTable(file=tables["train"].file, rows=tables["train"].rows),
         val=ValTable(file=tables["val"].file, rows=tables["val"].rows),
