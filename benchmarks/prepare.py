@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from benchmarks.page import rewrite, table
+from benchmarks.page import PAGE, machine, markdown_table, write_section
 from benchmarks.preparation.memory import Peak, sampled
 from benchmarks.preparation.rows import write_rows
 
@@ -87,26 +87,38 @@ def section(runs: list[Run], rounds: int) -> str:
     sizes = sorted({run.rows for run in runs})
     parts = ["## Preparation", _how(rounds)]
     for rows in sizes:
-        cpu = {tool: median(r.peak.cpu_seconds for r in runs if (r.tool, r.rows) == (tool, rows)) for tool in (WHOLE, ALIKE, PANDAS, POLARS, SCAN)}
-        lines = []
-        for tool, seconds in cpu.items():
-            of = [r.peak for r in runs if (r.tool, r.rows) == (tool, rows)]
-            memory, wall = median(p.anonymous for p in of) / 1e9, median(p.seconds for p in of)
-            ratios = [f"{cpu[ALIKE] / seconds:.2f}", f"{seconds / cpu[SCAN]:.1f}"]
-            lines.append([tool, f"{seconds:.1f}", f"{wall:.1f}", f"{memory:.2f}", *ratios])
-        parts += [f"{rows:,} rows", table(["tool", "CPU s", "wall s", "peak anonymous GB", "the same checks here / this", "this / scan"], lines)]
+        parts += [f"{rows:,} rows:", markdown_table(_compared([run for run in runs if run.rows == rows]))]
     if len(sizes) > 1:
-        grown = [
-            [t, f"{exponent(sizes, [median(r.peak.cpu_seconds for r in runs if (r.tool, r.rows) == (t, n)) for n in sizes]):.2f}"]
-            for t in (WHOLE, ALIKE, PANDAS, POLARS)
-        ]
-        parts += [f"Growth exponent of CPU seconds from {sizes[0]:,} to {sizes[-1]:,} rows, start-up included", table(["tool", "exponent"], grown)]
+        grown = [{"tool": tool, "exponent": f"{exponent(sizes, [_cpu(runs, tool, rows) for rows in sizes]):.2f}"} for tool in (WHOLE, ALIKE, PANDAS, POLARS)]
+        parts += [f"Growth of CPU seconds from {sizes[0]:,} to {sizes[-1]:,} rows, start-up included (1: as rows grow):", markdown_table(grown)]
     return "\n\n".join(parts)
+
+
+def _cpu(runs: list[Run], tool: str, rows: int) -> float:
+    return median(run.peak.cpu_seconds for run in runs if (run.tool, run.rows) == (tool, rows))
+
+
+def _compared(runs: list[Run]) -> list[dict[str, str]]:
+    """A line for each tool over one table."""
+    rows, lines = runs[0].rows, []
+    for tool in (WHOLE, ALIKE, PANDAS, POLARS, SCAN):
+        peaks, seconds = [run.peak for run in runs if run.tool == tool], _cpu(runs, tool, rows)
+        lines.append(
+            {
+                "tool": tool,
+                "CPU s": f"{seconds:.1f}",
+                "wall s": f"{median(p.seconds for p in peaks):.1f}",
+                "peak anonymous GB": f"{median(p.anonymous for p in peaks) / 1e9:.2f}",
+                "CPU of the same checks here / of this": f"{_cpu(runs, ALIKE, rows) / seconds:.2f}",
+                "CPU of this / of the scan": f"{seconds / _cpu(runs, SCAN, rows):.1f}",
+            }
+        )
+    return lines
 
 
 def _how(rounds: int) -> str:
     return (
-        f"`python -m benchmarks.prepare`, {rounds} round{'s'[: rounds > 1]} in turns, medians; start-up and imports are included. 20 numeric and 5 categorical "
+        f"`python -m benchmarks.prepare` on {machine()}: {rounds} round{'s'[: rounds > 1]} in turns, medians; start-up and imports are included. 20 numeric and 5 categorical "
         "columns, id, group, time and label. All check nulls, finite numbers, unique ids, two classes, ids, groups and equal rows across sides; "
         "split by group, fit on train, standardise, fill, encode, write `.npy`. Only Bulkhead also writes the typed table and each side as files "
         "with digests in an order of their own, and verifies them before use; “all checks” adds the checks of docs/leaks.md and the poison test."
@@ -121,14 +133,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--full", action="store_true", help="1, 10 and 50 million rows, one round (hours on a busy machine)")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "bulkhead-bench" / "prepare", help="the peers' environment")
     parser.add_argument("--folder", type=Path, help="where tables are written (default: a temporary folder)")
-    parser.add_argument("--page", type=Path, default=Path("docs/benchmarks.md"))
+    parser.add_argument("--page", type=Path, default=PAGE)
     options = parser.parse_args(arguments)
     sizes, rounds = (FULL, 1) if options.full else (tuple(options.rows), options.rounds)
     python, runs = environment(options.cache), []
     for rows in sizes:
         with tempfile.TemporaryDirectory(prefix="bulkhead-bench-", dir=options.folder) as name:
             runs += measure(rows, rounds, python, Path(name))
-    rewrite(options.page, "prepare", section(runs, rounds))
+    write_section("preparation", section(runs, rounds), options.page)
     return 0
 
 
