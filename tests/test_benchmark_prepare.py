@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from benchmarks.prepare import ALIKE, PANDAS, POLARS, SCAN, WHOLE, Run, exponent, section
 from benchmarks.preparation.memory import Peak
 from benchmarks.preparation.ours import prepare
 from benchmarks.preparation.rows import write_rows
+from benchmarks.prepare import ALIKE, PANDAS, POLARS, SCAN, WHOLE, Run, exponent, section
 
 
 def test_the_same_number_of_rows_is_the_same_table(tmp_path: Path) -> None:
