@@ -70,7 +70,7 @@ def test_a_limit_changes_no_byte(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.req("D9")
 def test_a_table_of_several_times_the_limit_stays_within_it(tmp_path: Path) -> None:
-    """1.3 GB of rows under 200 MB: no more than 700 MB beside the limit, over all processes."""
+    """1.1 GB of rows under 200 MB: no more than 700 MB beside the limit, over all processes."""
     command = [
         sys.executable,
         "-m",
