@@ -40,10 +40,11 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-bench: $(VENV)/.runtime ## measure training against loops by hand and against peers, and write docs/benchmarks.md (under 20 minutes on 2 quiet cores)
+bench: $(VENV)/.runtime ## measure training and preparation against loops by hand and against peers, and write docs/benchmarks.md (under 20 minutes on 2 quiet cores)
 	@$(BIN)/python -m benchmarks.throughput
 	@$(BIN)/python -m benchmarks.ranks
 	@$(BIN)/python -m benchmarks.startup
+	@$(BIN)/python -m benchmarks.prepare
 
 bench-leaks: $(VENV)/.dev ## plant leaks, split honestly, and let this project and its peers look (about an hour on 2 quiet cores)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[chem]'

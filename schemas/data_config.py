@@ -14,6 +14,7 @@ from schemas.section import Section
 from schemas.spark_config import SparkConfig
 
 Role = Literal["id", "group", "time", "label", "label_time", "available", "weight", "split", "feature", "ignore"]
+LEAST_MEMORY = 200_000_000  # bytes of data.memory_limit
 Kind = Literal["auto", "numeric", "categorical", "tensor", "text"]
 
 
@@ -45,6 +46,21 @@ class ColumnConfig(Section):
         if (self.kind == "tensor") != (self.shape is not None):
             raise ValueError("a tensor feature needs kind: tensor together with shape: [..]")
         return self
+
+
+def num_bytes(size: str) -> int:
+    """A size with its unit in bytes.
+
+    Raises:
+        ValueError: no such size.
+
+    >>> num_bytes("1GB"), num_bytes("1.5 GiB")
+    (1000000000, 1610612736)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([MGT])(i?)B", size.strip())
+    if found is None:
+        raise ValueError(f"expected a size with its unit, such as 512MB, 1GB or 2GiB, got {size!r}")
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** (" MGT".index(found[2]) + 1))
 
 
 def _column_shorthand(value: Any) -> Any:
@@ -84,6 +100,12 @@ class DataConfig(Section):
     derive: dict[str, str] = Field(default_factory=dict, description='New columns as SQL expressions over the row, e.g. {late: "delay > 30"}.')
     filter: str | None = Field(None, description="SQL condition; rows for which it is not true are left out and counted.")
     group_by: GroupByConfig | None = Field(None, description="Groups that no column names: scaffolds, duplicates, near-duplicates.")
+    memory_limit: str | None = Field(
+        None,
+        description="Most memory that preparation takes for the rows, e.g. 1GB, beside a constant for the program itself (docs/memory.md); "
+        "past it data are spilled to disk. Default: what the machine has. The result is the same.",
+        examples=["1GB", "512MiB"],
+    )
     null_labels: Literal["refuse", "drop"] = Field(
         "refuse", description="Rows without a label (of several labels: with none at all): refuse the table, or drop and count them."
     )
@@ -119,6 +141,18 @@ class DataConfig(Section):
         if problem:
             raise ValueError(f"data.engine: spark cannot do {problem}; use data.engine: duckdb (see docs/data-sources.md)")
         return self
+
+    @field_validator("memory_limit")
+    @classmethod
+    def _enough_memory(cls, limit: str | None) -> str | None:
+        if limit is not None and num_bytes(limit) < LEAST_MEMORY:
+            raise ValueError(f"expected at least {LEAST_MEMORY // 10**6}MB, got {limit!r}; one batch of rows at a time takes as much")
+        return limit
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """`memory_limit` in bytes; None where none is declared."""
+        return None if self.memory_limit is None else num_bytes(self.memory_limit)
 
     def column(self, name: str) -> ColumnConfig | None:
         """The declaration that applies to a source column, or None where nothing matches."""

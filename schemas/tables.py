@@ -64,10 +64,10 @@ def pandera_schema(spec: TableSpec, configs: Mapping[str, ColumnConfig], types: 
     return pandera.DataFrameSchema(columns, strict=True)
 
 
-def broken_rules(schema: pandera.DataFrameSchema, batch: pa.RecordBatch) -> set[tuple[str, str]]:
-    """Pairs (column, rule) that some row of the batch breaks: nulls, type, finite, min, max or allowed."""
+def broken_rules(schema: pandera.DataFrameSchema, rows: pa.Table) -> set[tuple[str, str]]:
+    """Pairs (column, rule) that some row breaks: nulls, type, finite, min, max or allowed."""
     try:
-        schema.validate(pa.Table.from_batches([batch]), lazy=True)
+        schema.validate(rows, lazy=True)
     except SchemaErrors as errors:
         return {
             (str(e.column_name or e.schema.name), RULES.get(e.reason_code.name, getattr(e.check, "name", None) or str(e.check))) for e in errors.schema_errors

@@ -47,7 +47,7 @@ def fingerprint_source(declaration: Declaration) -> SourceRef:
 )
 def validate_table(source: SourceRef, declaration: Declaration) -> Any:
     """The typed table, its columns' meaning and what was left out."""
-    inputs = {"source": source.sha256, "data": declaration.data.model_dump(mode="json", exclude={"uri"}), "task": declaration.task}
+    inputs = {"source": source.sha256, "data": declaration.data.model_dump(mode="json", exclude={"uri", "memory_limit"}), "task": declaration.task}
     inputs["constant_features"] = declaration.checks.constant_features
 
     def make(folder: Path) -> ValidatedTable:

@@ -27,6 +27,7 @@ REASONS: dict[str, str] = {
     "data.group_by.near_duplicates": "Nearly equal rows are not tied together.",
     "data.group_by.smiles": "No compared column is taken for molecules.",
     "data.group_by.tolerance": "Closer than measurements usually are, wider than noise added to a copy.",
+    "data.memory_limit": "The rows are expected to fit; the engine spills to disk past most of the machine's memory.",
     "data.null_labels": "A row without a label is a mistake until someone says that it may be dropped.",
     "task.positive": "The larger of the two values is the positive class (1 of 0/1, yes of no/yes).",
     "task.ignore": "Every value of the label is taken at its word; only a null is unknown.",

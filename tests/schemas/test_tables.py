@@ -22,8 +22,8 @@ GOOD: dict[str, list[Any]] = {
 }  # fmt: skip
 
 
-def batch(**columns: list[Any]) -> pa.RecordBatch:
-    return pa.record_batch([pa.array(v, KINDS[n]) for n, v in {**GOOD, **columns}.items()], names=list(GOOD))
+def batch(**columns: list[Any]) -> pa.Table:
+    return pa.table([pa.array(v, KINDS[n]) for n, v in {**GOOD, **columns}.items()], names=list(GOOD))
 
 
 @pytest.mark.req("D2")

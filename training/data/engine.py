@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,16 @@ import pyarrow.parquet as pq
 
 from schemas.config import DataConfig
 from schemas.digest import file_ref, replacing
+from schemas.errors import DataError
 from schemas.records import TableRef
 
 ROW_GROUP_ROWS = 65_536
-ROW_GROUP_BYTES = 64 << 20  # wide rows (tensors) make smaller row groups, so that memory stays bounded
+ROW_GROUP_BYTES = 64 << 20  # wide rows (tensors, many columns) make smaller row groups, so that memory stays bounded
+ENGINE_SHARE = 0.7  # of data.memory_limit
+THREAD_BYTES = 100_000_000  # that a thread of the engine needs to sort and to group without failing
+SCALAR_BYTES = 8  # of a number; of a text about as many
+GROUPS_AT_ONCE = 4  # row groups that are held, looked at and encoded together, as long as they stay below ROW_GROUP_BYTES
+Tables = Iterator[pa.Table]
 
 
 def connect(memory_limit: str | None = None, threads: int | None = None) -> duckdb.DuckDBPyConnection:
@@ -51,20 +57,40 @@ def connect(memory_limit: str | None = None, threads: int | None = None) -> duck
 
 @contextmanager
 def chosen_engine(data: DataConfig) -> Iterator[Any]:
-    """The engine that the declaration names: what `connect` gives, or a Spark session that takes the same SQL.
+    """The engine that the declaration names: what `engine_for` gives, or a Spark session that takes the same SQL.
 
     Raises:
         ConfigError: Spark is declared and not installed, finds no Java, cannot be reached, or its executors do not share our folders.
-        DataError: a job of Spark failed.
+        DataError: a job of Spark failed, or `data.memory_limit` does not suffice.
     """
     if data.engine == "duckdb":
-        with closing(connect()) as connection:
+        with engine_for(data) as connection:
             yield connection
         return
     from training.data.spark_engine import opened_spark  # pyspark is an extra
 
     with opened_spark(data.spark) as session:
         yield session
+
+
+@contextmanager
+def engine_for(data: DataConfig) -> Iterator[duckdb.DuckDBPyConnection]:
+    """The embedded engine within `data.memory_limit`, of which a part is left to what stands beside it: batches, hashes of keys, rows on their way into files.
+
+    Raises:
+        DataError: the limit does not suffice for these rows.
+    """
+    limit = data.memory_bytes
+    share = None if limit is None else int(limit * ENGINE_SHARE)
+    threads = None if share is None else max(1, min(os.cpu_count() or 1, share // THREAD_BYTES))
+    with closing(connect(None if share is None else f"{share // 1024}KiB", threads)) as connection:
+        try:
+            yield connection
+        except duckdb.OutOfMemoryException as error:
+            reason = str(error).splitlines()[0]
+            raise DataError(
+                f"data.memory_limit {data.memory_limit or '(not declared)'} does not suffice: {reason}; raise it, or declare fewer columns"
+            ) from error
 
 
 def confine(connection: duckdb.DuckDBPyConnection, readable: Iterable[str | Path] = ()) -> None:
@@ -151,34 +177,67 @@ def row_md5_sql(columns: Sequence[str]) -> str:
 
 
 def write_parquet(
-    connection: duckdb.DuckDBPyConnection, query: str, path: str | Path, metadata: Mapping[str, str] | None = None, schema: pa.Schema | None = None
+    connection: duckdb.DuckDBPyConnection,
+    query: str | Iterator[pa.RecordBatch],
+    path: str | Path,
+    metadata: Mapping[str, str] | None = None,
+    schema: pa.Schema | None = None,
+    through: Callable[[Tables], Tables] | None = None,
 ) -> TableRef:
     """Stream a query to a Parquet file, whole or not at all; equal rows in equal order give equal bytes.
 
     Args:
         connection: the engine; another result that is still open on it is closed.
-        query: give it an `order by` that decides every tie, or the bytes depend on the engine.
+        query: give it an `order by` that decides every tie, or the bytes depend on the engine; or rows that are in order already.
         path: the file; its folder is created.
         metadata: key-value texts for the Parquet schema, e.g. `{"bulkhead.side": "train"}`.
-        schema: Arrow types of the columns where the engine has none of the kind (its fixed-size arrays end at 100,000 elements).
+        schema: Arrow types of the columns where the engine has none of the kind (its fixed-size arrays end at 100,000 elements); needed where rows are given.
+        through: a generator that sees every row on its way; what it raises leaves no file.
     """
     with replacing(path) as file:
-        relation = connection.sql(query)
-        count = _stream(relation.to_arrow_reader(_group_rows(schema)), file, schema, dict(metadata or {}))
-    return TableRef(file=file_ref(path), rows=count)
+        reader: Any = connection.sql(query).to_arrow_reader(group_rows(schema)) if isinstance(query, str) else query
+        types = reader.schema if schema is None else schema
+        with closing(TableWriter(file, types, metadata)) as writer:
+            tables = even_tables(reader, rows_at_once(types))
+            for table in through(tables) if through else tables:
+                writer.write(table)
+    return TableRef(file=file_ref(path), rows=writer.rows)
 
 
-def _stream(reader: pa.RecordBatchReader, file: Any, schema: pa.Schema | None, metadata: dict[str, str]) -> int:
-    schema = (schema or reader.schema).with_metadata(metadata)
-    count = 0
-    with closing(pq.ParquetWriter(file, schema, compression="zstd", compression_level=1, write_page_checksum=True)) as writer:
-        for table in _row_groups(reader, _group_rows(schema)):
-            writer.write_table(table.cast(schema), row_group_size=max(1, len(table)))
-            count += len(table)
-    return count
+class TableWriter:
+    """A Parquet file in row groups of a fixed size: equal rows in equal order give equal bytes, whatever the tables they come in.
+
+    Categories get a dictionary; numbers and keys, which seldom repeat, would only pay for looking for one.
+    """
+
+    def __init__(self, file: Any, schema: pa.Schema, metadata: Mapping[str, str] | None = None) -> None:
+        self.schema, self.rows = schema.with_metadata(dict(metadata or {})), 0
+        self._size, self._waiting = group_rows(schema), list[pa.Table]()
+        coded = [f.name for f in schema if not (f.name.startswith("__") or pa.types.is_floating(f.type) or pa.types.is_nested(f.type))]
+        self._writer = pq.ParquetWriter(file, self.schema, compression="lz4", use_dictionary=coded or False, write_page_checksum=True)
+
+    def write(self, table: pa.Table) -> None:
+        """Add rows; they are cast to the file's types."""
+        self._waiting.append(table)
+        self.rows += len(table)
+        held = sum(map(len, self._waiting))
+        if held >= self._size:
+            self._put(held - held % self._size)
+
+    def close(self) -> None:
+        """Write what is left, and the end of the file."""
+        if held := sum(map(len, self._waiting)):
+            self._put(held)
+        self._writer.close()
+
+    def _put(self, count: int) -> None:
+        table = pa.concat_tables(self._waiting)
+        # batches that the writer never sees together would each begin a page of their own
+        self._writer.write_table(table.slice(0, count).cast(self.schema).combine_chunks(), row_group_size=self._size)
+        self._waiting = [table.slice(count)]
 
 
-def _row_groups(reader: pa.RecordBatchReader, size: int) -> Iterator[pa.Table]:
+def even_tables(reader: Iterable[pa.RecordBatch], size: int) -> Tables:
     """Tables of a fixed number of rows: the engine's own batches depend on its threads."""
     waiting: list[pa.RecordBatch] = []
     held = 0
@@ -194,8 +253,17 @@ def _row_groups(reader: pa.RecordBatchReader, size: int) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
-def _group_rows(schema: pa.Schema | None) -> int:
-    """Rows of a row group: a fixed number, fewer where fixed-size lists make rows wide."""
-    kinds = [f.type for f in schema or [] if pa.types.is_fixed_size_list(f.type)]
-    wide: int = sum(kind.list_size * (kind.value_type.bit_width // 8) for kind in kinds)
-    return max(1, min(ROW_GROUP_ROWS, ROW_GROUP_BYTES // max(1, wide)))
+def group_rows(schema: pa.Schema | None) -> int:
+    """Rows of a row group: a fixed number, fewer where many columns or fixed-size lists make rows wide."""
+    return max(1, min(ROW_GROUP_ROWS, ROW_GROUP_BYTES // _row_bytes(schema)))
+
+
+def rows_at_once(schema: pa.Schema) -> int:
+    """Rows of a few row groups: the fewer calls, the less is paid for each."""
+    size = group_rows(schema)
+    return size * max(1, min(GROUPS_AT_ONCE, ROW_GROUP_BYTES // (size * _row_bytes(schema))))
+
+
+def _row_bytes(schema: pa.Schema | None) -> int:
+    kinds = [f.type for f in schema or []]
+    return sum(k.list_size * (k.value_type.bit_width // 8) if pa.types.is_fixed_size_list(k) else SCALAR_BYTES for k in kinds) or 1

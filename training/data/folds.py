@@ -8,7 +8,7 @@ depends on all rows (strata, cuts in time) is frozen in the ledger. See docs/dec
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,12 +19,12 @@ from schemas.cv_config import BY_GROUP, BY_TIME, STRATIFIED
 from schemas.digest import verify
 from schemas.errors import SplitError
 from schemas.records import SplitTables, TableSpec, ValidatedTable, digest_of
-from training.data.engine import connect, literal, parquet, row
+from training.data.engine import engine_for, literal, parquet, row
 from training.data.fold_times import END, TimeFold, time_fold_sql, time_folds
 from training.data.groups import BRIDGES, settled_sql
 from training.data.ledger import Ledger, opened
 from training.data.side_summary import refuse_unusable
-from training.data.split import ROWS, SIDES, cut_point, hash_sql, way_of, write_sides
+from training.data.split import ROWS, SIDED, SIDES, cut_point, hash_sql, sides_in_order, way_of, write_sides
 from training.data.strata import allot, bin_edges, count_units, stratum_sql
 from training.data.time_cuts import time_text
 
@@ -73,7 +73,7 @@ def make_fold(validated: ValidatedTable, pool: SplitTables, declaration: Declara
     kind, spec = declaration.fold_kind, validated.spec
     name = f"fold {number + 1} of {declaration.cv.folds} ({kind})"
     with ExitStack() as stack:
-        connection = stack.enter_context(closing(connect()))
+        connection = stack.enter_context(engine_for(declaration.data))
         _load(connection, pool, spec, declaration)
         _require_enough(connection, spec, declaration)
         way = fold_way(declaration, spec)
@@ -81,10 +81,10 @@ def make_fold(validated: ValidatedTable, pool: SplitTables, declaration: Declara
         book = stack.enter_context(opened(ledger, digest_of(way))) if frozen else None
         folds = decide_fold(connection, spec, declaration, number, book)
         connection.execute(f"create temp table {SIDES} as {_sides_sql(folds, pool)}")
-        refuse_unusable(connection, ROWS, SIDES, spec, declaration, (name, REMEDIES[kind]))
+        refuse_unusable(connection, SIDED, spec, declaration, (name, REMEDIES[kind]))
         if book is not None:
             book.append(connection, way, validated.table.file.sha256, folds.frozen, folds.decided)
-        made = write_sides(connection, spec, declaration, Path(out_dir), folds.plan)
+        made = write_sides(connection, spec, declaration, Path(out_dir), folds.plan, SIDED, sides_in_order(connection, spec))
         left_out = Counter(made.excluded) + Counter(pool.excluded)
         copied = book.copy_to(Path(out_dir) / "ledger.jsonl") if book is not None else None
         return made.model_copy(update={"strategy": f"cv {kind}", "excluded": dict(sorted(left_out.items())), "ledger": copied})

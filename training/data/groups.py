@@ -74,7 +74,8 @@ def derive_groups(connection: duckdb.DuckDBPyConnection, validated: ValidatedTab
     if by is None:
         connection.execute(f"create view {GROUPED_ROWS} as select * from {table}")
         return Grouping({})
-    connection.execute(f"set memory_limit = {literal(MEMORY)}")
+    if declaration.data.memory_limit is None:
+        connection.execute(f"set memory_limit = {literal(MEMORY)}")
     _join_columns(connection, validated, by)
     steps = _steps(connection, spec, by, book)
     unread = add_keys(connection, "keyed_rows", spec, by, steps)
@@ -85,7 +86,8 @@ def derive_groups(connection: duckdb.DuckDBPyConnection, validated: ValidatedTab
     plan = _plan(connection, by, spec, declaration, unread)
     frozen = {"steps": steps} if book is not None and steps and "steps" not in book.frozen else {}
     has_bridges = bool(row(connection, f"select count(*) from {BRIDGES}")[0])
-    connection.execute("reset memory_limit")
+    if declaration.data.memory_limit is None:
+        connection.execute("reset memory_limit")
     return Grouping(plan, frozen, NEW_KEYS if book is not None else None, has_bridges)
 
 

@@ -18,7 +18,7 @@ import duckdb
 from schemas.errors import DataError, first_few
 from training.data.engine import ident
 
-BITS = 62  # integers below 2^63, so that sums of up to 2^63 rows fit DECIMAL(38, 0)
+BITS = 62  # integers up to 2^62 fit BIGINT, and their sum the engine's HUGEINT
 LARGEST = 1e300  # beyond it a difference of two values may overflow
 COLUMNS_PER_QUERY = 100
 
@@ -55,9 +55,11 @@ def column_moments(connection: duckdb.DuckDBPyConnection, table: str, columns: S
 
 
 def _chunk_moments(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[str]) -> dict[str, Moments]:
-    counted = _row(connection, table, [f"count({_number(c)}), count(*) - count({_number(c)})" for c in columns])
-    rows = {c: (counted[2 * i], counted[2 * i + 1]) for i, c in enumerate(columns)}
-    extremes = _extremes(connection, table, [c for c in columns if rows[c][0]])
+    total, *flat = _row(connection, table, ["count(*)", *(f"count({n}), min({n}), max({n})" for n in map(_number, columns))])
+    rows = {c: (flat[3 * i], total - flat[3 * i]) for i, c in enumerate(columns)}
+    extremes = _ordinary(
+        {c: (flat[3 * i + 1] + 0.0, flat[3 * i + 2] + 0.0) for i, c in enumerate(columns) if rows[c][0]}
+    )  # + 0.0: a -0.0 would tell the row order
     units = {c: _unit(max(abs(low), abs(high))) for c, (low, high) in extremes.items()}
     sums = _row(connection, table, [_exact_sum(f"({_number(c)} / {_double(unit)})") for c, unit in units.items()])
     means = {c: _mean(total, rows[c][0], units[c]) for c, total in zip(extremes, sums, strict=True)}
@@ -69,10 +71,8 @@ def _chunk_moments(connection: duckdb.DuckDBPyConnection, table: str, columns: S
     return {c: Moments(*rows[c], lows.get(c), highs.get(c), means.get(c), stds.get(c)) for c in columns}
 
 
-def _extremes(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[str]) -> dict[str, tuple[float, float]]:
+def _ordinary(found: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
     """Smallest and largest value of each column, refused unless both are ordinary numbers."""
-    flat = _row(connection, table, [f"min({_number(c)}), max({_number(c)})" for c in columns])
-    found = {c: (flat[2 * i] + 0.0, flat[2 * i + 1] + 0.0) for i, c in enumerate(columns)}  # + 0.0: a -0.0 would tell the row order
     bad = {c: e for c, e in found.items() if any(not abs(v) <= LARGEST for v in e)}
     if bad:
         shown = first_few(f"{c} ({low!r} to {high!r})" for c, (low, high) in bad.items())
@@ -123,11 +123,11 @@ def _row(connection: duckdb.DuckDBPyConnection, table: str, parts: Sequence[str]
 
 
 def _exact_sum(expression: str) -> str:
-    """Sum of values within [-1, 1] as an integer in units of 2^-62; exact, so independent of order.
+    """Sum of values within [-2, 2] as an integer in units of 2^-62; exact, so independent of order.
 
-    By way of a bigint, because Spark makes a decimal of a float's shortest text, not of its value.
+    A hugeint, which the engine gives a sum of bigints by itself, and Spark's dialect calls decimal(38, 0): its own sum would overflow.
     """
-    return f"sum(cast(cast(round({expression} * {_double(2.0**BITS)}) as bigint) as decimal(38, 0)))"
+    return f"sum(cast(cast(round({expression} * {_double(2.0**BITS)}) as bigint) as hugeint))"
 
 
 def _mean(total: int, count: int, unit: float) -> float:

@@ -20,12 +20,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from schemas import digest
-from schemas.config import Declaration, SplitName
+from schemas.config import DataConfig, Declaration, SplitName
 from schemas.errors import DataError, IntegrityError, first_few
 from schemas.records import ArraysRef, FileRef, SplitArrays, SplitTables, Statistics, TableRef, TableSpec, ValidatedTable, digest_of
 from training.data.apply import encode_categories, encode_label, encode_labels, transform_numeric
 from training.data.batches import arrow_batches
-from training.data.engine import chosen_engine, connect, ident, parquet
+from training.data.engine import TableWriter, chosen_engine, connect, engine_for, ident, parquet
 from training.data.sequences import write_sequences
 from training.data.tensors import rows_per_batch, tensor_array
 
@@ -63,7 +63,7 @@ def materialise(split: SplitTables, validated: ValidatedTable, statistics: Stati
         temporary.chmod(0o755)
         with _writer(declaration) as write:
             for side in SIDES:
-                _write_side(temporary / side, split.side(side), side, validated.spec, statistics, write)
+                _write_side(temporary / side, split.side(side), side, validated.spec, statistics, declaration.data, write)
         digest.write_atomic(temporary / "statistics.json", statistics.model_dump_json(indent=1))
         _publish(temporary, target)
     finally:
@@ -135,7 +135,9 @@ def _writer(declaration: Declaration) -> Iterator[Writer]:
         yield lambda folder, table, side, spec, statistics: _write_on(spark, folder, table, side, spec, statistics)
 
 
-def _write_side(folder: Path, table: TableRef, side: str, spec: TableSpec, statistics: Statistics, write: Writer | None = None) -> None:
+def _write_side(
+    folder: Path, table: TableRef, side: str, spec: TableSpec, statistics: Statistics, data: DataConfig | None = None, write: Writer | None = None
+) -> None:
     """All files of one side, flushed to disk and checked."""
     path = digest.verify(table.file)
     if table.rows < 1:
@@ -145,7 +147,7 @@ def _write_side(folder: Path, table: TableRef, side: str, spec: TableSpec, stati
         write_sequences(folder, table, side, spec, statistics.tokens)
         digest.fsync_folder(folder)
         return
-    _refuse_new_nulls(table, side, statistics)
+    _refuse_new_nulls(table, side, statistics, data)
     (write or _write_arrays)(folder, table, side, spec, statistics)
     _write_ids(folder / "ids.parquet", path, spec)
     _check_side(folder, side, table.rows, statistics)
@@ -291,23 +293,23 @@ def _write_ids(target: Path, source: Path, spec: TableSpec) -> None:
     given = pq.read_schema(source)
     kinds = [(stored, given.field(name).type) for stored, name in labels.items()]
     schema = pa.schema([("__id", pa.string()), ("__group", pa.string()), ("__time", pa.float64()), *kinds])
-    with pq.ParquetWriter(target, schema, compression="zstd") as writer:
+    with open(target, "wb") as file, closing(TableWriter(file, schema)) as writer:
         for batch in arrow_batches(source, BATCH_ROWS, [c for c in names.values() if c in given.names]):
             columns = {n: batch.column(c) if c in given.names else pa.nulls(len(batch)) for n, c in names.items()}
-            writer.write_batch(pa.record_batch([columns[f.name].cast(f.type) for f in schema], schema=schema))
+            writer.write(pa.table([columns[f.name].cast(f.type) for f in schema], schema=schema))
     _fsync(target)
 
 
 # ------------------------------------------------------------------------------------------ checks
 
 
-def _refuse_new_nulls(ref: TableRef, side: str, statistics: Statistics) -> None:
+def _refuse_new_nulls(ref: TableRef, side: str, statistics: Statistics, data: DataConfig | None) -> None:
     """Refuse nulls in a column where train has none: nothing was fitted that could fill them."""
     names = [s.name for s in statistics.numeric if s.fill is None]
     if not names:
         return
     table = parquet(ref)
-    with closing(connect()) as connection:
+    with engine_for(data) if data else closing(connect()) as connection:
         counts = connection.execute(f"select {', '.join(f'count(*) - count({ident(n)})' for n in names)} from {table}").fetchall()[0]
         bad = {n: c for n, c in zip(names, counts, strict=True) if c}
         for name, count in bad.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import duckdb
@@ -9,7 +10,7 @@ import duckdb
 from schemas.config import SPLITS, Declaration, SplitName
 from schemas.errors import SplitError, first_few
 from schemas.records import TableSpec
-from training.data.engine import ident, literal, row, rows
+from training.data.engine import ident, row, rows
 from training.data.time_cuts import time_text
 
 REMEDIES = {
@@ -23,17 +24,14 @@ REMEDIES = {
 }
 
 
-def refuse_unusable(
-    connection: duckdb.DuckDBPyConnection, table: str, sides: str, spec: TableSpec, declaration: Declaration, fold: tuple[str, str] | None = None
-) -> None:
+def refuse_unusable(connection: duckdb.DuckDBPyConnection, sided: str, spec: TableSpec, declaration: Declaration, fold: tuple[str, str] | None = None) -> None:
     """Refuse sides without rows, with a single class, or with a class that train lacks.
 
     Of several labels, one that has a single class on validation or test is no reason: metrics leave it out there, and say so.
 
     Args:
         connection: the engine.
-        table: the validated rows.
-        sides: relation of `__id` and `side`.
+        sided: relation of the validated rows with their `__side`.
         spec: what the columns are.
         declaration: the task and the strategy, which decides the remedy.
         fold: of a fold, its name and the remedy.
@@ -42,28 +40,30 @@ def refuse_unusable(
         SplitError: with rows by side, groups, and what to change.
     """
     name, remedy = fold or (f"split {declaration.split.kind}", REMEDIES[declaration.split.kind])
-    counts = dict(rows(connection, f"select side, count(*) from {sides} group by 1"))
+    counts = dict(rows(connection, f"select __side, count(*) from {sided} group by 1"))
     empty = [s for s in SPLITS if not counts.get(s)]
     if empty:
         reasons = "".join(f", {n} left out ({r})" for r, n in sorted(counts.items()) if r not in SPLITS)
-        groups = f"; {row(connection, f'select count(distinct __group) from {table}')[0]} groups" if spec.grouped else ""
+        groups = f"; {row(connection, f'select count(distinct __group) from {sided}')[0]} groups" if spec.grouped else ""
         shown = ", ".join(f"{s} {counts.get(s, 0)}" for s in SPLITS)
         raise SplitError(f"{name}: expected rows on every side, got {shown}{reasons}{groups}: {' and '.join(empty)} would be empty; {remedy}")
     for label in spec.label_columns if spec.text is None else ():
         if declaration.task.label(label).kind != "regression":
-            _refuse_classes(connection, table, sides, label, spec.has_several_labels, remedy)
+            _refuse_classes(connection, sided, label, spec.has_several_labels, remedy)
 
 
-def summarize(connection: duckdb.DuckDBPyConnection, table: str, sides: str, spec: TableSpec, declaration: Declaration) -> dict[SplitName, dict[str, Any]]:
-    """For each side: rows, share of the kept rows, groups, first and last time, and figures of the label."""
+def summarize(
+    connection: duckdb.DuckDBPyConnection, sides: Mapping[SplitName, str], spec: TableSpec, declaration: Declaration
+) -> dict[SplitName, dict[str, Any]]:
+    """For each side, given as a relation: rows, share of the kept rows, groups, first and last time, and figures of the label."""
     found: dict[SplitName, dict[str, Any]] = {}
-    kept = row(connection, f"select count(*) from {sides} where side in ('train', 'val', 'test')")[0]
-    for side in SPLITS:
-        relation = _of_side(table, sides, side)
-        count, groups, first, last = row(connection, f"select count(*), count(distinct __group), min(__time), max(__time) from {relation}")
+    kept = sum(row(connection, f"select count(*) from {relation}")[0] for relation in sides.values())
+    for side, relation in sides.items():
+        count, first, last = row(connection, f"select count(*), min(__time), max(__time) from {relation}")
         found[side] = {"rows": count, "share": round(count / kept, 6)}
         if spec.grouped:
-            found[side]["groups"] = groups
+            # grouping spills to disk, which count(distinct …) does not
+            found[side]["groups"] = row(connection, f"select count(*) from (select __group from {relation} where __group is not null group by 1)")[0]
         if spec.time:
             found[side] |= {"time_min": time_text(first, spec), "time_max": time_text(last, spec)}
         found[side] |= _labels(connection, relation, spec, declaration)
@@ -77,12 +77,11 @@ def class_counts(connection: duckdb.DuckDBPyConnection, relation: str, name: str
     return {str(v): n for v, n in rows(connection, known)}
 
 
-def _of_side(table: str, sides: str, side: str) -> str:
-    return f"(select * from {table} where __id in (select __id from {sides} where side = {literal(side)}))"
-
-
-def _refuse_classes(connection: duckdb.DuckDBPyConnection, table: str, sides: str, name: str, is_one_of_several: bool, remedy: str) -> None:
-    counts = {side: class_counts(connection, _of_side(table, sides, side), name) for side in SPLITS}
+def _refuse_classes(connection: duckdb.DuckDBPyConnection, sided: str, name: str, is_one_of_several: bool, remedy: str) -> None:
+    label = ident(name)
+    classes = f"select __side as side, {label} as label, count(*) as n from {sided} where {label} is not null group by 1, 2"
+    found = rows(connection, f"select side, cast(label as varchar), n from ({classes}) order by side, label")
+    counts = {side: {str(value): number for of, value, number in found if of == side} for side in SPLITS}
     for side in SPLITS:
         if len(counts[side]) < 2 and (side == "train" or not is_one_of_several):
             only = ", ".join(f"only {value!r} ({number} rows)" for value, number in counts[side].items()) or "nulls only"

@@ -32,6 +32,8 @@ from schemas.home import home
 
 WORDS = {
     r"\bvarchar\b": "string",
+    r"\bhugeint\b": "decimal(38, 0)",
+    r"\butinyint\b": "smallint",
     r"\* exclude \(": "* except (",
     r"\bfavg\(": "avg(",
     r"\bisinf\(": "array_contains(array(double('infinity'), double('-infinity')), ",

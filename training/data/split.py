@@ -9,13 +9,14 @@ first sight and frozen in the ledger (see ledger.py and docs/decisions/0002-spli
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -25,7 +26,8 @@ from schemas.digest import file_ref, replacing, verify
 from schemas.errors import SplitError, first_few
 from schemas.records import SplitTables, TableRef, TableSpec, TestTable, TrainTable, ValidatedTable, ValTable, digest_of
 from schemas.tables import arrow_schema
-from training.data.engine import chosen_engine, ident, literal, rows, write_parquet
+from training.data.batches import arrow_batches
+from training.data.engine import ROW_GROUP_ROWS, TableWriter, chosen_engine, even_tables, group_rows, ident, literal, parquet, rows, write_parquet
 from training.data.groups import BRIDGES, GROUPED_ROWS, Grouping, derive_groups, grouping_way, needs_group_ledger, settled_sql
 from training.data.ledger import Ledger, opened
 from training.data.side_summary import refuse_unusable, summarize
@@ -33,7 +35,8 @@ from training.data.strata import allot, bin_edges, count_units, stratum_sql
 from training.data.time_cuts import declared_cuts, share_cuts, time_side_sql, time_text
 from training.data.typed import validated_columns
 
-ROWS, SIDES = GROUPED_ROWS, "decided_sides"
+ROWS, SIDES, CODE = GROUPED_ROWS, "decided_sides", "__code"
+SIDED = f"(select t.*, s.side as __side from {ROWS} t join {SIDES} s on s.__id = t.__id)"
 
 
 class Decision(NamedTuple):
@@ -73,13 +76,15 @@ def split(validated: ValidatedTable, declaration: Declaration, out_dir: Path, le
         grouping = derive_groups(connection, validated, declaration, group_book)
         book = stack.enter_context(opened(ledger, digest_of(way))) if needs_ledger(declaration) else None
         decision = decide(connection, validated.spec, declaration, book)
-        connection.execute(f"create temp table {SIDES} as {_sides_sql(decision, grouping)}")
-        refuse_unusable(connection, ROWS, SIDES, validated.spec, declaration)
+        sided = _sided(connection, decision, grouping)
+        refuse_unusable(connection, sided, validated.spec, declaration)
         if group_book is not None:
             group_book.append(connection, grouped_by, validated.table.file.sha256, dict(grouping.frozen), grouping.decided)
         if book is not None:
             book.append(connection, way, validated.table.file.sha256, dict(decision.frozen), decision.decided)
-        made = write_sides(connection, validated.spec, declaration, Path(out_dir), decision.plan)
+        in_place = declaration.data.engine == "duckdb" and _of_the_row(decision, grouping)
+        in_order = _in_file_order(connection, validated, decision.side_sql) if in_place else sides_in_order(connection, validated.spec, sided)
+        made = write_sides(connection, validated.spec, declaration, Path(out_dir), decision.plan, sided, in_order)
         return made.model_copy(update=_stood_on(connection, grouping, made, Path(out_dir), book, group_book))
 
 
@@ -88,8 +93,43 @@ def group_ledger(ledger: Path) -> Path:
     return Path(f"{ledger}-groups")
 
 
-def _sides_sql(decision: Decision, grouping: Grouping) -> str:
-    return settled_sql(decision.side_sql, ROWS) if grouping.has_bridges else f"select __id, {decision.side_sql} as side from {ROWS}"
+def _sided(connection: duckdb.DuckDBPyConnection, decision: Decision, grouping: Grouping) -> str:
+    """Relation of all rows with their `__side`; what does not depend on the row alone is kept in the table `SIDES` of `__id` and `side`."""
+    if _of_the_row(decision, grouping):
+        return f"(select *, {decision.side_sql} as __side from {ROWS})"
+    sides = settled_sql(decision.side_sql, ROWS) if grouping.has_bridges else f"select __id, {decision.side_sql} as side from {ROWS}"
+    connection.execute(f"create temp table {SIDES} as {sides}")
+    return SIDED
+
+
+def _of_the_row(decision: Decision, grouping: Grouping) -> bool:
+    """Whether a row's side is an expression over its columns, so that no join can put rows out of order."""
+    return decision.decided is None and not grouping.plan
+
+
+def _in_file_order(connection: duckdb.DuckDBPyConnection, validated: ValidatedTable, side_sql: str) -> Iterator[pa.RecordBatch]:
+    """The validated rows as they lie in their file, which is the order of the sides, with the place of their side in `SPLITS`: nothing is sorted again."""
+    numbered = f"read_parquet({literal(validated.table.file.path)}, hive_partitioning = false, file_row_number = true)"
+    size = group_rows(arrow_schema(validated.spec))
+    codes = even_tables(connection.sql(f"select file_row_number, {_code(side_sql)} as {ident(CODE)} from {numbered}").to_arrow_reader(size), size)
+    for number, (batch, sides) in enumerate(zip(arrow_batches(validated.table.file.file, size), codes, strict=True)):
+        if not np.array_equal(sides["file_row_number"], np.arange(number * size, number * size + len(batch))):
+            raise RuntimeError(f"{validated.table.file.path}: the engine read the rows in another order than that of the file")
+        yield batch.append_column(CODE, sides[CODE].combine_chunks())
+
+
+def _code(side_sql: str) -> str:
+    """SQL for the place of a side in `SPLITS`; beyond them for rows that are left out."""
+    return (
+        f"cast(case {side_sql} " + " ".join(f"when {literal(side)} then {place}" for place, side in enumerate(SPLITS)) + f" else {len(SPLITS)} end as utinyint)"
+    )
+
+
+def sides_in_order(connection: duckdb.DuckDBPyConnection, spec: TableSpec, sided: str = SIDED) -> Iterator[pa.RecordBatch]:
+    """The rows of the sides in the order of their hash, wherever they were read from, with the place of their side in `SPLITS`."""
+    columns = ", ".join(map(ident, validated_columns(spec)))
+    chosen = f"select {columns}, {_code('__side')} as {ident(CODE)} from {sided} where __side in ('train', 'val', 'test') order by md5(__id)"
+    yield from connection.sql(chosen).to_arrow_reader(ROW_GROUP_ROWS)
 
 
 def _stood_on(
@@ -266,23 +306,28 @@ def _stratified(connection: duckdb.DuckDBPyConnection, spec: TableSpec, declarat
 # --------------------------------------------------------------------------------------------- files
 
 
-def write_sides(connection: duckdb.DuckDBPyConnection, spec: TableSpec, declaration: Declaration, out_dir: Path, plan: dict[str, Any]) -> SplitTables:
+def write_sides(
+    connection: duckdb.DuckDBPyConnection,
+    spec: TableSpec,
+    declaration: Declaration,
+    out_dir: Path,
+    plan: dict[str, Any],
+    sided: str,
+    in_order: Iterator[pa.RecordBatch],
+) -> SplitTables:
     """The three files of the decided sides and their references: nowhere else is a `TrainTable` made.
 
     Args:
-        connection: the engine, with the rows in `ROWS` and their sides in `SIDES`.
+        connection: the engine.
         spec: what the columns are.
         declaration: the task and the strategy.
         out_dir: where `train.parquet`, `val.parquet` and `test.parquet` are written.
         plan: the strategy with its resolved cut points, for people.
+        sided: relation of all rows with their `__side`.
+        in_order: the rows in the order of the hash of their id, with the column `CODE`.
     """
-    tables: dict[str, TableRef] = {}
-    columns = ", ".join(map(ident, validated_columns(spec)))
-    for side in SPLITS:
-        chosen = f"select {columns} from {ROWS} where __id in (select __id from {SIDES} where side = {literal(side)})"
-        metadata = {"bulkhead.side": side}  # no digest of the whole table here: train's bytes would change with every test row
-        tables[side] = write_parquet(connection, f"{chosen} order by md5(__id), __id", out_dir / f"{side}.parquet", metadata, arrow_schema(spec))
-    excluded = rows(connection, f"select side, count(*) from {SIDES} where side not in ('train', 'val', 'test') group by 1 order by 1")
+    tables = _written(in_order, spec, out_dir)
+    excluded = rows(connection, f"select __side, count(*) from {sided} where __side not in ('train', 'val', 'test') group by 1 order by 1")
     return SplitTables(
         train=TrainTable(file=tables["train"].file, rows=tables["train"].rows),
         val=ValTable(file=tables["val"].file, rows=tables["val"].rows),
@@ -290,8 +335,23 @@ def write_sides(connection: duckdb.DuckDBPyConnection, spec: TableSpec, declarat
         strategy=declaration.split.kind,
         excluded=dict(excluded),
         plan=plan,
-        summary=summarize(connection, ROWS, SIDES, spec, declaration),
+        summary=summarize(connection, {side: parquet(tables[side]) for side in SPLITS}, spec, declaration),
     )
+
+
+def _written(in_order: Iterator[pa.RecordBatch], spec: TableSpec, out_dir: Path) -> dict[str, TableRef]:
+    """One pass over the rows, each into the file of its side."""
+    paths, schema = {side: out_dir / f"{side}.parquet" for side in SPLITS}, arrow_schema(spec)
+    with ExitStack() as stack:
+        files = {side: stack.enter_context(replacing(path)) for side, path in paths.items()}
+        # no digest of the whole table in the metadata: train's bytes would change with every test row
+        writers = {side: stack.enter_context(closing(TableWriter(files[side], schema, {"bulkhead.side": side}))) for side in SPLITS}
+        for batch in in_order:
+            table = pa.Table.from_batches([batch])
+            rows, code = table.select(schema.names), table[CODE]
+            for place, side in enumerate(SPLITS):
+                writers[side].write(rows.filter(pc.equal(code, place)))
+    return {side: TableRef(file=file_ref(path), rows=writers[side].rows) for side, path in paths.items()}
 
 
 def sampled(split: SplitTables, spec: TableSpec, rows: int, folder: Path, change: Callable[[pa.Table], pa.Table]) -> SplitTables:

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 
 from schemas.config import Declaration
 from schemas.errors import DataError, SchemaError, first_few
 from schemas.records import FileRef, SourceRef, TableSpec, ValidatedTable
 from schemas.tables import arrow_schema
 from training.data.columns import Resolved, resolve
-from training.data.engine import confine, connect, ident, row, rows, write_parquet
+from training.data.engine import confine, engine_for, ident, row, rows, write_parquet
 from training.data.expressions import derived_sql, failing_expression, filtered_sql
+from training.data.hash_order import in_hash_order
 from training.data.label_values import label_violations, labelled_rows
 from training.data.portable import portable
 from training.data.raw_rows import keep_raw_rows
 from training.data.source import relation_sql, unreadable, verify_source
 from training.data.typed import grouping_names, typed_sql, validated_columns
-from training.data.violations import repeated_values, source_violations, value_violations
+from training.data.violations import keeping_limits, repeated_values, source_violations, tensor_violations, value_violations
 
 STAGED, TYPED = "staged_rows", "typed_rows"
-ORDER = "md5(__id), __id"  # neither the order of the source nor the number of its files shows in the table
+ORDER = "md5(__id)"  # of ids, which are unique: neither the order of the source nor the number of its files shows in the table
 
 
 def validate(source: SourceRef, declaration: Declaration, out_dir: Path) -> ValidatedTable:
@@ -47,7 +48,7 @@ def validate(source: SourceRef, declaration: Declaration, out_dir: Path) -> Vali
         from training.data.spark_validate import validate_on_spark  # imports this module's steps
 
         return validate_on_spark(source, declaration, Path(out_dir))
-    with closing(connect()) as connection:
+    with engine_for(declaration.data) as connection:
         base = relation_sql(source, declaration.data, connection)
         confine(connection, [f.path for f in source.files])
         derived = derived_sql(connection, base, declaration.data.derive)
@@ -58,6 +59,8 @@ def validate(source: SourceRef, declaration: Declaration, out_dir: Path) -> Vali
                 connection.execute(f"create temp table {STAGED} as select * from {derived}")
                 derived, relation = STAGED, filtered_sql(connection, STAGED, declaration.data.filter)
             return _write(connection, derived, relation, resolved, declaration, out_dir)
+        except duckdb.OutOfMemoryException:
+            raise
         except duckdb.Error as error:
             raise cause(connection, source, base, declaration, error) from error
 
@@ -81,14 +84,36 @@ def _write(connection: duckdb.DuckDBPyConnection, derived: str, relation: str, r
     labelled, unlabelled, ignored = labelled_rows(connection, resolved, relation, declaration)
     refuse(no_rows(row(connection, f"select count(*) from {labelled}")[0], total - kept, unlabelled, sum(ignored.values())))
     connection.execute(f"create temp table {TYPED} as select * from {typed_sql(resolved, labelled)}")
-    refuse([*value_violations(connection, resolved, TYPED), *repeated_values(connection, resolved, TYPED)])
-    refuse([*label_violations(connection, resolved.spec, TYPED, declaration), *empty_features(connection, resolved.spec, declaration)])
+    _refuse_typed(connection, resolved, declaration)
     raw_rows = keep_raw_rows(connection, resolved.spec, TYPED, ORDER, Path(out_dir) / "raw_rows.parquet")
-    columns = ", ".join(map(ident, validated_columns(resolved.spec)))
-    ordered = f"select {columns} from {TYPED} order by {ORDER}"
-    table = write_parquet(connection, ordered, Path(out_dir) / "validated.parquet", schema=arrow_schema(resolved.spec))
+    limits = keeping_limits(connection, resolved, TYPED)
+    table = write_parquet(
+        connection,
+        _in_order(connection, resolved.spec, declaration, out_dir),
+        Path(out_dir) / "validated.parquet",
+        schema=arrow_schema(resolved.spec),
+        through=limits,
+    )
     left_out = {"filtered_rows": total - kept, "unlabelled_rows": unlabelled, "ignored_labels": ignored}
     return ValidatedTable(table=table, spec=resolved.spec, raw_rows=raw_rows, group_columns=_group_columns(connection, resolved, out_dir), **left_out)
+
+
+def _in_order(connection: duckdb.DuckDBPyConnection, spec: TableSpec, declaration: Declaration, out_dir: Path) -> str | Iterator[pa.RecordBatch]:
+    """The typed rows in `ORDER`: by the engine, or where memory is limited part by part."""
+    names, limit = validated_columns(spec), declaration.data.memory_bytes
+    if limit is None:
+        return f"select {', '.join(map(ident, names))} from {TYPED} order by {ORDER}"
+    Path(out_dir).mkdir(parents=True, exist_ok=True)
+    return in_hash_order(connection, TYPED, names, limit, Path(out_dir))
+
+
+def _refuse_typed(connection: duckdb.DuckDBPyConnection, resolved: Resolved, declaration: Declaration) -> None:
+    """Refuse what no single value breaks; limits of values, which are looked at on the way into the file, are named with it."""
+    found = [*tensor_violations(connection, resolved, TYPED), *repeated_values(connection, resolved, TYPED)]
+    empty = [] if found else [*label_violations(connection, resolved.spec, TYPED, declaration), *empty_features(connection, resolved.spec, declaration)]
+    if found or empty:
+        refuse([*value_violations(connection, resolved, TYPED), *found])
+        refuse(empty)
 
 
 def _group_columns(connection: duckdb.DuckDBPyConnection, resolved: Resolved, out_dir: Path) -> FileRef | None:

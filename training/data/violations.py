@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import duckdb
 import pyarrow as pa
 
 from schemas.config import ColumnConfig
-from schemas.errors import first_few
+from schemas.errors import SchemaError, first_few
 from schemas.tables import allowed_values, arrow_schema, broken_rules, has_bad_elements, pandera_schema
 from training.data.columns import Resolved, family
-from training.data.engine import ident, literal, row, rows, without_nan
+from training.data.engine import Tables, even_tables, ident, literal, row, rows, without_nan
 from training.data.typed import key_sql, value_columns, wrong_shape_sql
 
-BATCH_ROWS, WIDE_BATCH_ROWS = 65_536, 2_048
+BATCH_ROWS, WIDE_BATCH_ROWS = 131_072, 2_048
 MAX_MARKERS = 3  # a column of numbers but for at most so many other texts holds markers of missing values …
 MIN_NUMBERS = 20  # … if it has more than so many different numbers; fewer are codes
 
@@ -62,7 +62,7 @@ def value_violations(connection: duckdb.DuckDBPyConnection, resolved: Resolved, 
         resolved: declared limits and types.
         table: name of the typed table.
     """
-    return [*broken_values(connection, resolved, table, broken_pairs(connection, resolved, table)), *_bad_tensors(connection, resolved, table)]
+    return broken_values(connection, resolved, table, broken_pairs(connection, resolved, table))
 
 
 def broken_pairs(connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str) -> set[tuple[str, str]]:
@@ -70,7 +70,7 @@ def broken_pairs(connection: duckdb.DuckDBPyConnection, resolved: Resolved, tabl
     kinds = typed_kinds(resolved)
     reader = connection.sql(f"select {', '.join(map(ident, kinds))} from {table}").to_arrow_reader(BATCH_ROWS)
     schema = pandera_schema(resolved.spec, resolved.configs, kinds)
-    return {pair for batch in reader for pair in broken_rules(schema, batch)}
+    return {pair for found in even_tables(reader, BATCH_ROWS) for pair in broken_rules(schema, found)}
 
 
 def broken_values(connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str, broken: set[tuple[str, str]]) -> list[str]:
@@ -81,9 +81,45 @@ def broken_values(connection: duckdb.DuckDBPyConnection, resolved: Resolved, tab
 
 def typed_kinds(resolved: Resolved) -> dict[str, pa.DataType]:
     """Arrow types of the typed table's columns that may have limits, tensors excepted."""
-    kinds = {str(f.name): f.type for f in arrow_schema(resolved.spec) if f.name not in resolved.spec.tensor}
+    kinds = _written_kinds(resolved)
     texts = {n: pa.float64() if n not in kinds and family(resolved.types[n]) in ("int", "float") else pa.string() for n in value_columns(resolved)}
     return {**texts, **kinds}
+
+
+def _written_kinds(resolved: Resolved) -> dict[str, pa.DataType]:
+    """Those of the validated table; role columns may have limits, too, and no place in it."""
+    return {str(f.name): f.type for f in arrow_schema(resolved.spec) if f.name not in resolved.spec.tensor}
+
+
+def keeping_limits(connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str) -> Callable[[Tables], Tables]:
+    """A passage for the rows of the typed table on their way into a file, which refuses them at its end.
+
+    The generator that it returns raises `SchemaError` after the last row, with what `value_violations` would say.
+    """
+    kinds = _written_kinds(resolved)
+    schema = pandera_schema(resolved.spec, resolved.configs, kinds)
+
+    def passing(tables: Tables) -> Tables:
+        broken: set[tuple[str, str]] = set()
+        for found in tables:
+            broken |= broken_rules(schema, found.select(list(kinds)))
+            yield found
+        findings = [*broken_values(connection, resolved, table, broken), *_beside(connection, resolved, table)]
+        if findings:
+            raise SchemaError("\n  ".join(findings))
+
+    return passing
+
+
+def _beside(connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str) -> list[str]:
+    """The same for role columns that have limits and no place in the validated table."""
+    written = _written_kinds(resolved)
+    kinds = {n: kind for n, kind in typed_kinds(resolved).items() if n not in written}
+    if not kinds:
+        return []
+    reader = connection.sql(f"select {', '.join(map(ident, kinds))} from {table}").to_arrow_reader(BATCH_ROWS)
+    schema = pandera_schema(resolved.spec, resolved.configs, kinds)
+    return broken_values(connection, resolved, table, {pair for found in even_tables(reader, BATCH_ROWS) for pair in broken_rules(schema, found)})
 
 
 def repeated_values(connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str) -> list[str]:
@@ -175,7 +211,8 @@ def number_like(found: Mapping[str, TextNumbers]) -> Iterator[str]:
             yield f"column {name!r}: {told.numbers} of {told.values} values are numbers, the others are {shown}; add them to data.csv.null_values, or declare the column numeric or categorical"
 
 
-def _bad_tensors(connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str) -> list[str]:
+def tensor_violations(connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str) -> list[str]:
+    """Tensors with elements that are null or not finite."""
     rules = []
     for name in resolved.spec.tensor:
         reader = connection.sql(f"select {ident(name)} from {table}").to_arrow_reader(WIDE_BATCH_ROWS)

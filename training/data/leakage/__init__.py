@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import closing
 from typing import Any
 
 from schemas.config import Declaration
 from schemas.digest import verify
 from schemas.records import CheckReport, CheckResult, SplitTables, ValidatedTable
-from training.data.engine import connect
+from training.data.engine import engine_for
 from training.data.leakage.battery import statistical_results
 from training.data.leakage.conflicts import label_conflict_results
-from training.data.leakage.duplicates import duplicate_results
+from training.data.leakage.duplicates import duplicate_results, hash_features
 from training.data.leakage.overlap import find_missing_rows, judge_rows, overlap_results
 from training.data.leakage.sides import Sides, sides_of
 from training.data.leakage.sizes import size_results
@@ -27,7 +26,7 @@ def check_overlap(split: SplitTables, validated: ValidatedTable, declaration: De
     """Hard assertions on the files as they were written: rows, ids, groups and time windows."""
     for table in (split.train, split.val, split.test, validated.table):
         verify(table.file)
-    with closing(connect()) as connection:
+    with engine_for(declaration.data) as connection:
         sides = sides_of(connection, split, validated.spec, declaration)
         rows = judge_rows(*find_missing_rows(sides, split, validated), split)
         return CheckReport(results=(judged(rows, declaration), *hard_results(sides)))
@@ -35,7 +34,7 @@ def check_overlap(split: SplitTables, validated: ValidatedTable, declaration: De
 
 def check_leakage(split: SplitTables, validated: ValidatedTable, declaration: Declaration) -> CheckReport:
     """What gives the test score away without any key in common: equal and similar rows, columns that tell the label; and sides too small to say anything."""
-    with closing(connect()) as connection:
+    with engine_for(declaration.data) as connection:
         sides = sides_of(connection, split, validated.spec, declaration)
         return CheckReport(results=tuple(leak_results(sides, split.plan.get("groups"))))
 
@@ -53,5 +52,7 @@ def leak_results(sides: Sides, derived: Mapping[str, Any] | None = None) -> list
         sides: the rows.
         derived: figures of the groups that `data.group_by` derived (`plan["groups"]` of the split).
     """
+    if sides.spec.features:
+        hash_features(sides)
     found = [*size_results(sides), *duplicate_results(sides), *label_conflict_results(sides, derived), *statistical_results(sides)]
     return [judged(result, sides.declaration) for result in found]

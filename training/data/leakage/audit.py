@@ -9,7 +9,7 @@ from schemas.audit import AuditReport, FilesToAudit
 from schemas.config import Declaration
 from schemas.digest import verify
 from schemas.records import CheckReport, CheckResult, SourceRef, SplitTables, TableSpec, ValidatedTable
-from training.data.engine import connect
+from training.data.engine import connect, engine_for
 from training.data.leakage import hard_results, leak_results
 from training.data.leakage.file_order import file_order_results
 from training.data.leakage.files import Opened, open_files
@@ -48,7 +48,7 @@ def audit_split(split: SplitTables, validated: ValidatedTable, declaration: Decl
     """Every check over the sides as the split wrote them; a failed one is reported, not raised."""
     for table in (split.train, split.val, split.test, validated.table):
         verify(table.file)
-    with closing(connect()) as connection:
+    with engine_for(declaration.data) as connection:
         sides = sides_of(connection, split, validated.spec, declaration)
         started = time.perf_counter()
         rows = judged(judge_rows(*find_missing_rows(sides, split, validated), split), declaration)

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from schemas.records import CheckResult
-from training.data.engine import ident, row, row_md5_sql, rows
-from training.data.leakage.duplicates import quick_hash_sql, repeated_hashes
+from training.data.engine import ident, row, rows
 from training.data.leakage.sides import Sides
 
 EVIDENCE_ROWS = 10
@@ -30,17 +29,9 @@ class Conflicts(NamedTuple):
 
 
 def find_label_conflicts(sides: Sides) -> Conflicts:
-    """Over all sides. Candidates by a 64-bit hash, then compared by the 128-bit hash of type, length and null of each value."""
+    """Over all sides, among the rows that `hash_features` found."""
     connection, names = sides.connection, list(sides.spec.label_columns)
-    features = sides.spec.features
-    everything = sides.together(["__id", *dict.fromkeys([*names, *features])])
-    quick = quick_hash_sql(sides)
-    repeated_hashes(sides)
-    labels = ", ".join(f"{ident(n)} as label_{i}" for i, n in enumerate(names))
-    connection.execute(
-        f"create or replace temp table equal_rows as select __id, {labels}, {row_md5_sql(features)} as content from {everything} where {quick} in (select h from repeated_hashes)"
-    )
-    differ = " or ".join(_differ(sides, name, f"label_{i}", everything) for i, name in enumerate(names))
+    differ = " or ".join(_differ(sides, name, f"label_{i}") for i, name in enumerate(names))
     connection.execute(
         f"create or replace temp table disputed_rows as select content, count(*) as n from equal_rows group by content having count(*) > 1 and ({differ})"
     )
@@ -90,7 +81,7 @@ def judge_label_conflicts(found: Conflicts, derived: Mapping[str, Any], columns:
 
 
 def label_conflict_results(sides: Sides, derived: Mapping[str, Any] | None = None) -> list[CheckResult]:
-    """The check; nothing for a language model, which has no label.
+    """The check, after `hash_features`; nothing for a language model, which has no label.
 
     Args:
         sides: the rows.
@@ -101,9 +92,9 @@ def label_conflict_results(sides: Sides, derived: Mapping[str, Any] | None = Non
     return [judge_label_conflicts(find_label_conflicts(sides), derived or {}, tuple(sides.spec.label_columns))]
 
 
-def _differ(sides: Sides, name: str, column: str, everything: str) -> str:
+def _differ(sides: Sides, name: str, column: str) -> str:
     """SQL condition over a set of equal rows: two of its known labels contradict each other."""
     if sides.declaration.task.label(name).kind != "regression":
         return f"count(distinct {column}) > 1"
-    spread = row(sides.connection, f"select coalesce(stddev_pop(cast({ident(name)} as double)), 0) from {everything}")[0]
+    spread = row(sides.connection, f"select coalesce(stddev_pop(cast({ident(name)} as double)), 0) from {sides.together((name,))}")[0]
     return f"max({column}) - min({column}) > {CLOSE * float(spread)!r}"

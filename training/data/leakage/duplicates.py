@@ -38,27 +38,22 @@ def quick_hash_sql(sides: Sides) -> str:
     return f"hash({', '.join(map(ident, sides.spec.features))})"
 
 
-def repeated_hashes(sides: Sides) -> None:
-    """Make the temporary table `repeated_hashes` of the quick hashes that more than one row has, on whatever side."""
-    everything = sides.together(sides.spec.features)
-    sides.connection.execute(
-        f"create or replace temp table repeated_hashes as select {quick_hash_sql(sides)} as h from {everything} group by 1 having count(*) > 1"
-    )
-
-
 def hash_features(sides: Sides) -> None:
-    """Make the temporary table `content` of all rows that may equal another one: side, id, labels, and 128-bit hash of the features.
+    """Make the temporary table `equal_rows` of all rows that may equal another one: side, id, `label_<i>`, and 128-bit hash `content` of the features.
 
-    Labels are texts (a list, null where unknown).
+    Candidates are found by a 64-bit hash, in one scan; where there are none, that is all that is read.
     """
-    repeated_hashes(sides)
-    label = f"[{', '.join(f'cast({ident(name)} as varchar)' for name in sides.spec.label_columns)}]"
-    parts = " union all ".join(
-        f"select '{side}' as side, __id, {label} as labels, {row_md5_sql(sides.spec.features)} as content from {relation} "
-        f"where {quick_hash_sql(sides)} in (select h from repeated_hashes)"
-        for side, relation in sides.relations.items()
+    connection, quick, names = sides.connection, quick_hash_sql(sides), list(sides.spec.label_columns)
+    connection.execute(
+        f"create or replace temp table repeated_hashes as select {quick} as h from {sides.together(sides.spec.features)} group by 1 having count(*) > 1"
     )
-    sides.connection.execute(f"create or replace temp table content as {parts}")
+    found = row(connection, "select count(*) from repeated_hashes")[0]
+    labels = "".join(f", {ident(name)} as label_{i}" for i, name in enumerate(names))
+    everything = sides.together(["__id", *dict.fromkeys([*names, *sides.spec.features])])
+    candidates = f"from {everything} where {quick} in (select h from repeated_hashes)" if found else f"from {everything} limit 0"
+    connection.execute(f"create or replace temp table equal_rows as select side, __id{labels}, {row_md5_sql(sides.spec.features)} as content {candidates}")
+    texts = f"[{', '.join(f'cast(label_{i} as varchar)' for i in range(len(names)))}]"  # null where unknown
+    connection.execute(f"create or replace temp view content as select side, __id, {texts} as labels, content from equal_rows")
 
 
 def find_duplicates(sides: Sides, side: SplitName) -> Duplicates:
@@ -110,10 +105,9 @@ def _are_copies(found: Duplicates, within: Within) -> bool:
 
 
 def duplicate_results(sides: Sides) -> list[CheckResult]:
-    """The duplicate check on the written files; nothing where there is no feature to compare."""
+    """The duplicate check on the written files, after `hash_features`; nothing where there is no feature to compare."""
     if not sides.spec.features:
         return []
-    hash_features(sides)
     repeats = row(
         sides.connection, "select coalesce(sum(n), 0) from (select count(*) as n from content where side = 'train' group by content having count(*) > 1)"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from typing import NamedTuple
 
 import duckdb
@@ -12,7 +11,7 @@ from schemas.config import Declaration
 from schemas.cv_config import BY_TIME
 from schemas.errors import first_few
 from schemas.records import CheckReport, CheckResult, SplitTables, TableSpec
-from training.data.engine import connect, literal, parquet, row, rows
+from training.data.engine import engine_for, literal, parquet, row, rows
 from training.data.folds import embargo_of, label_end_sql
 
 EVIDENCE_ROWS = 10
@@ -32,7 +31,7 @@ def check_intervals(fold: SplitTables, spec: TableSpec, declaration: Declaration
     """Of folds in time: no label interval of train overlaps the test block, none stands in the embargo, no timestamp on both sides."""
     if declaration.fold_kind not in BY_TIME:
         return CheckReport(results=())
-    with closing(connect()) as connection:
+    with engine_for(declaration.data) as connection:
         return CheckReport(results=(judge_intervals(find_intervals(connection, fold, spec, declaration), declaration),))
 
 
@@ -78,7 +77,7 @@ def judge_intervals(found: Intervals, declaration: Declaration) -> CheckResult:
 
 def check_folds(folds: Sequence[SplitTables], declaration: Declaration) -> CheckReport:
     """Over all folds: no row is tested twice, and where every row is to be tested once, each is (rows that bridge groups apart)."""
-    with closing(connect()) as connection:
+    with engine_for(declaration.data) as connection:
         tested = " union all ".join(f"select __id from {parquet(fold.test)}" for fold in folds)
         twice = rows(connection, f"select __id from ({tested}) group by __id having count(*) > 1 order by md5(__id) limit {EVIDENCE_ROWS}")
         everything = " union all ".join(f"select __id from {parquet(table)}" for fold in folds for table in (fold.train, fold.val, fold.test))

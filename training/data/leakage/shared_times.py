@@ -39,7 +39,8 @@ def find_shared_times(sides: Sides) -> list[SharedTimes]:
 def _shared(sides: Sides, side: Any, label: LabelNumber) -> SharedTimes:
     known = f"__time is not null and {label.sql} is not null"
     train, relation = sides.relations["train"], sides.relations[side]
-    held = f"select __time, __group, avg({label.sql}) as v from {relation} where {known} and __group not in (select __group from {train} where __group is not null) group by 1, 2"
+    strangers = f"{relation} anti join (select __group from {train} group by 1) using (__group)"
+    held = f"select __time, __group, avg({label.sql}) as v from {strangers} where {known} and __group is not null group by 1, 2"
     means = f"select __time, favg({label.sql}) as m from {train} where {known} group by 1"
     joined = f"with held as ({held}), means as ({means}) select * from held left join means using (__time)"
     count, correlation, total = row(sides.connection, f"select count(m), corr(v, m), count(*) from ({joined})")

@@ -20,7 +20,8 @@ from training.data.leakage.keys import Keys
 from training.data.leakage.sides import Sides
 
 EVIDENCE_ROWS = 10
-ROWS_AT_ONCE = 2**25  # hashes in memory: 256 MiB
+ROWS_AT_ONCE = 2**25  # hashes in memory: 256 MiB, and as much while they are put together
+BYTES_A_ROW = 32  # of data.memory_limit: a hash in the engine's half, and two beside it, of which one side is sorted at a time
 
 
 class Straddle(NamedTuple):
@@ -34,7 +35,9 @@ class Straddle(NamedTuple):
 
 def parts_of(sides: Sides) -> int:
     """Into how many parts the keys of these sides are cut so that the hashes of one fit into memory."""
-    return max(1, -(-sum(sides.num_rows.values()) // ROWS_AT_ONCE))
+    limit = sides.declaration.data.memory_bytes
+    at_once = ROWS_AT_ONCE if limit is None else min(ROWS_AT_ONCE, limit // BYTES_A_ROW)
+    return max(1, -(-sum(sides.num_rows.values()) // at_once))
 
 
 def find_straddling(sides: Sides, column: str, parts: Iterable[Keys]) -> Straddle:

@@ -1,0 +1,1 @@
+"""Preparation against what a user would write instead: run `python -m benchmarks.prepare`."""

@@ -1,0 +1,49 @@
+"""This project's preparation in one process, as `bulkhead prepare` runs it but for Prefect.
+
+    python -m benchmarks.preparation.ours TABLE OUT [--alike]
+
+`--alike` leaves out the checks that the scripts written by hand do not have: every leakage check but that for equal rows, and
+the poison test.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from schemas.load import declare
+from training.data.engine import engine_for
+from training.data.leakage import check_leakage, check_overlap, require_passed
+from training.data.leakage.duplicates import duplicate_results, hash_features
+from training.data.leakage.sides import sides_of
+from training.data.normalize import fit
+from training.data.shards import materialise
+from training.data.source import fingerprint
+from training.data.split import split
+from training.data.validate import validate
+
+COLUMNS = {"row_id": "id", "patient": "group", "seen_at": "time", "outcome": "label", "c*": "categorical", "*": "feature"}
+
+
+def prepare(table: Path, out: Path, alike: bool = False) -> None:
+    """From the table to arrays below `out`."""
+    declaration = declare({"name": "benchmark", "data": {"uri": str(table), "columns": COLUMNS}, "task": {"kind": "binary"}, "split": {"kind": "group"}})
+    validated = validate(fingerprint(declaration.data), declaration, out / "validated")
+    sides = split(validated, declaration, out / "split", out / "ledger")
+    require_passed(check_overlap(sides, validated, declaration))
+    if alike:
+        with engine_for(declaration.data) as connection:
+            opened = sides_of(connection, sides, validated.spec, declaration)
+            hash_features(opened)
+            duplicate_results(opened)
+    else:
+        require_passed(check_leakage(sides, validated, declaration))
+    materialise(sides, validated, fit(sides.train, validated.spec, declaration), declaration, out / "arrays")
+    if not alike:
+        from training.poisoned_fit import poison_check
+
+        poison_check(sides, validated, declaration)
+
+
+if __name__ == "__main__":
+    prepare(Path(sys.argv[1]), Path(sys.argv[2]), "--alike" in sys.argv)

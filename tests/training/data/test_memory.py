@@ -1,0 +1,88 @@
+"""`data.memory_limit`: the same bytes with it as without, an error that names it where it does not suffice, and memory that stays within it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from benchmarks.preparation.rows import write_rows
+from schemas.config import SPLITS, DataConfig
+from schemas.errors import DataError
+from tests.training.data.chain import declared, split_of
+from training.data.engine import engine_for
+from training.data.hash_order import in_hash_order
+from training.data.leakage import check_overlap, require_passed
+from training.data.normalize import fit
+from training.data.shards import materialise
+
+COLUMNS = {"row_id": "id", "patient": "group", "seen_at": "time", "outcome": "label", "c*": "categorical", "*": "feature"}
+
+
+@pytest.mark.req("D9")
+@pytest.mark.parametrize(("limit", "message"), [("100MB", "at least 200MB"), ("1 gigabyte", "such as 512MB, 1GB"), ("many", "size with its unit")])
+def test_a_limit_that_cannot_be_kept_is_refused(limit: str, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        DataConfig(uri="t.parquet", columns={"y": "label"}, memory_limit=limit)
+
+
+@pytest.mark.req("D9")
+def test_an_engine_that_runs_out_of_memory_names_the_limit() -> None:
+    data = DataConfig(uri="t.parquet", columns={"y": "label"}, memory_limit="200MB")
+    with pytest.raises(DataError, match=r"data\.memory_limit 200MB does not suffice.*raise it"), engine_for(data):
+        raise duckdb.OutOfMemoryException("Out of Memory Error: failed to pin block")
+    with engine_for(data) as connection:
+        share = connection.execute("select current_setting('memory_limit')").fetchall()[0][0]
+    assert share == "133.5 MiB"  # seven tenths of 200 MB; the rest is for what stands beside the engine
+
+
+@pytest.mark.req("D9")
+def test_rows_sorted_part_by_part_are_in_the_order_of_the_engine(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"__id": [f"row {i}" for i in range(5000)], "x": [float(i) for i in range(5000)]}), tmp_path / "t.parquet")
+    table = f"read_parquet('{tmp_path}/t.parquet')"
+    with duckdb.connect() as connection:
+        wanted = connection.execute(f"select __id, x from {table} order by md5(__id)").fetchall()
+        for limit in (10_000, 100_000_000):  # many parts, and one
+            found = pa.Table.from_batches(list(in_hash_order(connection, table, ("__id", "x"), limit, tmp_path)))
+            assert [tuple(row.values()) for row in found.to_pylist()] == wanted
+    assert [p.name for p in tmp_path.iterdir()] == ["t.parquet"]
+
+
+@pytest.mark.req("D9")
+def test_a_limit_changes_no_byte(tmp_path: Path) -> None:
+    table, found = write_rows(tmp_path / "t.parquet", 3000, measures=2, levels=(20,)), []
+    for limit in (None, "200MB"):
+        declaration = declared(table, COLUMNS, split="group", data={"memory_limit": limit})
+        validated, sides = split_of(declaration, tmp_path / str(limit))
+        require_passed(check_overlap(sides, validated, declaration))
+        arrays = materialise(sides, validated, fit(sides.train, validated.spec, declaration), declaration, tmp_path / f"{limit} arrays")
+        found.append((validated.table.file.sha256, [sides.side(side).file.sha256 for side in SPLITS], arrays.sha256))
+    assert found[0] == found[1]
+
+
+@pytest.mark.long
+@pytest.mark.req("D9")
+def test_a_table_of_several_times_the_limit_stays_within_it(tmp_path: Path) -> None:
+    """1.1 GB of rows under 200 MB: no more than 700 MB beside the limit, over all processes."""
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.preparation.memory",
+        "--rows",
+        "10000000",
+        "--limit",
+        "200MB",
+        "--folder",
+        str(tmp_path),
+        "--json",
+        str(tmp_path / "r"),
+    ]
+    subprocess.run(command, check=True, cwd=Path(__file__).parents[3], capture_output=True)
+    assert json.loads((tmp_path / "r").read_text())["prepare"]["anonymous"] < 900e6
