@@ -40,8 +40,10 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-bench: $(VENV)/.runtime ## measure the training loop against loops written by hand, and what a checkpoint costs (3 minutes)
+bench: $(VENV)/.runtime ## measure training against loops by hand and against peers, and write docs/benchmarks.md (under 20 minutes on 2 quiet cores)
 	@$(BIN)/python -m benchmarks.throughput
+	@$(BIN)/python -m benchmarks.ranks
+	@$(BIN)/python -m benchmarks.startup
 
 bench-leaks: $(VENV)/.dev ## plant leaks, split honestly, and let this project and its peers look (about an hour on 2 quiet cores)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[chem]'

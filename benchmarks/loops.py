@@ -1,10 +1,11 @@
 """Bulkhead's training loop and loops written by hand, taking turns in one process; `benchmarks.throughput` starts it.
 
-    torchrun --nproc-per-node R -m benchmarks.loops --config resolved.json --run-dir DIR --out OUT.json
+    torchrun --nproc-per-node R -m benchmarks.loops --config resolved.json --run-dir DIR --out OUT.json [--peers | --alone]
 
 All loops have the same model class, initial weights, optimizer, loss, batch size, threads and rows. `careful` does by
 hand what a step of the trainer is declared to do: shuffled rows, clipping by norm, a schedule. `bare` does less than
-one should: rows as contiguous slices in the order of the file, no clipping, no schedule.
+one should: rows as contiguous slices in the order of the file, no clipping, no schedule. With `--peers` those of
+`benchmarks.peers` take turns, too; they do what `careful` does. With `--alone` there is no other than Bulkhead's.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.peers import MeanLoss, Parts, WithAccelerate, WithDataLoader, WithLightning, WithSkorch
 from schemas.load import declare
 from schemas.records import RunSpec
+from training.data.sequences import NO_TARGET
 from training.data.shards import load_arrays
 from training.guard import StopSignal
 from training.loop import Trainer
@@ -34,6 +37,23 @@ from training.parallel import Parallel
 
 Segment = Callable[[int], None]
 Seconds = dict[str, list[float]]
+
+
+def mean_loss(spec: RunSpec) -> MeanLoss:
+    """The task's loss in one call of torch, mean over a batch: of scores as the network gives them and the label as `in_memory` has it."""
+    kind = spec.declaration["task"]["kind"]
+    if kind == "binary":
+        return lambda scores, label: functional.binary_cross_entropy_with_logits(scores.squeeze(1), label)
+    if kind == "multiclass":
+        return functional.cross_entropy
+    return lambda scores, label: functional.cross_entropy(scores.flatten(0, 1), label.flatten(), ignore_index=NO_TARGET)
+
+
+def in_memory(spec: RunSpec) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Inputs and label of the train side as tensors of their own."""
+    tensors = {name: torch.from_numpy(array.copy()) for name, array in load_arrays(spec.arrays.train).items()}
+    label = tensors.pop("label")
+    return tensors, label.float() if spec.declaration["task"]["kind"] == "binary" else label.long()
 
 
 class HandWritten:
@@ -47,9 +67,8 @@ class HandWritten:
 
     def __init__(self, spec: RunSpec, parallel: Parallel, careful: bool) -> None:
         declaration = declare(spec.declaration)
-        tensors = {name: torch.from_numpy(array.copy()) for name, array in load_arrays(spec.arrays.train).items()}
-        self.label = tensors.pop("label").float()
-        self.inputs, self.careful, self.rank, self.ranks = tensors, careful, parallel.rank, parallel.world_size
+        self.inputs, self.label = in_memory(spec)
+        self.loss, self.careful, self.rank, self.ranks = mean_loss(spec), careful, parallel.rank, parallel.world_size
         self.batch, self.clip_at = declaration.train.batch_size, declaration.train.clip_at
         model = build_model(declaration, spec.statistics)
         self.model: nn.Module = DistributedDataParallel(model) if self.ranks > 1 else model
@@ -69,12 +88,31 @@ class HandWritten:
     def _step(self, rows: torch.Tensor | slice) -> None:
         self.optimizer.zero_grad(set_to_none=True)
         scores = self.model({name: tensor[rows] for name, tensor in self.inputs.items()})
-        binary_cross_entropy_with_logits(scores.squeeze(1), self.label[rows]).backward()
+        self.loss(scores, self.label[rows]).backward()
         if self.careful:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_at)
         self.optimizer.step()
         if self.careful:
             self.schedule.step()
+
+
+def peer_loops(spec: RunSpec, parallel: Parallel) -> dict[str, Segment]:
+    """The peers' loops; with several ranks only DataLoaders', for the others launch ranks themselves."""
+    declaration = declare(spec.declaration)
+    inputs, label = in_memory(spec)
+    train = declaration.train
+
+    def parts() -> Parts:
+        model = build_model(declaration, spec.statistics)
+        horizon = train.epochs * (len(label) // train.batch_size)
+        return Parts(
+            model, lambda network: make_optimizer(declaration.optimizer, network), inputs, label, mean_loss(spec), train.batch_size, train.clip_at, horizon
+        )
+
+    loops: dict[str, Segment] = {f"DataLoader, {workers} workers": WithDataLoader(parts(), parallel, workers).run for workers in (0, 2)}
+    if parallel.world_size == 1:
+        loops |= {"Lightning": WithLightning(parts()).run, "Accelerate": WithAccelerate(parts()).run, "skorch": WithSkorch(parts()).run}
+    return loops
 
 
 class OwnLoop:
@@ -142,12 +180,17 @@ def main() -> None:
         parser.add_argument(name, type=Path, required=True)
     for name, default in (("--rounds", 30), ("--steps", 10), ("--pairs", 0)):
         parser.add_argument(name, type=int, default=default)
+    for name in ("--peers", "--alone"):
+        parser.add_argument(name, action="store_true")
     options = parser.parse_args()
     spec = read_spec(options.config)
     logging.disable(logging.INFO)
     with Parallel.open("cpu") as parallel:
         own = OwnLoop(Trainer(spec, options.run_dir, parallel, StopSignal()))
-        loops: dict[str, Segment] = {"bulkhead": own.run, "careful": HandWritten(spec, parallel, True).run, "bare": HandWritten(spec, parallel, False).run}
+        loops: dict[str, Segment] = {"bulkhead": own.run}
+        if not options.alone:
+            loops |= {"careful": HandWritten(spec, parallel, True).run, "bare": HandWritten(spec, parallel, False).run}
+        loops |= peer_loops(spec, parallel) if options.peers else {}
         found = {"segments": take_turns(loops, options.rounds, options.steps, parallel), "epochs": epochs(own, options.pairs, parallel)}
         if parallel.is_main:
             options.out.write_text(json.dumps(found))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from prefect import flow
 
 from flows.prepare import todays_rows
+from schemas.parameters import Alias, ModelName, ModelUri
 from schemas.registry_records import Promotion
 from tasks.context import run_name
 from tasks.promote import judge_version, promote_version, prove_version, roll_back_to_previous
@@ -16,7 +17,7 @@ from tasks.promote import judge_version, promote_version, prove_version, roll_ba
     description="Prove a registered version again, compare it with the champion on rows that neither has learned from, and move the alias.",
     persist_result=False,
 )
-def promote(model_uri: str, alias: str = "champion") -> Promotion:
+def promote(model_uri: ModelUri, alias: Alias = "champion") -> Promotion:
     """Put a registered version to use.
 
     Args:
@@ -31,7 +32,7 @@ def promote(model_uri: str, alias: str = "champion") -> Promotion:
 @flow(
     name="rollback", flow_run_name=run_name, description="The version before the champion becomes champion again; the two change places.", persist_result=False
 )
-def rollback(name: str) -> Promotion:
+def rollback(name: ModelName) -> Promotion:
     """Go back to the version before.
 
     Args:

@@ -6,7 +6,7 @@ from prefect import flow
 
 from flows.prepare import todays_rows
 from schemas.load import load_declaration
-from schemas.parameters import ConfigPath, Overrides
+from schemas.parameters import ConfigPath, Overrides, Stop
 from schemas.registry_records import Reevaluation
 from tasks.context import run_name, tracked
 from tasks.reevaluate import fetch_champion, reevaluate_champion, report_reevaluation, require_good
@@ -18,7 +18,7 @@ from tasks.reevaluate import fetch_champion, reevaluate_champion, report_reevalu
     description="Score the champion on rows of the source that it has not met, and compare metrics, features, predictions and calibration with those of its registration.",
     persist_result=False,
 )
-def reevaluate(config_path: ConfigPath, overrides: Overrides = (), stop: bool = True) -> Reevaluation:
+def reevaluate(config_path: ConfigPath, overrides: Overrides = (), stop: Stop = True) -> Reevaluation:
     """Hold the champion against new rows.
 
     Args:

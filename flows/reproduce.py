@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prefect import flow
 
+from schemas.parameters import ApplyDiff, ModelUri, Stop
 from schemas.registry_records import Reproduction
 from tasks.context import run_name
 from tasks.reproduce import compare_origin, read_origin, retrain, tell
@@ -15,7 +16,7 @@ from tasks.reproduce import compare_origin, read_origin, retrain, tell
     description="Check out the recorded commit, train again on the recorded data, and name the first step whose bytes differ.",
     persist_result=False,
 )
-def reproduce(model_uri: str, apply_diff: bool = False, stop: bool = True) -> Reproduction:
+def reproduce(model_uri: ModelUri, apply_diff: ApplyDiff = False, stop: Stop = True) -> Reproduction:
     """Make a registered version again.
 
     Args:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prefect import flow
 
+from schemas.parameters import ModelUri, Source, Target
 from schemas.registry_records import Scored
 from tasks.context import run_name
 from tasks.score import score_rows
@@ -15,7 +16,7 @@ from tasks.score import score_rows
     description="Score a Parquet or CSV file of any size with a registered model, and write it with the predictions and the version that made them.",
     persist_result=False,
 )
-def score(model_uri: str, source: str, target: str) -> Scored:
+def score(model_uri: ModelUri, source: Source, target: Target) -> Scored:
     """Score a file.
 
     Args:

@@ -17,15 +17,37 @@ ModelChoice = Literal["as declared", "linear", "mlp", "resmlp", "ft_transformer"
 RegistrationChoice = Literal["as declared", "no"]
 
 
-def shown(title: str, description: str, **bounds: Any) -> Any:
-    """A field as Prefect's form shows it; bounds are pydantic's. (Prefect replaces a field's own title and description.)"""
-    return Field(json_schema_extra={"title": title, "description": description}, **bounds)
+def shown(title: str, description: str, pattern: str = "", **bounds: Any) -> Any:
+    """A field as Prefect's form shows it. (Prefect replaces a field's own title and description.)
+
+    Args:
+        title: of the field.
+        description: what to fill in.
+        pattern: of JSON schema; the form and the server refuse other text, while a caller in Python hears the reason from the flow.
+        bounds: pydantic's.
+    """
+    extra: dict[str, Any] = {"title": title, "description": description} | ({"pattern": pattern} if pattern else {})
+    return Field(json_schema_extra=extra, **bounds)
 
 
 Model = Annotated[ModelChoice, shown("Model", "Another kind of model than the declaration's; its other values are then the defaults.")]
 Epochs = Annotated[int, shown("Epochs", "At most so many passes over the training rows. 0: as declared.", ge=0)]
 Folds = Annotated[int, shown("Folds", "How many folds to train and test. 0: as declared.", ge=0, le=100)]
 Registration = Annotated[RegistrationChoice, shown("Registration", "“no” judges the model and leaves the registry as it is.")]
+ModelUri = Annotated[
+    str,
+    shown(
+        "Model",
+        "A registered version or what has an alias, e.g. models:/clinic-visits/3 or models:/clinic-visits@champion.",
+        r"^models:/[^/@]+(/[0-9]+|@[A-Za-z][A-Za-z0-9_-]*)$",
+    ),
+]
+ModelName = Annotated[str, shown("Model", "Name of the registered model, e.g. clinic-visits.", r"^[^/:@]+$")]
+Alias = Annotated[str, shown("Alias", "What the version shall be called; champion is the version in use.", r"^[A-Za-z][A-Za-z0-9_-]*$")]
+Source = Annotated[str, shown("Rows", "Parquet or CSV file with the model's columns; a folder or glob of them.", r"\S")]
+Target = Annotated[str, shown("Target", "File to write: .parquet, .csv or .csv.gz. Replaced when all rows are scored.", r"\.(parquet|csv|csv\.gz)$")]
+ApplyDiff = Annotated[bool, shown("Run uncommitted changes", "Also run the changes that were not committed then; read dirty.diff of the MLflow run first.")]
+Stop = Annotated[bool, shown("Fail on a difference", "End the flow run as failed where something is not as it was.")]
 Override = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.-]*=", title="path=value")]
 
 

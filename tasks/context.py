@@ -10,7 +10,7 @@ import secrets
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from http.client import HTTPException
 from pathlib import Path
@@ -33,6 +33,7 @@ from schemas.home import home
 from schemas.records import Prepared, RunSpec, digest_of
 from tasks.live import publish
 from tasks.say import phases, say
+from tasks.turns import turn
 from training.boards import require_installed
 from training.guard import follow_parent
 from training.provenance import dirty_diff, masked, provenance
@@ -104,7 +105,7 @@ def run_name() -> str:
 
 @contextmanager
 def tracked(declaration: Declaration, kind: Kind) -> Iterator[RunContext]:
-    """Open a run; whatever happens inside, MLflow hears how it ended.
+    """Open a run when it is its model's turn; whatever happens inside, MLflow hears how it ended.
 
     Args:
         declaration: of the run.
@@ -116,6 +117,12 @@ def tracked(declaration: Declaration, kind: Kind) -> Iterator[RunContext]:
     """
     require_installed(declaration.tracking)
     require_allowed(declaration.model)
+    with turn(declaration.name) if kind != "reevaluate" else nullcontext(), _opened(declaration, kind) as run:
+        yield run
+
+
+@contextmanager
+def _opened(declaration: Declaration, kind: Kind) -> Iterator[RunContext]:
     run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     run_dir = home() / "runs" / declaration.name / run_id
     tags = {"bulkhead.flow": kind, "bulkhead.run_dir": str(run_dir), "bulkhead.config_sha256": digest_of(declaration)}
@@ -185,7 +192,7 @@ def reopened(run_dir: Path) -> Iterator[RunContext]:
         ResumeError: another process is at work on it, or the address of its tracking server holds a password and is another one now.
         TrackingError: the tracking server could not be reached, does not have the run, or did not take all of it.
     """
-    with held(run_dir):
+    with turn(read(run_dir).name), held(run_dir):
         _follow_worker()
         started = read(run_dir)
         declaration = started_declaration(run_dir)

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks import ranks
 from benchmarks.loops import HandWritten, OwnLoop
-from benchmarks.table import prepare, variant
-from benchmarks.throughput import Case, holds, measure
+from benchmarks.made_up import prepare, variant
+from benchmarks.ranks import WAYS
+from benchmarks.throughput import Case, holds, measure, section
 from tests.training.runs import keep_torch_settings
 from training.guard import StopSignal
 from training.loop import Trainer
@@ -30,14 +32,23 @@ def test_loops_start_from_the_same_weights_and_every_figure_is_there(tmp_path: P
         assert type(own.trainer.model) is type(hand.model)
         assert model_digest(own.trainer.model.state_dict()) == model_digest(hand.model.state_dict())
         assert [len(g["params"]) for g in own.trainer.optimizer.param_groups] == [len(g["params"]) for g in hand.optimizer.param_groups]
-    result = measure(Case("tiny", 1, {"kind": "mlp"}, True), tmp_path, config, rounds=2, steps=2)
+    result = measure(Case("tiny", {"kind": "mlp"}, 0.9, steps=2), tmp_path, config, rounds=2)
     assert set(result["rows_per_second"]) == {"bulkhead", "careful", "bare"} and min(result["rows_per_second"].values()) > 0
-    assert 0 < result["of_careful"]["low"] <= result["of_careful"]["median"] and result["save_seconds"] > 0
+    share = result["of_careful"]["bulkhead"]
+    assert 0 < share["low"] <= share["median"] and result["of_careful"]["careful"]["median"] == 1 and result["save_seconds"] > 0
+    assert f"| tiny | {share['median']:.2f} |" in section([result], 2)
 
 
 @pytest.mark.parametrize(
-    ("share", "saving", "required", "expected"), [(0.91, 0.01, True, True), (0.89, 0.01, True, False), (0.95, 0.03, True, False), (0.1, 1.0, False, True)]
+    ("share", "saving", "least", "expected"), [(0.91, 0.01, 0.9, True), (0.89, 0.01, 0.9, False), (0.95, 0.03, 0.9, False), (0.1, 1.0, None, True)]
 )
-def test_a_slow_loop_or_a_dear_checkpoint_does_not_hold(share: float, saving: float, required: bool, expected: bool) -> None:
-    result: dict[str, Any] = {"required": required, "of_careful": {"median": share}, "saving": {"median": saving}}
+def test_a_slow_loop_or_a_dear_checkpoint_does_not_hold(share: float, saving: float, least: float | None, expected: bool) -> None:
+    result: dict[str, Any] = {"least": least, "of_careful": {"bulkhead": {"median": share}}, "saving": {"median": saving}}
     assert holds(result) is expected
+
+
+def test_what_a_second_rank_costs_is_told_apart_turn_by_turn() -> None:
+    found = dict(zip(WAYS, ([1.0, 2.0], [1.1, 2.2], [1.3, 2.6], [1.5, 3.0]), strict=True))
+    text = ranks.section(found)
+    assert "each other adds 10 % to a\nstep" in text and "waiting for each other adds 20 %" in text and "make 1.15 times" in text
+    assert "| two ranks | 1950.0 | 1.30 |" in text

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from prefect import Flow
 from prefect.exceptions import ParameterTypeError
+from pydantic import TypeAdapter
 
 from flows.deploy import deploy
 from schemas.deployments import read_deployments
 from schemas.errors import ConfigError, LaunchError, ResumeError
+from schemas.parameters import ModelName, ModelUri, Target
 from tasks.deploy import load_file, rendered, stamp
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -131,6 +135,27 @@ def test_a_server_that_does_not_answer_is_named_with_the_remedy(tmp_path: Path, 
     with pytest.raises(LaunchError, match=r"does not answer .*start it with `bulkhead up`") as caught:
         deploy(file=planted(tmp_path))
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("entrypoint", sorted({str(d["entrypoint"]) for d in DEPLOYMENTS}))
+def test_every_field_of_every_form_says_what_to_fill_in(entrypoint: str) -> None:
+    path, _, function = entrypoint.partition(":")
+    fields = getattr(importlib.import_module(path.removesuffix(".py").replace("/", ".")), function).parameters.model_dump()["properties"]
+    for name, field in fields.items():
+        assert field["title"] != name and len(field["description"]) > 15, name
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (ModelUri, ["models:/clinic-visits/3", "models:/clinic-visits@champion"], ["clinic-visits", "models:/clinic-visits", "runs:/1/model"]),
+        (Target, ["out.parquet", "a/b.csv.gz"], ["out.xlsx", "out"]),
+        (ModelName, ["clinic-visits"], ["models:/clinic-visits", ""]),
+    ],
+)
+def test_the_server_refuses_what_cannot_be_meant(kind: Any, good: list[str], bad: list[str]) -> None:
+    pattern = TypeAdapter(kind).json_schema()["pattern"]
+    assert all(re.search(pattern, text) for text in good) and not any(re.search(pattern, text) for text in bad)
 
 
 @pytest.mark.req("P4")

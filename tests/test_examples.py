@@ -68,7 +68,7 @@ def test_each_declaration_loads_and_reads_from_where_it_is_told(monkeypatch, tmp
 
 
 @pytest.mark.req("D1")
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LARGE else n for n in NAMES if n != "clinic_visits"])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n in LARGE else n for n in NAMES if n != "clinic_visits"])
 def test_each_real_table_goes_through_the_whole_data_path(monkeypatch, tmp_path, real_data, name):
     monkeypatch.setenv("BULKHEAD_DATA", str(real_data))
     declaration = load_declaration(EXAMPLES / f"{name}.yaml")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import copy
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -17,11 +18,14 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.distributed.launch import free_port
+
 ROOT = Path(__file__).resolve().parent.parent
 SERVICES = ROOT / "deployments"
 COMPOSE = yaml.safe_load((SERVICES / "compose" / "compose.yaml").read_text())
 POOL = json.loads((SERVICES / "kubernetes" / "work-pool.json").read_text())
 MANIFESTS = list(yaml.safe_load_all((SERVICES / "kubernetes" / "training-job.yaml").read_text()))
+SMALL = ["model.kind=mlp", "evaluate.bootstrap=60", "checks.min_rows=20", "register.thresholds={}", "train.patience=1000"]
 OURS = {"BULKHEAD_HOME", "BULKHEAD_POSTGRES", "BULKHEAD_DATA"}
 
 
@@ -192,3 +196,41 @@ def test_every_picture_of_the_page_on_scheduling_is_there() -> None:
     for page in (ROOT / "docs" / "scheduling.md",):
         for picture in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text()):
             assert (page.parent / picture).is_file(), picture
+
+
+SRUN = """#!/usr/bin/env python3
+# As Slurm does: the command once on each machine, all ended as soon as one fails.
+import os, subprocess, sys, time
+command = sys.argv[1:]
+assert command.pop(0) == "--kill-on-bad-exit=1"
+tasks = [subprocess.Popen(command, env=os.environ | {"SLURM_PROCID": str(n)}) for n in range(int(os.environ["SLURM_JOB_NUM_NODES"]))]
+while any(task.poll() is None for task in tasks) and not any(task.poll() for task in tasks):
+    time.sleep(0.2)
+for task in tasks:
+    task.terminate()
+sys.exit(max(task.wait() for task in tasks))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_slurm_job_trains_one_run_on_two_machines(tmp_path: Path) -> None:
+    programs, home, data = tmp_path / "bin", tmp_path / "home", tmp_path / "clinic.parquet"
+    programs.mkdir()
+    stands_in = {"srun": SRUN, "scontrol": "#!/bin/sh\necho 127.0.0.2\necho other\n", "bulkhead": f'#!/bin/sh\nexec {sys.executable} -m flows.cli "$@"\n'}
+    for name, text in stands_in.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    subprocess.run([sys.executable, str(ROOT / "examples" / "clinic_visits.py"), str(data), "--patients", "400"], check=True, capture_output=True)
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_JOB_NUM_NODES": "2", "SLURM_CPUS_PER_TASK": "1", "PORT": str(free_port())}
+    job |= {"DECLARATION": "examples/clinic_visits.yaml", "MODEL": "small", "BULKHEAD_HOME": str(home), "BULKHEAD_CLINIC": str(data)}
+    job |= {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    foreign = ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "PREFECT_TEST_MODE")
+    environment = {name: value for name, value in (os.environ | job).items() if name not in foreign}
+    done = subprocess.run(
+        ["bash", str(SERVICES / "slurm" / "train.sbatch"), *SMALL, "train.epochs=3"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+    (run,) = home.glob("runs/small/*/run.json")
+    assert json.loads(run.read_text())["status"] == "finished" and (run.parent / "train-node-1.log").stat().st_size
+    assert "machine 1 of 2" in done.stderr and not list(home.glob("slurm-*"))

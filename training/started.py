@@ -136,7 +136,7 @@ def held(run_dir: Path) -> Iterator[None]:
     """
     with open(run_dir / LOCK, "a+") as file:  # not inherited by programs that are started
         deadline = time.monotonic() + LOCK_SECONDS
-        while not _taken(file.fileno()):
+        while not locked(file.fileno()):
             if time.monotonic() > deadline:
                 raise _still_going(run_dir)
             time.sleep(0.05)
@@ -150,7 +150,7 @@ def is_held(run_dir: Path) -> bool:
     """Whether a process is at work on a run directory."""
     try:
         with open(run_dir / LOCK, "rb") as file:
-            return not _taken(file.fileno())
+            return not locked(file.fileno())
     except FileNotFoundError:
         return False
 
@@ -176,7 +176,8 @@ def newest_step(run_dir: Path) -> int:
     return max((int(step) for step in steps if step.isdigit()), default=0)
 
 
-def _taken(handle: int) -> bool:
+def locked(handle: int) -> bool:
+    """Take the lock of an open file, where no other process has it; it goes with the process."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

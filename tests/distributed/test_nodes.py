@@ -98,6 +98,7 @@ def test_a_machine_that_dies_ends_the_other_soon_and_a_failure_there_is_the_caus
     assert not [pid for pid in processes_of(run_dir) if pid != os.getpid()]
 
 
+@pytest.mark.long
 @pytest.mark.req("T1")
 def test_ctrl_c_on_a_joined_machine_saves_and_ends_both(tmp_path: Path, machines: Machines) -> None:
     run_dir = make(tmp_path, machines, model=SCRIPTED)

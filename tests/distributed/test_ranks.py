@@ -168,6 +168,7 @@ def test_the_run_records_its_promise(worlds: dict[int, Any], size: int) -> None:
     assert report["run_id"] == spec.run_id
 
 
+@pytest.mark.long
 @pytest.mark.req("C5")
 @pytest.mark.req("C6")
 def test_under_torchrun_killed_and_stopped_in_mid_epoch_it_ends_bit_identical(worlds: dict[int, Any]) -> None:

@@ -98,6 +98,18 @@ def test_a_schedule_with_a_time_zone_starts_runs(operated: Operated, triggered: 
     operated.call(f"/deployments/{deployment['id']}/resume_deployment", {})
 
 
+@pytest.mark.req("P4")
+def test_two_deployments_of_one_model_take_turns(operated: Operated, triggered: str) -> None:
+    asked = {"config_path": "examples/clinic_visits.yaml", "epochs": 3, "overrides": [*SMALL, "name=small"]}
+    flow_runs = [operated.trigger(f"pipeline/{deployment}", **asked) for deployment in ("nightly", "manual")]
+    assert [operated.wait(flow_run, 480) for flow_run in flow_runs] == [("COMPLETED", "")] * 2
+    told = operated.call("/logs/filter", {"logs": {"flow_run_id": {"any_": flow_runs}}})
+    assert any("another run of small is at work" in line["message"] for line in told)
+    first, second = sorted((operated.record(flow_run) for flow_run in flow_runs), key=lambda record: str(record["created"]))
+    ended = operated.client().get_run(first["mlflow_run_id"]).info.end_time
+    assert operated.client().get_run(second["mlflow_run_id"]).info.start_time >= ended
+
+
 @pytest.mark.req("S1")
 def test_no_file_and_no_command_shows_the_password(operated: Operated, triggered: str) -> None:
     commands = "\n".join(operated.processes("").values())

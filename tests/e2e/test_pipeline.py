@@ -190,7 +190,7 @@ def test_a_second_run_reuses_the_data_and_an_unchanged_model_is_not_registered_a
     assert str(client(home).get_model_version_by_alias("small", "champion").version) == "1"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.req("T11")
 def test_a_loss_that_is_not_finite_fails_run_flow_and_mlflow_with_the_cause(first: dict[str, Any], home: Path) -> None:
     wild = ["optimizer={kind: sgd, lr: 1.0e+30}", "train.clip=none", "schedule.kind=constant"]

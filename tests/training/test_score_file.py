@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -24,6 +28,7 @@ from training.tracking import SQLITE, start_run
 
 __all__ = ["blank_database"]
 URI = "models:/clinic@champion"
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 class Registry:
@@ -142,3 +147,33 @@ def test_texts_that_training_read_as_null_are_null_here_too(registry: Registry, 
     monkeypatch.setattr("training.score_file.load_model", lambda uri, tracking: dataclasses.replace(registry.champion, spec=spec))
     predict_file(URI, tmp_path / "rows.csv", tmp_path / "out.csv", registry.uri)
     np.testing.assert_allclose(pd.read_csv(tmp_path / "out.csv")["probability_yes"], registry.wanted["probability_yes"], rtol=0, atol=1e-12)
+
+
+PEAK = """
+import sys
+from pathlib import Path
+from training.score_file import predict_file
+
+uri, source, target, registry = sys.argv[1:]
+scored = predict_file(uri, Path(source), Path(target), registry)
+high = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+print(scored.rows, int(high.split()[1]) / 1024)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.req("R4")
+def test_memory_does_not_grow_with_the_file(registry: Registry, tmp_path: Path) -> None:
+    peaks = []
+    for copies in (400, 12_000):  # of 50 rows with a thousand letters each: 20 and 600 MB
+        rows = registry.rows.assign(note=["".join(chr(97 + (i * 7 + k * k) % 26) for k in range(1000)) for i in range(len(registry.rows))])
+        batch = pa.Table.from_pandas(rows, preserve_index=False)
+        with pq.ParquetWriter(tmp_path / "rows.parquet", batch.schema) as writer:
+            for _ in range(copies // 100):
+                writer.write_table(pa.concat_tables([batch] * 100))
+        command = [sys.executable, "-c", PEAK, URI, str(tmp_path / "rows.parquet"), str(tmp_path / "out.parquet"), registry.uri]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+        scored, peak = done.stdout.split()
+        assert int(scored) == 50 * copies
+        peaks.append(float(peak))
+    assert peaks[1] - peaks[0] < 120, peaks

@@ -14,6 +14,7 @@ import numpy as np
 
 from schemas.digest import verify
 from schemas.records import TableRef
+from training.data.distinct import distinct
 from training.data.engine import connect, parquet
 
 BATCH_ROWS = 262_144
@@ -31,12 +32,12 @@ def trained_keys(tables: Iterable[TableRef]) -> np.ndarray:
         for table in tables
         for kind, column in (("id", "__id"), ("group", "__group"))
     ]
-    return np.unique(np.concatenate(found)) if found else np.empty(0, np.uint64)
+    return distinct(np.concatenate(found)) if found else np.empty(0, np.uint64)
 
 
 def evaluated_keys(table: TableRef) -> np.ndarray:
     """Sorted distinct hashes uint64 of every `__id` of the rows that a model was tested on."""
-    return np.unique(np.concatenate(list(_hashes(table, f"select {HASH.format(kind='id', column='__id')} from {{table}}"))))
+    return distinct(np.concatenate(list(_hashes(table, f"select {HASH.format(kind='id', column='__id')} from {{table}}"))))
 
 
 def rows_among(table: TableRef, keys: np.ndarray) -> np.ndarray:

@@ -113,7 +113,7 @@ def assert_in_time(way: str, rows: dict[str, dict[str, Any]], folds: list[SplitT
 @pytest.mark.req("D3")
 @pytest.mark.req("D5")
 @pytest.mark.parametrize("way", WAYS)
-@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
 @given(num_rows=st.integers(200, 350), seed=st.integers(0, 10_000), k=st.integers(3, 5))
 def test_folds_keep_their_promise_row_by_row(tmp_path_factory: pytest.TempPathFactory, way: str, num_rows: int, seed: int, k: int) -> None:
     table = table_of(num_rows, seed)

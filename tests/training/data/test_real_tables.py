@@ -75,6 +75,7 @@ def test_engines_keep_their_official_test_side(real_data: Path, tmp_path: Path) 
     assert sides.test.rows == 13_096 and sides.summary["test"]["groups"] == 100 and sides.summary["train"]["groups"] + sides.summary["val"]["groups"] == 100
 
 
+@pytest.mark.long
 @pytest.mark.req("D2")
 def test_an_id_that_is_none_is_refused(real_data: Path, tmp_path: Path) -> None:
     columns: dict[str, Any] = {"UNIQUE_ID": "id", "user": "group", "class": "label", "*": "feature"}

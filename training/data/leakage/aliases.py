@@ -18,11 +18,12 @@ import pyarrow as pa
 from schemas.config import SplitName
 from schemas.errors import first_few
 from schemas.records import CheckResult
+from training.data.distinct import distinct, num_distinct
 from training.data.engine import ident, row, rows
 from training.data.leakage.keys import key_batches
 from training.data.leakage.sides import Sides
 from training.data.leakage.spellings import SPELLINGS, fold
-from training.data.leakage.straddle import among, common, distinct, parts_of
+from training.data.leakage.straddle import among, common, parts_of
 
 EVIDENCE_ROWS = 10
 MOST_COLLISIONS = 0.02  # share of train's keys that may fall together: train holds aliases, too, where the sides do
@@ -56,10 +57,10 @@ def find_aliases(sides: Sides, column: str, train_keys: int, repeats: bool = Tru
         plain_keys, met = 0, [np.empty(0, np.uint64)]
         for part in range(parts):
             read = {side: np.sort(_concatenated(p for _, p in _spelt(sides, column, side, spelling, part, parts, repeats))) for side in sides.relations}
-            plain_keys += distinct(read["train"])
+            plain_keys += num_distinct(read["train"])
             met += [common(a, b) for a, b in combinations(read.values(), 2)]
         if train_keys - plain_keys <= MOST_COLLISIONS * train_keys:
-            _collect(sides, column, spelling, _suspects(sides, column, spelling, np.unique(np.concatenate(met)), repeats))
+            _collect(sides, column, spelling, _suspects(sides, column, spelling, distinct(np.concatenate(met)), repeats))
             return _crossing(sides, spelling, train_keys - plain_keys, train_keys)
     return None
 

@@ -8,11 +8,12 @@ from typing import Any
 from schemas.config import Declaration
 from schemas.errors import first_few
 from schemas.records import CheckResult, SplitTables, TableSpec, ValidatedTable
+from training.data.distinct import num_distinct
 from training.data.engine import parquet, row, rows
 from training.data.leakage.aliases import Aliases, find_aliases, judge_aliases
 from training.data.leakage.keys import Characters, Keys, read_keys
 from training.data.leakage.sides import Sides
-from training.data.leakage.straddle import EVIDENCE_ROWS, Straddle, distinct, find_straddling, parts_of, repeated_keys
+from training.data.leakage.straddle import EVIDENCE_ROWS, Straddle, find_straddling, parts_of, repeated_keys
 
 
 def judge_ids(found: Straddle, repeated: int, spec: TableSpec) -> CheckResult:
@@ -109,7 +110,7 @@ def _crossing(sides: Sides, column: str, repeats: bool = True) -> tuple[Straddle
         nonlocal characters, train_keys
         for part in range(count):
             keys = read_keys(sides, column, part, count, repeats)
-            characters, train_keys = characters | keys.characters, train_keys + distinct(keys.hashes["train"])
+            characters, train_keys = characters | keys.characters, train_keys + num_distinct(keys.hashes["train"])
             yield keys
 
     straddle = find_straddling(sides, column, read())

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from training.data.distinct import distinct
 from training.data.engine import ident, row, rows
 from training.data.leakage.keys import Keys
 from training.data.leakage.sides import Sides
@@ -36,11 +37,6 @@ def parts_of(sides: Sides) -> int:
     return max(1, -(-sum(sides.num_rows.values()) // ROWS_AT_ONCE))
 
 
-def distinct(ordered: np.ndarray) -> int:
-    """How many values stand in a sorted array; `np.unique` would put hashes into a hash table, which takes several times as long."""
-    return int((ordered[1:] != ordered[:-1]).sum()) + bool(len(ordered))
-
-
 def find_straddling(sides: Sides, column: str, parts: Iterable[Keys]) -> Straddle:
     """Values of a column, nulls left out, that stand on more than one side. O(rows log rows), 8 bytes a row.
 
@@ -53,7 +49,7 @@ def find_straddling(sides: Sides, column: str, parts: Iterable[Keys]) -> Straddl
     for keys in parts:
         repeated += [found[1:][found[1:] == found[:-1]] for found in keys.hashes.values()]
         met += [common(a, b) for a, b in combinations(keys.hashes.values(), 2)]
-    return Straddle(*_settled(sides, column, np.unique(np.concatenate(met))), repeated=np.unique(np.concatenate(repeated)))
+    return Straddle(*_settled(sides, column, distinct(np.concatenate(met))), repeated=distinct(np.concatenate(repeated)))
 
 
 @contextmanager
@@ -72,7 +68,7 @@ def common(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if not len(small):
         return small
     place = np.minimum(np.searchsorted(large, small), len(large) - 1)
-    return np.unique(small[large[place] == small])
+    return distinct(small[large[place] == small])
 
 
 def _settled(sides: Sides, column: str, suspects: np.ndarray) -> tuple[int, int, list[tuple[str, str]]]:

@@ -70,6 +70,7 @@ def test_the_leaking_columns_are_named_and_without_them_nothing_fails(
     assert failed(honest) == {} and named(honest) <= {"smiles"}  # some molecules stand twice, in two spellings
 
 
+@pytest.mark.long
 @pytest.mark.req("D6")
 def test_shared_hours_of_stations_are_named_and_a_split_in_time_as_well_passes(real_data: Path, tmp_path: Path) -> None:
     by_place = found(real_data, tmp_path / "place", "beijing_air_*.csv.gz", AIR_COLUMNS, "regression", {"kind": "group", "pin": PINS}, **AIR)

@@ -1,0 +1,59 @@
+"""docs/benchmarks.md: each benchmark rewrites its own section and leaves the others as they were."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+import torch
+
+from schemas.digest import write_atomic
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
+HEAD = """# Benchmarks
+
+Every figure below is written by the command that its section names. Loops and programs that are compared take turns in
+one run, so that whatever else the machine does meets all of them; ratios are medians over the turns. What leaks are found, and
+how often there is a false alarm: [benchmarks-leaks.md](benchmarks-leaks.md).
+"""
+
+
+def write_section(name: str, text: str, page: Path = PAGE) -> None:
+    """Put a section in its place, or at the end where it is new.
+
+    Args:
+        name: of the section's marks, e.g. training.
+        text: Markdown, beginning with a heading of second level.
+        page: the page; begun where it is absent.
+    """
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    whole = page.read_text() if page.exists() else HEAD
+    section = f"{begin}\n{text.strip()}\n{end}"
+    if begin in whole and end in whole:
+        before, rest = whole.split(begin, 1)
+        whole = before + section + rest.split(end, 1)[1]
+    else:
+        whole = f"{whole.rstrip()}\n\n{section}\n"
+    write_atomic(page, whole)
+
+
+def markdown_table(rows: list[dict[str, str]]) -> str:
+    """Rows with the same keys as a Markdown table.
+
+    >>> print(markdown_table([{"a": "1", "b": "2"}]))
+    | a | b |
+    |---|---|
+    | 1 | 2 |
+    """
+    names = list(rows[0])
+    lines = [names, ["---"] * len(names), *([row[name] for name in names] for row in rows)]
+    return "\n".join("|---" * len(names) + "|" if line[0] == "---" else f"| {' | '.join(line)} |" for line in lines)
+
+
+def machine() -> str:
+    """What the figures were measured on, in a few words."""
+    model = next(
+        (line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), platform.machine()
+    )
+    return f"{os.cpu_count()} cores of {model}, Python {platform.python_version()}, torch {torch.__version__}"
