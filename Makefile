@@ -6,7 +6,7 @@ CONFIG ?= examples/clinic_visits.yaml
 export BULKHEAD_HOME ?= $(CURDIR)/.bulkhead
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint types bench bench-leaks docs faults screenshots ui constraints clean
+.PHONY: help run test check lint types bench bench-leaks docs faults test-spark screenshots ui constraints clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -59,6 +59,11 @@ faults: $(VENV)/.dev ## kill, damage and fill up runs by the hundred (about an h
 	$(BIN)/python -m tests.faults.storage
 	$(BIN)/python -m tests.faults.kill --trials 200
 	$(BIN)/python -m tests.faults.kill --trials 100 --mode elastic
+
+test-spark: $(VENV)/.dev ## hold the Spark engine against DuckDB on local Spark (needs Java 17 or newer; 20 minutes on 2 busy cores)
+	@java -version >/dev/null 2>&1 || { echo 'make test-spark needs Java 17 or newer (java on the PATH), found none; install e.g. openjdk-17-jre-headless'; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[spark]'
+	$(BIN)/python -m pytest -m spark tests/training/data/test_spark.py
 
 screenshots: $(VENV)/.dev ## make the pictures of docs/scheduling.md from the real UIs (needs Chromium; 4 minutes)
 	BULKHEAD_SCREENSHOTS=docs/images $(BIN)/python -m pytest -m long tests/e2e/test_ui.py

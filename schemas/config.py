@@ -33,6 +33,7 @@ from schemas.schedule_config import (
     WarmupLinearSchedule,
 )
 from schemas.section import Section
+from schemas.spark_config import SparkConfig
 from schemas.split_config import (
     GROUPED,
     SPLITS,
@@ -107,6 +108,7 @@ __all__ = [
     "Schedule",
     "Section",
     "SgdConfig",
+    "SparkConfig",
     "Split",
     "SplitName",
     "StepSchedule",
@@ -311,6 +313,13 @@ class Declaration(Section):
             raise ValueError(problem)
         if self.cv.folds and self.train.nodes > 1:
             raise ValueError("folds are trained on one machine: set train.nodes to 1, or cv.folds to 0")
+        return self
+
+    @model_validator(mode="after")
+    def _spark_can(self) -> Declaration:
+        if self.data.engine == "spark" and (self.cv.folds or self.task.kind == "causal_lm"):
+            what = f"cv.folds: {self.cv.folds}" if self.cv.folds else "task.kind: causal_lm"
+            raise ValueError(f"data.engine: spark cannot do {what}; use data.engine: duckdb (see docs/data-sources.md)")
         return self
 
     @model_validator(mode="after")

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from schemas.group_config import GroupByConfig
 from schemas.label_config import METRIC_SAFE, Label, LabelConfig, Value
 from schemas.section import Section
+from schemas.spark_config import SparkConfig
 
 Role = Literal["id", "group", "time", "label", "label_time", "available", "weight", "split", "feature", "ignore"]
 Kind = Literal["auto", "numeric", "categorical", "tensor", "text"]
@@ -71,10 +72,15 @@ class DataConfig(Section):
     """Where the rows are and what the columns mean."""
 
     uri: str | tuple[str, ...] = Field(
-        description="Parquet, CSV, CSV.gz or Arrow file, a folder, a glob, or a list of them. ${NAME} is taken from the environment; a relative path starts at the declaration's folder."
+        description="Parquet, CSV, CSV.gz or Arrow file, a folder, a glob, or a list of them; also s3://bucket/… and https://host/file. ${NAME} is taken from the environment; a relative path starts at the declaration's folder."
     )
     format: Literal["auto", "parquet", "csv", "arrow"] = "auto"
     csv: CsvConfig = CsvConfig()
+    engine: Literal["duckdb", "spark"] = Field(
+        "duckdb",
+        description="What validates, splits, fits and materialises. duckdb: in this process; spark: on the executors of data.spark, with the same result.",
+    )
+    spark: SparkConfig = SparkConfig()
     derive: dict[str, str] = Field(default_factory=dict, description='New columns as SQL expressions over the row, e.g. {late: "delay > 30"}.')
     filter: str | None = Field(None, description="SQL condition; rows for which it is not true are left out and counted.")
     group_by: GroupByConfig | None = Field(None, description="Groups that no column names: scaffolds, duplicates, near-duplicates.")
@@ -91,6 +97,28 @@ class DataConfig(Section):
         if not columns:
             raise ValueError("declare at least a label and one feature, e.g. {outcome: label, '*': feature}")
         return columns
+
+    @model_validator(mode="after")
+    def _spark_can(self) -> DataConfig:
+        if self.engine != "spark":
+            if self.spark != SparkConfig():
+                raise ValueError("data.spark is for data.engine: spark; set it, or remove the section")
+            return self
+        wide = [n for n, c in self.columns.items() if c.kind in ("tensor", "text")]
+        problem = (
+            f"column {wide[0]!r} of kind {self.columns[wide[0]].kind}"
+            if wide
+            else "data.group_by"
+            if self.group_by
+            else f"data.format: {self.format}"
+            if self.format not in ("auto", "parquet")
+            else "a table without a column of role id"
+            if not self.named("id")
+            else None
+        )
+        if problem:
+            raise ValueError(f"data.engine: spark cannot do {problem}; use data.engine: duckdb (see docs/data-sources.md)")
+        return self
 
     def column(self, name: str) -> ColumnConfig | None:
         """The declaration that applies to a source column, or None where nothing matches."""

@@ -43,13 +43,23 @@ class FileRef(Record):
         return Path(self.path)
 
 
+class RemoteFile(Record):
+    """A file of an object store or web server, and its local copy `path`; `version` is its ETag, else its Last-Modified, empty where neither is told."""
+
+    uri: str
+    version: str
+    num_bytes: int
+    path: str
+
+
 class SourceRef(Record):
-    """The source files in sorted order and the SHA-256 over their digests (names do not count)."""
+    """The source files in sorted order and the SHA-256 over their digests (names do not count); `remote`: those of `files` that are copies."""
 
     uri: tuple[str, ...]
     format: Literal["parquet", "csv", "arrow"]
     files: tuple[FileRef, ...]
     sha256: str
+    remote: tuple[RemoteFile, ...] = ()
 
 
 class LabelColumn(Record):

@@ -7,16 +7,20 @@ on Arrow batches, so that memory stays bounded; it says which rule a column brea
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 
-import pandera.pyarrow as pandera
 import pyarrow as pa
 import pyarrow.compute as pc
-from pandera.errors import SchemaErrors
 
 from schemas.config import ColumnConfig
 from schemas.label_config import value_text
 from schemas.records import TableSpec
+
+with warnings.catch_warnings():  # pandera imports pyspark where that is installed, which warns of pandas 3
+    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
+    import pandera.pyarrow as pandera
+    from pandera.errors import SchemaErrors
 
 LARGEST = 1.7976931348623157e308
 LABEL_TYPES = {"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "text": pa.string()}

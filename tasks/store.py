@@ -32,7 +32,7 @@ from tasks.say import say
 P = ParamSpec("P")
 R = TypeVar("R")
 StoredRecord = TypeVar("StoredRecord", bound=Record)
-LIBRARIES = ("duckdb", "pyarrow", "pandera", "numpy", "rdkit")
+LIBRARIES = ("duckdb", "pyarrow", "pandera", "numpy", "rdkit", "pyspark")
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import math
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from schemas.config import DataConfig
 from schemas.digest import file_ref, replacing
 from schemas.records import TableRef
 
@@ -46,6 +47,24 @@ def connect(memory_limit: str | None = None, threads: int | None = None) -> duck
     connection = duckdb.connect(":memory:", config=config)
     connection.execute("set enable_progress_bar = false; set TimeZone = 'UTC'")
     return connection
+
+
+@contextmanager
+def chosen_engine(data: DataConfig) -> Iterator[Any]:
+    """The engine that the declaration names: what `connect` gives, or a Spark session that takes the same SQL.
+
+    Raises:
+        ConfigError: Spark is declared and not installed, finds no Java, cannot be reached, or its executors do not share our folders.
+        DataError: a job of Spark failed.
+    """
+    if data.engine == "duckdb":
+        with closing(connect()) as connection:
+            yield connection
+        return
+    from training.data.spark_engine import opened_spark  # pyspark is an extra
+
+    with opened_spark(data.spark) as session:
+        yield session
 
 
 def confine(connection: duckdb.DuckDBPyConnection, readable: Iterable[str | Path] = ()) -> None:

@@ -25,7 +25,7 @@ def labelled_rows(connection: duckdb.DuckDBPyConnection, resolved: Resolved, rel
         column had a value that means unknown.
     """
     conditions = ignored_sql(resolved)
-    counts = row(connection, f"select count(*) filter ({unlabelled_sql(resolved)}), {_counts(conditions.values())} from {relation}")
+    counts = row(connection, f"select count(*) filter (where {unlabelled_sql(resolved)}), {_counts(conditions.values())} from {relation}")
     ignored = dict(zip(conditions, counts[1:], strict=False))
     if resolved.spec.has_several_labels:
         dropped = counts[0] if declaration.data.null_labels == "drop" else 0
@@ -38,7 +38,7 @@ def labelled_rows(connection: duckdb.DuckDBPyConnection, resolved: Resolved, rel
 
 
 def _counts(conditions: Iterable[str]) -> str:
-    return ", ".join(f"count(*) filter ({condition})" for condition in conditions) or "0"
+    return ", ".join(f"count(*) filter (where {condition})" for condition in conditions) or "0"
 
 
 def label_violations(connection: duckdb.DuckDBPyConnection, spec: TableSpec, table: str, declaration: Declaration) -> Iterator[str]:

@@ -123,8 +123,11 @@ def _row(connection: duckdb.DuckDBPyConnection, table: str, parts: Sequence[str]
 
 
 def _exact_sum(expression: str) -> str:
-    """Sum of values within [-2, 2] as an integer in units of 2^-62; exact, so independent of order."""
-    return f"sum(cast(round({expression} * {_double(2.0**BITS)}) as decimal(38, 0)))"
+    """Sum of values within [-1, 1] as an integer in units of 2^-62; exact, so independent of order.
+
+    By way of a bigint, because Spark makes a decimal of a float's shortest text, not of its value.
+    """
+    return f"sum(cast(cast(round({expression} * {_double(2.0**BITS)}) as bigint) as decimal(38, 0)))"
 
 
 def _mean(total: int, count: int, unit: float) -> float:

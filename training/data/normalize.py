@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import logging
-from contextlib import closing
 from pathlib import Path
 
 import duckdb
@@ -17,7 +16,7 @@ from schemas.config import Declaration, TokensConfig
 from schemas.digest import verify
 from schemas.errors import DataError, LeakageError, first_few
 from schemas.records import CategoryStats, NumericStats, Statistics, TableSpec, TensorStats, TrainTable
-from training.data.engine import connect, ident, parquet
+from training.data.engine import chosen_engine, ident, parquet
 from training.data.labels import fit_labels
 from training.data.moments import Moments, column_moments, column_quantiles
 from training.data.tensors import channel_moments
@@ -38,7 +37,7 @@ def fit(train: TrainTable, spec: TableSpec, declaration: Declaration, connection
         train: the reference that the split made; its Parquet metadata must say `bulkhead.side: train`.
         spec: what the columns are.
         declaration: sections `normalize`, `checks.constant_features`, `loss.class_weights` and `task` count.
-        connection: an open engine to use; by default one is opened and closed.
+        connection: an open engine to use; by default one of `data.engine` is opened and closed.
 
     Raises:
         LeakageError: anything but a train table.
@@ -48,7 +47,7 @@ def fit(train: TrainTable, spec: TableSpec, declaration: Declaration, connection
     path = _train_path(train)
     if connection is not None:
         return _fit(TrainRows(connection, path, parquet(train), train.rows, spec, declaration), train.file.sha256)
-    with closing(connect()) as own:
+    with chosen_engine(declaration.data) as own:
         return _fit(TrainRows(own, path, parquet(train), train.rows, spec, declaration), train.file.sha256)
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import Any, BinaryIO
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -24,13 +25,14 @@ from schemas.errors import DataError, IntegrityError, first_few
 from schemas.records import ArraysRef, FileRef, SplitArrays, SplitTables, Statistics, TableRef, TableSpec, ValidatedTable, digest_of
 from training.data.apply import encode_categories, encode_label, encode_labels, transform_numeric
 from training.data.batches import arrow_batches
-from training.data.engine import connect, ident, parquet
+from training.data.engine import chosen_engine, connect, ident, parquet
 from training.data.sequences import write_sequences
 from training.data.tensors import rows_per_batch, tensor_array
 
 SIDES: tuple[SplitName, ...] = ("train", "val", "test")
 BATCH_ROWS = 65_536
 Maker = Callable[[pa.RecordBatch], np.ndarray]
+Writer = Callable[[Path, TableRef, str, TableSpec, Statistics], None]  # folder of the arrays, side, its name, meaning of its columns, what was fitted
 Layout = dict[str, tuple[str, tuple[int, ...], Maker]]  # array name → dtype, shape of a row, how a batch becomes it
 
 
@@ -59,8 +61,9 @@ def materialise(split: SplitTables, validated: ValidatedTable, statistics: Stati
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
         temporary.chmod(0o755)
-        for side in SIDES:
-            _write_side(temporary / side, split.side(side), side, validated.spec, statistics)
+        with _writer(declaration) as write:
+            for side in SIDES:
+                _write_side(temporary / side, split.side(side), side, validated.spec, statistics, write)
         digest.write_atomic(temporary / "statistics.json", statistics.model_dump_json(indent=1))
         _publish(temporary, target)
     finally:
@@ -122,7 +125,17 @@ def _fit_for(statistics: Statistics, declaration: Declaration) -> bool:
 # ---------------------------------------------------------------------------------------- one side
 
 
-def _write_side(folder: Path, table: TableRef, side: str, spec: TableSpec, statistics: Statistics) -> None:
+@contextmanager
+def _writer(declaration: Declaration) -> Iterator[Writer]:
+    """Who writes a side's arrays: this process, or the executors of `data.spark`."""
+    if declaration.data.engine == "duckdb":
+        yield _write_arrays
+        return
+    with chosen_engine(declaration.data) as spark:
+        yield lambda folder, table, side, spec, statistics: _write_on(spark, folder, table, side, spec, statistics)
+
+
+def _write_side(folder: Path, table: TableRef, side: str, spec: TableSpec, statistics: Statistics, write: Writer | None = None) -> None:
     """All files of one side, flushed to disk and checked."""
     path = digest.verify(table.file)
     if table.rows < 1:
@@ -133,7 +146,7 @@ def _write_side(folder: Path, table: TableRef, side: str, spec: TableSpec, stati
         digest.fsync_folder(folder)
         return
     _refuse_new_nulls(table, side, statistics)
-    _write_arrays(folder, table, side, spec, statistics)
+    (write or _write_arrays)(folder, table, side, spec, statistics)
     _write_ids(folder / "ids.parquet", path, spec)
     _check_side(folder, side, table.rows, statistics)
     digest.fsync_folder(folder)
@@ -171,15 +184,9 @@ def _matrix(batch: pa.RecordBatch, names: list[str]) -> np.ndarray:
 def _write_arrays(folder: Path, table: TableRef, side: str, spec: TableSpec, statistics: Statistics) -> None:
     """All arrays of a side in one pass over its rows, streamed into memory-mapped files and flushed."""
     source, rows, layout = table.file.file, table.rows, _layout(spec, statistics)
-    features = [c for c in spec.features if c not in statistics.dropped]
-    columns = [*features, *spec.label_columns] + ([spec.weight] if spec.weight is not None else [])
-    # quoted, because a column may hold `/` or `..` in its name
-    paths = {name: folder / f"{quote(name, safe='')}.npy" for name in layout}
-    arrays = {
-        name: np.lib.format.open_memmap(paths[name], mode="w+", dtype=np.dtype(dtype), shape=(rows, *shape)) for name, (dtype, shape, _) in layout.items()
-    }
+    paths, arrays = _paths(folder, layout), _empty_arrays(folder, rows, layout)
     start = 0
-    for batch in arrow_batches(source, min(rows_per_batch(shape, dtype) for dtype, shape, _ in layout.values()), columns):
+    for batch in arrow_batches(source, min(rows_per_batch(shape, dtype) for dtype, shape, _ in layout.values()), _columns(spec, statistics)):
         stop = start + len(batch)
         if stop > rows:
             break
@@ -191,6 +198,82 @@ def _write_arrays(folder: Path, table: TableRef, side: str, spec: TableSpec, sta
     for name, array in arrays.items():
         array.flush()
         _fsync(paths[name])
+
+
+def _columns(spec: TableSpec, statistics: Statistics) -> list[str]:
+    """Columns of a side that its arrays are made of."""
+    features = [c for c in spec.features if c not in statistics.dropped]
+    return [*features, *spec.label_columns] + ([spec.weight] if spec.weight is not None else [])
+
+
+def _paths(folder: Path, layout: Layout) -> dict[str, Path]:
+    """The files of the arrays; names are quoted, because a column may hold `/` or `..` in its name."""
+    return {name: folder / f"{quote(name, safe='')}.npy" for name in layout}
+
+
+def _empty_arrays(folder: Path, rows: int, layout: Layout) -> dict[str, np.memmap]:
+    """Array files of their full size, to be filled."""
+    paths = _paths(folder, layout)
+    return {name: np.lib.format.open_memmap(paths[name], mode="w+", dtype=np.dtype(dtype), shape=(rows, *shape)) for name, (dtype, shape, _) in layout.items()}
+
+
+def _write_on(spark: Any, folder: Path, table: TableRef, side: str, spec: TableSpec, statistics: Statistics) -> None:
+    """`_write_arrays` by executors: each row group of the side is one task, and its rows have their place in the files."""
+    layout = _layout(spec, statistics)
+    for array in _empty_arrays(folder, table.rows, layout).values():
+        array.flush()
+    footer = pq.read_metadata(table.file.file)
+    counts = [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
+    starts = [0, *np.cumsum(counts).tolist()]
+    if starts[-1] != table.rows:
+        raise IntegrityError(f"{table.file.path}: does not hold the {table.rows} rows recorded; split again")
+
+    def work(number: int) -> dict[str, str]:
+        return {"error": write_group(folder, table, side, spec, statistics, number, starts[number])}
+
+    if failed := [told["error"] for told in spark.on_executors(len(counts), work) if told["error"]]:
+        raise DataError(failed[0])
+    for path in _paths(folder, layout).values():
+        _fsync(path)
+
+
+def write_group(folder: Path, table: TableRef, side: str, spec: TableSpec, statistics: Statistics, number: int, start: int) -> str:
+    """Write the arrays of one row group into files that stand already, at its rows' place; what is wrong with a row, or nothing.
+
+    By `pwrite`, because pages of a memory map that two hosts share on a network folder would overwrite each other.
+
+    Args:
+        folder: of the side's arrays.
+        table: the side.
+        side: its name, for messages.
+        spec: what its columns are.
+        statistics: fitted on train.
+        number: of the row group.
+        start: place of its first row.
+    """
+    layout = _layout(spec, statistics)
+    rows = min(rows_per_batch(shape, dtype) for dtype, shape, _ in layout.values())
+    with pq.ParquetFile(table.file.file) as file, ExitStack() as stack:
+        outs = {name: stack.enter_context(open(path, "r+b")) for name, path in _paths(folder, layout).items()}
+        maps = {name: np.load(path, mmap_mode="r") for name, path in _paths(folder, layout).items()}
+        for batch in file.iter_batches(batch_size=rows, row_groups=[number], columns=_columns(spec, statistics)):
+            for name, (dtype, _, make) in layout.items():
+                try:
+                    made = np.ascontiguousarray(_made(make, batch, side), dtype=dtype)
+                except DataError as error:
+                    return str(error)
+                _write_at(outs[name], made, maps[name].offset + start * maps[name].strides[0])
+            start += len(batch)
+        for out in outs.values():
+            os.fsync(out.fileno())
+    return ""
+
+
+def _write_at(file: BinaryIO, values: np.ndarray, offset: int) -> None:
+    data = values.reshape(-1).view(np.uint8).data
+    while data:
+        written = os.pwrite(file.fileno(), data, offset)
+        data, offset = data[written:], offset + written
 
 
 def _made(make: Maker, batch: pa.RecordBatch, side: str) -> np.ndarray:

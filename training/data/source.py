@@ -7,7 +7,7 @@ import glob
 import gzip
 import hashlib
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +21,7 @@ from schemas.digest import file_ref, sha256_file
 from schemas.errors import SourceError, first_few
 from schemas.records import FileRef, SourceRef
 from training.data.engine import ident, literal, rows, without_nan
+from training.data.remote import GLOB, fetch, is_remote, verify_remote
 from training.data.text_types import typed_sql
 
 Format = Literal["parquet", "csv", "arrow"]
@@ -33,7 +34,6 @@ FORMATS: dict[str, Format] = {
     ".arrow": "arrow",
     ".feather": "arrow",
 }
-GLOB = frozenset("*?[")
 CHUNK = 1 << 20
 ARROW_VIEW = "bulkhead_arrow_source"
 
@@ -42,10 +42,12 @@ def fingerprint(data: DataConfig) -> SourceRef:
     """The source as it is now: its files in sorted order, each checked to its end and hashed.
 
     Raises:
-        SourceError: a file is missing, unreadable, empty or truncated; a folder or glob holds none, or several formats.
+        SourceError: a file is missing, unreadable, empty or truncated; a folder or glob holds none, or several formats; a server refuses.
     """
     uris = (data.uri,) if isinstance(data.uri, str) else tuple(data.uri)
-    files = sorted({path.resolve() for uri in uris for path in _expand(uri, data)})
+    remote = tuple({file.uri: file for uri in uris if is_remote(uri) for file in fetch(uri, lambda path: _is_data(path, data))}.values())
+    local = {path.resolve() for uri in uris if not is_remote(uri) for path in _expand(uri, data)}
+    files = sorted({*local, *(Path(file.path).resolve() for file in remote)})
     formats = {path: _format_of(path, data) for path in files}
     if len(set(formats.values())) > 1:
         examples = {kind: path.name for path, kind in reversed(formats.items())}
@@ -54,15 +56,16 @@ def fingerprint(data: DataConfig) -> SourceRef:
     kind = formats[files[0]]
     refs = tuple(_checked(path, kind) for path in files)
     digest = hashlib.sha256("\n".join(sorted(r.sha256 for r in refs)).encode()).hexdigest()
-    return SourceRef(uri=uris, format=kind, files=refs, sha256=digest)
+    return SourceRef(uri=uris, format=kind, files=refs, sha256=digest, remote=remote)
 
 
 def verify_source(source: SourceRef) -> None:
     """Refuse a source whose files are not those that were fingerprinted.
 
     Raises:
-        SourceError: a file is gone or its bytes differ.
+        SourceError: a file is gone or its bytes differ; of a remote one, the version or size that its server tells.
     """
+    verify_remote(source.remote)
     for ref in source.files:
         if not ref.file.is_file() or sha256_file(ref.path) != ref.sha256:
             raise SourceError(f"{ref.path}: expected the file with SHA-256 {ref.sha256[:12]}…, but it was changed or removed since; run again")
@@ -82,12 +85,16 @@ def relation_sql(source: SourceRef, data: DataConfig, connection: duckdb.DuckDBP
     open_files: dict[str, Callable[[SourceRef, DataConfig, duckdb.DuckDBPyConnection], str]] = {"parquet": _parquet, "csv": _csv, "arrow": _arrow}
     try:
         relation = open_files[source.format](source, data, connection)
-        floats = [ident(str(r[0])) for r in rows(connection, f"describe select * from {relation}") if r[1] in ("FLOAT", "DOUBLE")]
+        types = {str(r[0]): str(r[1]) for r in rows(connection, f"describe select * from {relation}")}
     except (duckdb.Error, pa.ArrowException, OSError) as error:
         raise unreadable(source, error) from error
-    if not floats:
-        return relation
-    return f"(select * replace ({', '.join(f'{without_nan(c)} as {c}' for c in floats)}) from {relation})"
+    return nulls_for_nan(relation, types)
+
+
+def nulls_for_nan(relation: str, types: Mapping[str, str]) -> str:
+    """The relation with NaN made null in its columns of floats."""
+    floats = [ident(name) for name, kind in types.items() if kind in ("FLOAT", "DOUBLE")]
+    return f"(select * replace ({', '.join(f'{without_nan(c)} as {c}' for c in floats)}) from {relation})" if floats else relation
 
 
 def unreadable(source: SourceRef, error: Exception) -> SourceError:
@@ -102,9 +109,7 @@ def unreadable(source: SourceRef, error: Exception) -> SourceError:
 
 
 def _expand(uri: str, data: DataConfig) -> list[Path]:
-    """Files that a URI names: a file, all files of a folder, or those a glob matches."""
-    if "://" in uri:
-        raise SourceError(f"{uri}: expected a local path; fetch the file first and give its path")
+    """Files that a path names: a file, all files of a folder, or those a glob matches."""
     path = Path(uri)
     if path.is_dir():
         found = [p for p in path.rglob("*") if p.is_file() and not p.name.startswith((".", "_")) and _is_data(p, data)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from schemas.digest import file_ref, replacing, verify
 from schemas.errors import SplitError, first_few
 from schemas.records import SplitTables, TableRef, TableSpec, TestTable, TrainTable, ValidatedTable, ValTable, digest_of
 from schemas.tables import arrow_schema
-from training.data.engine import connect, ident, literal, rows, write_parquet
+from training.data.engine import chosen_engine, ident, literal, rows, write_parquet
 from training.data.groups import BRIDGES, GROUPED_ROWS, Grouping, derive_groups, grouping_way, needs_group_ledger, settled_sql
 from training.data.ledger import Ledger, opened
 from training.data.side_summary import refuse_unusable, summarize
@@ -67,7 +67,7 @@ def split(validated: ValidatedTable, declaration: Declaration, out_dir: Path, le
     """
     verify(validated.table.file)
     with ExitStack() as stack:
-        connection = stack.enter_context(closing(connect()))
+        connection = stack.enter_context(chosen_engine(declaration.data))
         way, grouped_by = way_of(declaration, validated.spec), grouping_way(declaration, validated.spec)
         group_book = stack.enter_context(opened(group_ledger(ledger), digest_of(grouped_by))) if needs_group_ledger(declaration, validated.spec) else None
         grouping = derive_groups(connection, validated, declaration, group_book)
@@ -258,7 +258,9 @@ def _stratified(connection: duckdb.DuckDBPyConnection, spec: TableSpec, declarat
     # a row may belong to a group that has no other rows now, and was decided before
     known = f"(select key_hash, side from unit_sides union select key_hash, side from {book.assigned} as held where key_hash not in (select key_hash from unit_sides))"
     sides = known if spec.group_by else "unit_sides"
-    return Decision(f"(select side from {sides} as known where key_hash = md5({key}))", plan, frozen, "(select key_hash, side from unit_sides where is_new)")
+    return Decision(
+        f"(select max(side) from {sides} as known where key_hash = md5({key}))", plan, frozen, "(select key_hash, side from unit_sides where is_new)"
+    )
 
 
 # --------------------------------------------------------------------------------------------- files

@@ -6,6 +6,7 @@ interchangeable, so that cost grows with the number of different profiles. Shape
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,16 +14,17 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from training.data.engine import ident, literal, row
+from training.data.engine import ident, literal, row, rows
 
 EPSILON = 1e-9  # keeps 0.7 * 10 from being floored to 6
 
 
 def bin_edges(connection: duckdb.DuckDBPyConnection, table: str, label: str, bins: int) -> list[float]:
     """Where the bins of a numeric label begin: exact quantiles, repeated ones once."""
-    levels = ", ".join(str(i / bins) for i in range(1, bins))
-    found = row(connection, f"select quantile_disc(cast({ident(label)} as double), [{levels}]) from {table}")[0]
-    return sorted({float(v) for v in found})
+    total = row(connection, f"select count({ident(label)}) from {table}")[0]
+    places = {max(1, math.ceil(total * i / bins)) for i in range(1, bins)}
+    ordered = f"select cast({ident(label)} as double) as x, row_number() over (order by {ident(label)}) as place from {table} where {ident(label)} is not null"
+    return sorted({float(r[0]) for r in rows(connection, f"select x from ({ordered}) as o where place in ({', '.join(map(str, sorted(places)))})")})
 
 
 def stratum_sql(label: str, edges: list[float] | None) -> str:
@@ -87,9 +89,7 @@ def _matrices(connection: duckdb.DuckDBPyConnection, sides: Sequence[str]) -> tu
     for i, side in enumerate(sides):
         of_side = f"from units where held = {literal(side)}"
         held_units[i] = row(connection, f"select count(*) {of_side}")[0]
-        cells = (
-            f"select s.position as c, sum(n) as n from unit_counts u join strata s on s.stratum = u.stratum where unit in (select unit {of_side}) group by 1"
-        )
+        cells = f"select s.position as c, cast(sum(n) as bigint) as n from unit_counts u join strata s on s.stratum = u.stratum where unit in (select unit {of_side}) group by 1"
         found = _numbers(connection, cells)
         held_rows[i, found["c"]] = found["n"]
     return profiles, units, held_rows, held_units
@@ -97,8 +97,8 @@ def _matrices(connection: duckdb.DuckDBPyConnection, sides: Sequence[str]) -> tu
 
 def _numbers(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any]:
     """Columns of whole numbers as int64 arrays."""
-    table = connection.sql(f"select cast(columns(*) as bigint) from ({sql})").to_arrow_table()
-    return {str(name): table.column(name).to_numpy() for name in table.column_names}
+    table = connection.sql(sql).to_arrow_table()
+    return {str(name): table.column(name).cast(pa.int64()).to_numpy() for name in table.column_names}
 
 
 def allocate(profiles: np.ndarray, units: np.ndarray, held_rows: np.ndarray, held_units: np.ndarray, targets: Sequence[float]) -> np.ndarray:

@@ -43,26 +43,31 @@ def validate(source: SourceRef, declaration: Declaration, out_dir: Path) -> Vali
         SchemaError: columns, types, nulls, ranges, values, ids or labels are not what was declared.
     """
     verify_source(source)
+    if declaration.data.engine == "spark":
+        from training.data.spark_validate import validate_on_spark  # imports this module's steps
+
+        return validate_on_spark(source, declaration, Path(out_dir))
     with closing(connect()) as connection:
         base = relation_sql(source, declaration.data, connection)
         confine(connection, [f.path for f in source.files])
         derived = derived_sql(connection, base, declaration.data.derive)
         relation = filtered_sql(connection, derived, declaration.data.filter)
-        resolved = _served(resolve(_types(connection, relation), declaration), _types(connection, base), source, declaration)
+        resolved = served(resolve(column_types(connection, relation), declaration), column_types(connection, base), source, declaration)
         try:
             if source.format == "csv":  # parsed once more, not for every question
                 connection.execute(f"create temp table {STAGED} as select * from {derived}")
                 derived, relation = STAGED, filtered_sql(connection, STAGED, declaration.data.filter)
             return _write(connection, derived, relation, resolved, declaration, out_dir)
         except duckdb.Error as error:
-            raise _cause(connection, source, base, declaration, error) from error
+            raise cause(connection, source, base, declaration, error) from error
 
 
-def _types(connection: duckdb.DuckDBPyConnection, relation: str) -> dict[str, str]:
+def column_types(connection: duckdb.DuckDBPyConnection, relation: str) -> dict[str, str]:
+    """Columns of a relation with their SQL types."""
     return {str(r[0]): str(r[1]) for r in rows(connection, f"describe select * from {relation}")}
 
 
-def _served(resolved: Resolved, source_types: dict[str, str], source: SourceRef, declaration: Declaration) -> Resolved:
+def served(resolved: Resolved, source_types: dict[str, str], source: SourceRef, declaration: Declaration) -> Resolved:
     """With what the registered model must know to take the source's rows."""
     trees = portable(declaration.data.derive, source_types, resolved.spec.features)
     null_texts = declaration.data.csv.null_values if source.format == "csv" else ()
@@ -72,12 +77,12 @@ def _served(resolved: Resolved, source_types: dict[str, str], source: SourceRef,
 def _write(connection: duckdb.DuckDBPyConnection, derived: str, relation: str, resolved: Resolved, declaration: Declaration, out_dir: Path) -> ValidatedTable:
     total = row(connection, f"select count(*) from {derived}")[0]
     kept = row(connection, f"select count(*) from {relation}")[0]
-    _refuse(source_violations(connection, resolved, relation))
+    refuse(source_violations(connection, resolved, relation))
     labelled, unlabelled, ignored = labelled_rows(connection, resolved, relation, declaration)
-    _refuse(_no_rows(row(connection, f"select count(*) from {labelled}")[0], total - kept, unlabelled, sum(ignored.values())))
+    refuse(no_rows(row(connection, f"select count(*) from {labelled}")[0], total - kept, unlabelled, sum(ignored.values())))
     connection.execute(f"create temp table {TYPED} as select * from {typed_sql(resolved, labelled)}")
-    _refuse([*value_violations(connection, resolved, TYPED), *repeated_values(connection, resolved, TYPED)])
-    _refuse([*label_violations(connection, resolved.spec, TYPED, declaration), *_empty_features(connection, resolved.spec, declaration)])
+    refuse([*value_violations(connection, resolved, TYPED), *repeated_values(connection, resolved, TYPED)])
+    refuse([*label_violations(connection, resolved.spec, TYPED, declaration), *empty_features(connection, resolved.spec, declaration)])
     raw_rows = keep_raw_rows(connection, resolved.spec, TYPED, ORDER, Path(out_dir) / "raw_rows.parquet")
     columns = ", ".join(map(ident, validated_columns(resolved.spec)))
     ordered = f"select {columns} from {TYPED} order by {ORDER}"
@@ -94,7 +99,7 @@ def _group_columns(connection: duckdb.DuckDBPyConnection, resolved: Resolved, ou
     return write_parquet(connection, f"select {listed} from {TYPED} order by {ORDER}", Path(out_dir) / "group_columns.parquet").file
 
 
-def _cause(connection: duckdb.DuckDBPyConnection, source: SourceRef, base: str, declaration: Declaration, error: duckdb.Error) -> DataError:
+def cause(connection: duckdb.DuckDBPyConnection, source: SourceRef, base: str, declaration: Declaration, error: duckdb.Error) -> DataError:
     """Whether the source could not be read, or an expression failed on a row of it."""
     try:
         names = [str(r[0]) for r in rows(connection, f"describe select * from {base}")]
@@ -106,12 +111,14 @@ def _cause(connection: duckdb.DuckDBPyConnection, source: SourceRef, base: str, 
     return SchemaError(f"the rows cannot be cast to the declared types: {error}")
 
 
-def _refuse(findings: list[str]) -> None:
+def refuse(findings: list[str]) -> None:
+    """Raise `SchemaError` with all findings, if there are any."""
     if findings:
         raise SchemaError("\n  ".join(findings))
 
 
-def _no_rows(rows_left: int, filtered: int, unlabelled: int, ignored: int) -> list[str]:
+def no_rows(rows_left: int, filtered: int, unlabelled: int, ignored: int) -> list[str]:
+    """The finding that nothing is left, and what left it out."""
     if rows_left:
         return []
     by_ignore = f", task.ignore {ignored}" if ignored else ""
@@ -120,7 +127,8 @@ def _no_rows(rows_left: int, filtered: int, unlabelled: int, ignored: int) -> li
     ]
 
 
-def _empty_features(connection: duckdb.DuckDBPyConnection, spec: TableSpec, declaration: Declaration) -> Iterator[str]:
+def empty_features(connection: duckdb.DuckDBPyConnection, spec: TableSpec, declaration: Declaration) -> Iterator[str]:
+    """The finding that features are null in every row, unless such are to be dropped."""
     if declaration.checks.constant_features != "fail":
         return
     names = [*spec.numeric, *spec.categorical]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import duckdb
+import pyarrow as pa
 
 from schemas.config import ColumnConfig
 from schemas.errors import first_few
@@ -29,11 +30,28 @@ class Rule(NamedTuple):
     remedy: str
 
 
+class TextNumbers(NamedTuple):
+    """Of a text column: values, how many read as numbers, different numbers and the other texts; of both only so many as decide."""
+
+    values: int
+    numbers: int
+    different: list[float]
+    texts: list[str]
+
+
 def source_violations(connection: duckdb.DuckDBPyConnection, resolved: Resolved, relation: str) -> list[str]:
     """What must hold before columns can be cast: role columns without nulls, texts that are numbers, tensors of their shape."""
-    rules = [*_null_roles(resolved), *_no_numbers(resolved), *_wrong_shapes(resolved)]
-    ids = key_sql(resolved.spec.id) if resolved.spec.id else None
-    return [*_found(connection, relation, rules, ids), *_number_like(connection, resolved, relation)]
+    return [*broken_source_rules(connection, resolved, relation), *number_like(text_numbers(connection, resolved, relation))]
+
+
+def source_rules(resolved: Resolved) -> list[Rule]:
+    """The rules of single source rows."""
+    return [*_null_roles(resolved), *_no_numbers(resolved), *_wrong_shapes(resolved)]
+
+
+def broken_source_rules(connection: duckdb.DuckDBPyConnection, resolved: Resolved, relation: str) -> list[str]:
+    """One sentence for each rule of `source_rules` that rows of the relation break."""
+    return _found(connection, relation, source_rules(resolved), key_sql(resolved.spec.id) if resolved.spec.id else None)
 
 
 def value_violations(connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str) -> list[str]:
@@ -44,14 +62,28 @@ def value_violations(connection: duckdb.DuckDBPyConnection, resolved: Resolved, 
         resolved: declared limits and types.
         table: name of the typed table.
     """
-    kinds = {str(f.name): f.type for f in arrow_schema(resolved.spec) if f.name not in resolved.spec.tensor}
-    extra = [n for n in value_columns(resolved) if n not in kinds]
-    reader = connection.sql(f"select {', '.join(map(ident, (*kinds, *extra)))} from {table}").to_arrow_reader(BATCH_ROWS)
-    kinds |= {n: reader.schema.field(n).type for n in extra}
+    return [*broken_values(connection, resolved, table, broken_pairs(connection, resolved, table)), *_bad_tensors(connection, resolved, table)]
+
+
+def broken_pairs(connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str) -> set[tuple[str, str]]:
+    """Pairs (column, rule) that pandera finds broken on the typed table, batch by batch."""
+    kinds = typed_kinds(resolved)
+    reader = connection.sql(f"select {', '.join(map(ident, kinds))} from {table}").to_arrow_reader(BATCH_ROWS)
     schema = pandera_schema(resolved.spec, resolved.configs, kinds)
-    broken = {pair for batch in reader for pair in broken_rules(schema, batch)}
-    rules = [_rule(column, name, resolved, kinds) for column, name in sorted(broken)]
-    return [*_found(connection, table, rules, "__id"), *_bad_tensors(connection, resolved, table)]
+    return {pair for batch in reader for pair in broken_rules(schema, batch)}
+
+
+def broken_values(connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str, broken: set[tuple[str, str]]) -> list[str]:
+    """One sentence for each pair of `broken_pairs`, with the rows of the typed table that break the rule."""
+    kinds = typed_kinds(resolved)
+    return _found(connection, table, [_rule(column, name, resolved, kinds) for column, name in sorted(broken)], "__id")
+
+
+def typed_kinds(resolved: Resolved) -> dict[str, pa.DataType]:
+    """Arrow types of the typed table's columns that may have limits, tensors excepted."""
+    kinds = {str(f.name): f.type for f in arrow_schema(resolved.spec) if f.name not in resolved.spec.tensor}
+    texts = {n: pa.float64() if n not in kinds and family(resolved.types[n]) in ("int", "float") else pa.string() for n in value_columns(resolved)}
+    return {**texts, **kinds}
 
 
 def repeated_values(connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str) -> list[str]:
@@ -75,7 +107,7 @@ def _found(connection: duckdb.DuckDBPyConnection, table: str, rules: list[Rule],
     """One sentence for each rule that rows break."""
     if not rules:
         return []
-    counts = row(connection, f"select {', '.join(f'count(*) filter ({r.condition})' for r in rules)} from {table}")
+    counts = row(connection, f"select {', '.join(f'count(*) filter (where {r.condition})' for r in rules)} from {table}")
     return [_sentence(connection, table, rule, ids, count) for rule, count in zip(rules, counts, strict=True) if count]
 
 
@@ -111,27 +143,36 @@ def _wrong_shapes(resolved: Resolved) -> Iterator[Rule]:
         yield Rule(name, f"lists of shape {list(shape)}", condition, f"len({ident(name)})", "mend shape, or leave such rows out with data.filter")
 
 
-def _number_like(connection: duckdb.DuckDBPyConnection, resolved: Resolved, relation: str) -> Iterator[str]:
-    """Columns that would become categories because a few texts, such as NA, stand among numbers."""
+def text_numbers(connection: duckdb.DuckDBPyConnection, resolved: Resolved, relation: str, whole: bool = True) -> dict[str, TextNumbers]:
+    """How far columns of text that would become categories hold numbers; exact as far as `number_like` asks.
+
+    Args:
+        connection: the engine.
+        resolved: kinds and types.
+        relation: rows of the source.
+        whole: whether these are all rows; of parts that are to be merged, more is told.
+    """
     names = [n for n in resolved.spec.categorical if resolved.configs[n].kind == "auto" and family(resolved.types[n]) == "text"]
     if not names:
-        return
+        return {}
     counts = row(connection, "select " + ", ".join(f"count({c}), count(try_cast({c} as double))" for c in map(ident, names)) + f" from {relation}")
+    found = {}
     for i, name in enumerate(names):
         values, numbers, column = counts[2 * i], counts[2 * i + 1], ident(name)
-        if not values > numbers > values / 2:
-            continue
-        different = row(connection, f"select count(distinct try_cast({column} as double)) from {relation}")[0]
-        texts = [
-            r[0]
-            for r in rows(
-                connection,
-                f"select distinct {column} from {relation} where try_cast({column} as double) is null and {column} is not null order by 1 limit {MAX_MARKERS + 1}",
-            )
-        ]
-        if different > MIN_NUMBERS and len(texts) <= MAX_MARKERS:
-            shown = first_few(map(repr, texts))
-            yield f"column {name!r}: {numbers} of {values} values are numbers, the others are {shown}; add them to data.csv.null_values, or declare the column numeric or categorical"
+        number, ask = f"try_cast({column} as double)", not whole or values > numbers > values / 2
+        some = rows(connection, f"select distinct {number} from {relation} where {number} is not null limit {MIN_NUMBERS + 1}") if ask else []
+        others = f"select distinct {column} from {relation} where {number} is null and {column} is not null order by 1 limit {MAX_MARKERS + 1}"
+        found[name] = TextNumbers(values, numbers, [r[0] for r in some], [r[0] for r in rows(connection, others)] if ask else [])
+    return found
+
+
+def number_like(found: Mapping[str, TextNumbers]) -> Iterator[str]:
+    """Columns that would become categories because a few texts, such as NA, stand among numbers."""
+    for name, told in found.items():
+        few = 0 < len(told.texts) <= MAX_MARKERS and len(told.different) > MIN_NUMBERS
+        if told.values > told.numbers > told.values / 2 and few:
+            shown = first_few(map(repr, told.texts))
+            yield f"column {name!r}: {told.numbers} of {told.values} values are numbers, the others are {shown}; add them to data.csv.null_values, or declare the column numeric or categorical"
 
 
 def _bad_tensors(connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str) -> list[str]:

@@ -157,7 +157,7 @@ BAD_FILES = [
     ("text.parquet", lambda p: write_text(p, "a,y\n1,0\n"), r"text\.parquet: cannot be read as parquet"),
     ("text.arrow", lambda p: write_text(p, "a,y\n1,0\n"), r"text\.arrow: cannot be read as arrow"),
     ("both", _two_formats, r"expected files of one format, got several: a\.csv \(csv\), b\.parquet \(parquet\); set data\.format"),
-    ("s3://bucket/t.parquet", None, r"s3://bucket/t\.parquet: expected a local path; fetch the file first"),
+    ("ftp://host/t.parquet", None, r"ftp://host/t\.parquet: expected a local path, s3:// or https://, got ftp://; mount or copy the data"),
 ]
 
 

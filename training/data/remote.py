@@ -1,0 +1,270 @@
+"""Sources on an S3 store or a web server: listed, fetched once into the Bulkhead home, and refused when they changed since.
+
+Every step reads the fetched copy, so that a slow or failing network is met in the first step and nowhere else. A copy is
+kept under its address and version (ETag, else the time of the last change, with the size) and used again only if its
+SHA-256 is still that of the bytes that were fetched. Credentials come from the environment and stand in no message.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+from urllib.error import HTTPError, URLError
+from urllib.parse import unquote, urlsplit
+from urllib.request import Request, urlopen
+
+import pyarrow.fs as pafs
+
+from schemas.digest import replacing, sha256_file, write_atomic
+from schemas.errors import SourceError, first_few
+from schemas.home import home
+from schemas.records import RemoteFile
+
+AUTHORIZATION = "BULKHEAD_HTTP_AUTHORIZATION"
+GLOB = frozenset("*?[")
+SECRETS = re.compile(r"[?&]([\w-]*(?:signature|token|secret|password|passwd|credential|api_?key|sig|key)[\w-]*)=", re.IGNORECASE)
+CHUNK = 1 << 20
+TIMEOUT_SECONDS = 10.0
+ATTEMPTS = 3  # to get the rest of a file whose transfer broke off
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class Found(NamedTuple):
+    """A remote file as its server describes it: address, version (empty: the server tells none), size where it is told."""
+
+    uri: str
+    version: str
+    num_bytes: int | None
+
+
+def is_remote(uri: str) -> bool:
+    """Whether a URI names something that is not a path of this machine.
+
+    >>> is_remote("s3://visits/2024"), is_remote("data/visits.parquet")
+    (True, False)
+    """
+    return "://" in uri
+
+
+def fetch(uri: str, is_data: Callable[[Path], bool]) -> list[RemoteFile]:
+    """The files that a remote URI names, each as a whole local copy.
+
+    Args:
+        uri: `s3://bucket/key`, `s3://bucket/folder`, `s3://bucket/folder/*.parquet`, or `https://host/file`.
+        is_data: whether a file found in a folder counts, by its name.
+
+    Raises:
+        SourceError: the address is of another kind or holds a secret, nothing is there, or the server refuses or cannot be reached.
+    """
+    _refuse_secrets(uri)
+    try:
+        return [_fetched(found) for found in _found(uri, is_data)]
+    except (OSError, HTTPException) as error:
+        raise _refused(uri, error) from error
+
+
+def verify_remote(files: tuple[RemoteFile, ...]) -> None:
+    """Refuse remote files that are not what was fetched; those whose server tells no version can only be compared in size.
+
+    Raises:
+        SourceError: a file is gone, or its version or size is another.
+    """
+    for file in files:
+        try:
+            now = _described(file.uri)
+        except (OSError, HTTPException) as error:
+            raise _refused(file.uri, error) from error
+        if now.version != file.version or (now.num_bytes is not None and now.num_bytes != file.num_bytes):
+            then = f"version {file.version or 'unknown'}, {file.num_bytes:,} bytes"
+            raise SourceError(f"{file.uri}: expected what was fetched ({then}), but the source was changed since; run again")
+
+
+def _found(uri: str, is_data: Callable[[Path], bool]) -> Iterator[Found]:
+    scheme = urlsplit(uri).scheme
+    if scheme == "s3":
+        yield from _listed(uri, is_data)
+    elif scheme in ("http", "https"):
+        if GLOB & set(urlsplit(uri).path) or uri.endswith("/"):
+            raise SourceError(f"{uri}: a web server cannot be asked what a folder or glob holds; list its files in data.uri, each with its whole address")
+        yield _described(uri)
+    else:
+        raise SourceError(
+            f"{uri}: expected a local path, s3:// or https://, got {scheme}://; mount or copy the data, "
+            "or use the S3-compatible address of the store (AWS_ENDPOINT_URL)"
+        )
+
+
+def _described(uri: str) -> Found:
+    return _s3_described(uri) if uri.startswith("s3://") else _http_described(uri)
+
+
+# ------------------------------------------------------------------------------------------- copies
+
+
+def _fetched(found: Found) -> RemoteFile:
+    """The local copy: one that is whole and of this version is used again."""
+    name = Path(unquote(urlsplit(found.uri).path)).name or "data"
+    digits = hashlib.sha256(f"{found.uri}\n{found.version}\n{found.num_bytes}".encode()).hexdigest()[:20]
+    copy, told = home() / "sources" / digits / name, home() / "sources" / digits / f".{name}.sha256"
+    if not (found.version and copy.is_file() and told.is_file() and sha256_file(copy) == told.read_text()):
+        with replacing(copy) as file:
+            (_s3_copy if found.uri.startswith("s3://") else _http_copy)(found, file)
+            size = file.tell()
+        if found.num_bytes is not None and size != found.num_bytes:
+            copy.unlink()
+            raise SourceError(f"{found.uri}: expected {found.num_bytes:,} bytes, got {size:,}; it is being changed or the connection breaks off; run again")
+        write_atomic(told, sha256_file(copy))
+    return RemoteFile(uri=found.uri, version=found.version, num_bytes=copy.stat().st_size, path=str(copy))
+
+
+# ----------------------------------------------------------------------------------------------- S3
+
+
+def _s3() -> pafs.S3FileSystem:
+    """The store that the environment names; short time-outs, because a person waits."""
+    options: dict[str, Any] = {"connect_timeout": TIMEOUT_SECONDS / 2, "request_timeout": TIMEOUT_SECONDS}
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if endpoint:
+        address = urlsplit(endpoint)
+        options |= {"endpoint_override": address.netloc + address.path.rstrip("/"), "scheme": address.scheme}
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or ("us-east-1" if endpoint else None)
+    return pafs.S3FileSystem(region=region, retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=2), **options)
+
+
+def _listed(uri: str, is_data: Callable[[Path], bool]) -> Iterator[Found]:
+    """Objects that an S3 URI names: one, those of a folder at any depth, or those a glob matches."""
+    path, store = uri.removeprefix("s3://").rstrip("/"), _s3()
+    bucket, _, key = path.partition("/")
+    if not bucket:
+        raise SourceError(f"{uri}: expected s3://bucket/key; name the bucket")
+    kind = store.get_file_info(path).type if key and not GLOB & set(key) else pafs.FileType.Directory
+    if kind == pafs.FileType.File:
+        yield _s3_described(uri)
+        return
+    parts = path.split("/")
+    plain = parts[: next((i for i, part in enumerate(parts) if GLOB & set(part)), len(parts))]
+    names = [i.path for i in store.get_file_info(pafs.FileSelector("/".join(plain), allow_not_found=True, recursive=True)) if i.is_file]
+    if len(plain) < len(parts):
+        names = [n for n in names if _matches(n.split("/"), parts)]
+    else:
+        hidden = len(plain)
+        names = [n for n in names if is_data(Path(n)) and not any(part.startswith((".", "_")) for part in n.split("/")[hidden:])]
+    if not names:
+        there = "exists" if store.get_file_info(bucket).type != pafs.FileType.NotFound else "does not exist"
+        raise SourceError(f"{uri}: expected data files, found none; the bucket {bucket!r} {there}: check data.uri")
+    for name in sorted(names):
+        yield _s3_described(f"s3://{name}")
+
+
+def _matches(parts: list[str], patterns: list[str]) -> bool:
+    """Whether each part of a path matches that of a glob; `**` stands for any number of parts.
+
+    >>> _matches(["b", "2024", "a.csv"], ["b", "*", "*.csv"]), _matches(["b", "2024", "a.csv"], ["b", "*.csv"])
+    (True, False)
+    """
+    if not patterns:
+        return not parts
+    if patterns[0] == "**":
+        return _matches(parts, patterns[1:]) or (bool(parts) and _matches(parts[1:], patterns))
+    return bool(parts) and fnmatch.fnmatchcase(parts[0], patterns[0]) and _matches(parts[1:], patterns[1:])
+
+
+def _s3_described(uri: str) -> Found:
+    with _s3().open_input_stream(uri.removeprefix("s3://"), compression=None) as stream:
+        told = {k.lower(): v.decode() for k, v in stream.metadata().items()}
+    size = told.get("content-length")
+    return Found(uri, told.get("etag") or told.get("last-modified", ""), int(size) if size is not None else None)
+
+
+def _s3_copy(found: Found, file: BinaryIO) -> None:
+    with _s3().open_input_stream(found.uri.removeprefix("s3://"), compression=None) as stream:
+        shutil.copyfileobj(stream, file, CHUNK)
+    if _s3_described(found.uri) != found:
+        raise SourceError(f"{found.uri}: the object was changed while it was read; run again")
+
+
+# --------------------------------------------------------------------------------------------- HTTP
+
+
+def _request(uri: str, **headers: str) -> Request:
+    """A request with the credentials of the environment: over TLS or to this machine only, and never sent on by a redirect."""
+    request = Request(uri, headers=headers)  # noqa: S310 - the scheme is http or https, see _found
+    credentials = os.environ.get(AUTHORIZATION)
+    if credentials and (urlsplit(uri).scheme == "https" or urlsplit(uri).hostname in LOOPBACK):
+        request.add_unredirected_header("Authorization", credentials)
+    return request
+
+
+def _http_described(uri: str) -> Found:
+    """What the head of an answer tells; the body is left unread, because not every server knows HEAD."""
+    with urlopen(_request(uri), timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310
+        return _told(uri, answer)
+
+
+def _told(uri: str, answer: Any) -> Found:
+    size = answer.headers.get("Content-Length")
+    return Found(uri, answer.headers.get("ETag") or answer.headers.get("Last-Modified") or "", int(size) if size is not None else None)
+
+
+def _http_copy(found: Found, file: BinaryIO) -> None:
+    """The file's bytes; a transfer that broke off is taken up where it ended, if the server can and the file is the same."""
+    for attempt in range(ATTEMPTS):
+        have = file.tell()
+        resume = {"Range": f"bytes={have}-", "If-Range": found.version} if have else {}
+        try:
+            with urlopen(_request(found.uri, **resume), timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310
+                if answer.status != 206:  # the whole file from its beginning
+                    if _told(found.uri, answer) != found:
+                        raise SourceError(f"{found.uri}: the file was changed while it was read; run again")
+                    file.seek(0)
+                    file.truncate()
+                shutil.copyfileobj(answer, file, CHUNK)
+        except (URLError, HTTPException, TimeoutError, ConnectionError) as error:
+            if isinstance(error, HTTPError) or attempt == ATTEMPTS - 1:
+                raise
+        if found.num_bytes is None or file.tell() >= found.num_bytes or not found.version or found.version.startswith("W/"):
+            return
+
+
+# ------------------------------------------------------------------------------------------- errors
+
+
+def _refuse_secrets(uri: str) -> None:
+    """Addresses are logged with the run, so that none may hold a password, a token or a signature."""
+    if "@" in urlsplit(uri).netloc:
+        name = uri.split("://", maxsplit=1)[0] + "://…@" + urlsplit(uri).netloc.rpartition("@")[2]
+        raise SourceError(f"{name}: expected an address without user and password, which would stand in logs; {_credentials(uri)}")
+    secret = SECRETS.search(uri)
+    if secret:
+        raise SourceError(f"{uri.split('?', maxsplit=1)[0]}: the parameter {secret[1]!r} is a secret that would stand in logs; {_credentials(uri)}")
+
+
+def _credentials(uri: str) -> str:
+    if uri.startswith("s3://"):
+        return "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE) in the environment"
+    return f"set {AUTHORIZATION} in the environment, e.g. to 'Bearer …'"
+
+
+def _refused(uri: str, error: Exception) -> SourceError:
+    """The error of a server or of the way to it in one sentence, with what to do."""
+    text = str(error)
+    status = error.code if isinstance(error, HTTPError) else next((int(n) for n in re.findall(r"HTTP status (\d{3})", text)), 0)
+    if "NO_SUCH_BUCKET" in text:
+        return SourceError(f"{uri}: no such bucket; check data.uri, and AWS_REGION or AWS_ENDPOINT_URL")
+    if status in (401, 403) or re.search("ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE_DOES_NOT_MATCH|TOKEN_REFRESH|INVALID_CLIENT_TOKEN", text):
+        return SourceError(f"{uri}: the server refuses access ({status or 403}); {_credentials(uri)}")
+    if status == 404 or isinstance(error, FileNotFoundError):
+        return SourceError(f"{uri}: no such file (404); check data.uri")
+    if status:
+        return SourceError(f"{uri}: the server answered {status}; try again later, or copy the file and give its path")
+    reason = "connection failed" if "NETWORK_CONNECTION" in text else first_few([getattr(error, "reason", None) or error])
+    return SourceError(
+        f"{uri}: the server cannot be reached or the connection broke off ({reason}); check the address, the network and AWS_ENDPOINT_URL or proxies"
+    )
