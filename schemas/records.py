@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from schemas.observed import Observed
 from schemas.references import (
     FileRef,
     LabelColumn,
@@ -176,7 +177,8 @@ class TrainReport(Record):
     """`result.json` in the run directory, written by rank 0 at the end of training.
 
     `best_metric` is null, `best_step` 0 and `best_checkpoint` the newest weights only where a run was interrupted
-    before its first evaluation. `skipped_steps`: left out because an fp16 gradient overflowed.
+    before its first evaluation. `skipped_steps`: left out because an fp16 gradient overflowed. `observed`: what the
+    program saw of itself; null in reports of runs that did not look.
     """
 
     run_id: str
@@ -195,6 +197,7 @@ class TrainReport(Record):
     instabilities: tuple[str, ...] = ()
     skipped_steps: int = 0
     promise: str = ""
+    observed: Observed | None = None
 
 
 class Interval(Record):

@@ -8,12 +8,16 @@ from prefect import task
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
+from schemas.digest import write_atomic
 from schemas.load import given_paths
 from schemas.records import EvaluationReport, GateReport, Interval, PreflightReport, Prepared, Registered, TrainReport
 from tasks.context import RunContext
 from tasks.live import publish
 from tasks.say import say
+from training.checklist import build_checklist
 from training.report import ReportInputs, write_report
+
+CHECKLIST = "checklist.json"
 
 
 @task(name="write report", description="One HTML file with pictures; also in MLflow, with a summary in Prefect.", tags=["report"], cache_policy=NO_CACHE)
@@ -26,7 +30,10 @@ def report_run(
     gate: GateReport,
     registered: Registered,
 ) -> Path:
-    """Path of `report.html` in the run directory."""
+    """Path of `report.html` in the run directory; `checklist.json` stands beside it."""
+    checklist = build_checklist(run.run_dir, run.declaration, prepared, preflight, trained, evaluated)
+    write_atomic(run.run_dir / CHECKLIST, checklist.model_dump_json(indent=1))
+    run.tracker.log_artifact(run.run_dir / CHECKLIST)
     inputs = ReportInputs(
         run_id=run.run_id,
         declaration=run.declaration,
@@ -40,6 +47,7 @@ def report_run(
         registered=registered,
         provenance=run.provenance,
         links=run.links,
+        checklist=checklist,
     )
     path = run.run_dir / "report.html"
     write_report(inputs, path)

@@ -19,6 +19,7 @@ from torch import Tensor
 from schemas import digest
 from schemas.errors import TrainingError
 from schemas.load import declare
+from schemas.observed import Observed
 from schemas.records import RunSpec, TrainReport
 from training import keys
 from training.augment import Augment
@@ -46,6 +47,7 @@ from training.scoring import Interrupted
 from training.state import TrainerState, environment, identity
 from training.step import Gate, Step
 from training.validation import Validation
+from training.witness import Witness
 
 log = logging.getLogger("training")
 
@@ -153,6 +155,7 @@ class Trainer:
         if self.state.step < self.total_steps:
             self.step.rehearse(self.reader.read(self.state.step))
         self.schedule.apply(self.optimizer, self.state.updates)
+        self.witness = Witness(self.step, self.schedule, self.sampler, self.state)
         self.parallel.on_main(self._announce)
         self.profiler = StepProfiler(self.train.profile, self.run_dir, self.parallel, self.state.step, self.total_steps, self.allowed)
         reach("start.rehearsed")
@@ -166,8 +169,7 @@ class Trainer:
             digest.write_atomic(config, yaml.safe_dump(self.spec.declaration, sort_keys=False, allow_unicode=True))
         rows = f"{self.spec.arrays.train.rows} train rows, {self.sampler.steps_per_epoch} steps an epoch, {self.train.epochs} epochs"
         log.info("%s: %d parameters, %s, %d ranks on %s", self.spec.run_id, self.num_parameters, rows, self.parallel.world_size, self.parallel.device.type)
-        log.info("%s", describe_rates(self.optimizer))
-        log.info("promise: %s", self.promise)
+        log.info("%s; promise: %s", describe_rates(self.optimizer), self.promise)
 
     # -------------------------------------------------------------------------------------- loop
 
@@ -322,13 +324,10 @@ class Trainer:
         log.info(
             "epoch %d/%d step %d/%d: train loss %.5g, val loss %.5g, val %s %.5g (%s), %.0f rows/s",
             *(self.sampler.epoch(self.state.step - 1) + 1, self.train.epochs, self.state.step, self.total_steps),
-            *(values["train/loss"], values["val/loss"], name, values[f"val/{name}"], waited, self._rows_per_second()),
+            *(values["train/loss"], values["val/loss"], name, values[f"val/{name}"], waited, self.state.rows_per_second),
         )
 
     # ----------------------------------------------------------------------------------- save, end
-
-    def _rows_per_second(self) -> float:
-        return self.state.rows / max(self.state.train_seconds, 1e-9)
 
     def _save(self) -> None:
         """Commit a checkpoint of this step, once. Collective."""
@@ -354,7 +353,8 @@ class Trainer:
         """Write `result.json`, of the best weights by validation. Collective."""
         reach("finish.begun")
         newest = {} if self.state.best_step else self.layout.full_weights()
-        report = TrainReport.model_validate(self.parallel.on_main(lambda: self._outcome(status, newest).model_dump(mode="json")))
+        seen = self.witness.observed()
+        report = TrainReport.model_validate(self.parallel.on_main(lambda: self._outcome(status, newest, seen).model_dump(mode="json")))
         reach("finish.result_written")
         message = in_words(report, self.stop.reason or "a signal to another rank")
         if status == "finished":
@@ -363,7 +363,7 @@ class Trainer:
             self.journal.event(message)
         return report
 
-    def _outcome(self, status: Status, newest: dict[str, Tensor]) -> TrainReport:
+    def _outcome(self, status: Status, newest: dict[str, Tensor], seen: Observed) -> TrainReport:
         report = TrainReport(
             run_id=self.spec.run_id,
             status=status,
@@ -376,10 +376,11 @@ class Trainer:
             world_size=self.parallel.world_size,
             num_parameters=self.num_parameters,
             **best_weights(self.checkpoints, self.state, newest),
-            rows_per_second=self._rows_per_second(),
+            rows_per_second=self.state.rows_per_second,
             instabilities=tuple(self.state.instabilities),
             skipped_steps=self.state.step - self.state.updates,
             promise=self.promise,
+            observed=seen,
         )
         self.allowed()
         digest.write_atomic(self.run_dir / RESULT, report.model_dump_json(indent=1))

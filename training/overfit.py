@@ -1,7 +1,8 @@
 """One batch learned by heart: a network, loss and optimizer that cannot do that cannot learn anything.
 
 Dropout, weight decay, label smoothing and class weights are off; the network is a copy. "Near zero" is 2 % of
-what the best constant prediction gets on the batch.
+what the best constant prediction gets on the batch. Where no scores that are linear in the inputs get there either, rows
+can hardly be told apart, and a network that comes as far as these is not at fault.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from schemas.records import CheckResult, Statistics
 from training.losses import Loss, make_loss
 from training.models.shape import ModelShape
 from training.probe import Probe
+from training.separable import linear_loss
 
 ROWS, FEWER_ROWS = 32, 8
 STEPS = 400
@@ -28,12 +30,14 @@ LR, LR_SMALL, LR_LINEAR = 2e-3, 1e-2, 0.1
 PATIENCE = 100  # steps without a gain of 2 % after which an attempt is given up
 MAX_SECONDS = 60.0
 CHECK_EVERY = 10
+AS_FAR = 0.05
+LARGE = 5.0
 TINY = 1e-9
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Losses by step, what a constant gets on the same rows, the last scores, and how it ended."""
+    """Losses by step, what a constant and what linear scores get on the same rows, the last scores, and how it ended."""
 
     rows: int
     losses: tuple[float, ...]
@@ -41,6 +45,12 @@ class Curve:
     scores: Tensor
     reached: bool
     out_of_time: bool
+    linear: float = 0.0
+
+    @property
+    def as_far_as_linear(self) -> bool:
+        """Whether the lowest loss is that of the best linear scores, within 5 % of what these gain on a constant."""
+        return min(self.losses) <= self.linear + AS_FAR * max(self.constant - self.linear, 0.0) + TINY
 
     @property
     def share(self) -> float:
@@ -51,19 +61,37 @@ class Curve:
 def overfit(network: nn.Module, declaration: Declaration, statistics: Statistics, shape: ModelShape, probe: Probe) -> tuple[CheckResult, tuple[float, ...]]:
     """Whether the network learns one batch by heart, and the loss by step.
 
-    A network that fails on 32 rows is tried again with a larger learning rate, then on 8 and on 2 rows: passing
-    those alone is a warning (a small network, or inputs that barely differ). A linear model is tried on at most half as many rows as it has inputs, because more need
-    not be linearly separable.
+    A network that fails on 32 rows is tried again with a larger learning rate, then on 8 and on 2 rows (a linear one needs a large rate): passing
+    those alone is a warning (a small network, or inputs that barely differ), and so is coming as far as linear scores
+    where these do not reach zero either. A linear model is tried on at most half as many rows as it has inputs,
+    because more need not be linearly separable; to come as far as linear scores is all that it can do.
     """
     loss, deadline = make_loss(unweighted(declaration), statistics), time.monotonic() + MAX_SECONDS
-    most, *fewer = _attempts(declaration, shape, len(probe))
-    curve = best = learn(network, loss, probe.first(most[0]), shape.outputs, most[1], deadline)
-    for rows, lr in fewer:
-        if curve.reached or not math.isfinite(curve.losses[-1]):
+    probe = within_reach(probe)
+    curves: list[Curve] = []
+    for rows, lr in _attempts(declaration, shape, len(probe)):
+        curves.append(learn(network, loss, probe.first(rows), shape.outputs, lr, deadline))
+        if curves[-1].reached or not math.isfinite(curves[-1].losses[-1]):
             break
-        curve = learn(network, loss, probe.first(rows), shape.outputs, lr, deadline)
-    shown = curve if curve.reached else best
+    shown = curves[-1] if curves[-1].reached else _compared(loss, probe, shape.outputs, curves)
     return _judge(declaration, probe, shown), shown.losses
+
+
+def within_reach(probe: Probe) -> Probe:
+    """The rows with the label [B] of a regression divided by its deviation, where that is so large that a few hundred steps cannot reach it.
+
+    Labels are scaled to deviation 1 over all train rows; of a heavy-tailed one the rows at the ends lie hundreds of deviations out.
+    """
+    if not probe.label.dtype.is_floating_point or probe.label.ndim > 1:
+        return probe
+    deviation = float(probe.label.std(unbiased=False))
+    return Probe(probe.inputs, probe.label / deviation) if deviation > LARGE else probe
+
+
+def _compared(loss: Loss, probe: Probe, outputs: int, curves: list[Curve]) -> Curve:
+    """The first of the curves that comes as far as linear scores of its rows, else the first one."""
+    measured = [replace(curve, linear=linear_loss(loss, probe.first(curve.rows), outputs)) for curve in curves]
+    return next((curve for curve in measured if curve.as_far_as_linear), measured[0])
 
 
 def unweighted(declaration: Declaration) -> Declaration:
@@ -76,7 +104,10 @@ def unweighted(declaration: Declaration) -> Declaration:
 def _attempts(declaration: Declaration, shape: ModelShape, available: int) -> tuple[tuple[int, float], ...]:
     """Rows and learning rates to try, hardest first."""
     if declaration.model.kind != "linear":
-        return tuple((min(rows, available), lr) for rows, lr in ((ROWS, LR), (ROWS, LR_SMALL), (FEWER_ROWS, LR_SMALL), (2, LR_SMALL)))
+        return tuple(
+            (min(rows, available), lr)
+            for rows, lr in ((ROWS, LR), (ROWS, LR_SMALL), (FEWER_ROWS, LR_SMALL), (2, LR_SMALL), (FEWER_ROWS, LR_LINEAR), (2, LR_LINEAR))
+        )
     inputs = shape.numeric + shape.tensor_width + sum(n - 1 for n in shape.categories)
     rows = max(2, min(ROWS, available, inputs // 2))
     return (rows, LR_LINEAR), (max(2, rows // 4), LR_LINEAR), (2, LR_LINEAR)
@@ -85,7 +116,8 @@ def _attempts(declaration: Declaration, shape: ModelShape, available: int) -> tu
 def learn(network: nn.Module, loss: Loss, probe: Probe, outputs: int, lr: float, deadline: float) -> Curve:
     """Train a copy of the network on these rows alone until the loss is near zero, it no longer falls, 400 steps, or the deadline."""
     constant = constant_loss(loss, probe.label, outputs)
-    return descend(network, loss, probe, constant, NEAR_ZERO * constant if constant > TINY else None, lr, deadline)
+    tells = constant > TINY and len(probe.label.unique()) > 1  # where all labels are alike, a constant has learned them already
+    return descend(network, loss, probe, constant, NEAR_ZERO * constant if tells else None, lr, deadline)
 
 
 def descend(network: nn.Module, loss: Loss, probe: Probe, constant: float, goal: float | None, lr: float, deadline: float) -> Curve:
@@ -161,6 +193,7 @@ def _judge(declaration: Declaration, probe: Probe, curve: Curve) -> CheckResult:
         "first_loss": _finite(curve.losses[0]),
         "last_loss": _finite(curve.losses[-1]),
         "constant_loss": curve.constant,
+        "linear_loss": None if curve.reached else curve.linear,
     }
     did = f"{curve.rows} rows, loss {curve.losses[0]:.3g} → {curve.losses[-1]:.2g} in {len(curve.losses)} steps"
     if curve.reached and (declaration.model.kind == "linear" or curve.rows >= min(ROWS, len(probe))):
@@ -168,6 +201,12 @@ def _judge(declaration: Declaration, probe: Probe, curve: Curve) -> CheckResult:
     if curve.reached:
         summary = f"{did}; {min(ROWS, len(probe))} rows were not learned by heart: the network is small, or its inputs barely differ between rows."
         return CheckResult(name="overfit", verdict="warn", summary=summary, figures=figures, remedy="try a wider or deeper model")
+    if curve.as_far_as_linear:
+        told = f"{did}; linear scores get to {curve.linear:.2g} on these rows: their inputs hardly tell them apart"
+        if declaration.model.kind == "linear" and curve.linear < (1 - AS_FAR) * curve.constant:
+            return CheckResult(name="overfit", verdict="pass", summary=f"As far as a linear model can: {told}.", figures=figures)
+        remedy = "look whether features that tell rows apart are missing; a linear model of your own may be as it should"
+        return CheckResult(name="overfit", verdict="warn", summary=f"{told}, or the network is linear.", figures=figures, remedy=remedy)
     if curve.out_of_time and curve.share < 0.5:
         return CheckResult(name="overfit", verdict="warn", summary=f"{did}: on its way, but stopped after {MAX_SECONDS:.0f} s.", figures=figures)
     summary, remedy = _diagnose(declaration, probe, curve)

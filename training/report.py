@@ -16,11 +16,13 @@ from pydantic import Field
 
 from schemas.config import Declaration
 from schemas.digest import write_atomic
+from schemas.observed import Checklist
 from schemas.records import EvaluationReport, FileRef, GateReport, PreflightReport, Prepared, Record, Registered, TrainReport
 from training import report_appendix as appendix
 from training import report_labels as labels
 from training import report_sections as sections
 from training.report_blocks import Block, Section, Tone
+from training.report_checklist import checklist_blocks
 from training.report_curves import read_history
 from training.report_data import read_predictions, read_sides
 from training.report_format import capital, metric_name, number, percent, plain, plural
@@ -34,8 +36,8 @@ class ReportInputs(Record):
     """All that the report shows.
 
     `given`: dotted paths that the user's file or overrides set; every other value is shown as a default.
-    `links`: name to address or path (MLflow run, Prefect flow run, run directory). Absent: `val`, `gate` and
-    `registered` where the run did not come to them.
+    `links`: name to address or path (MLflow run, Prefect flow run, run directory). Absent: `val`, `gate`, `registered` and
+    `checklist` where the run did not come to them.
     """
 
     run_id: str
@@ -51,6 +53,7 @@ class ReportInputs(Record):
     registered: Registered | None = None
     provenance: dict[str, Any] = Field(default_factory=dict)
     links: dict[str, str] = Field(default_factory=dict)
+    checklist: Checklist | None = None
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,12 @@ def report_sections(inputs: ReportInputs) -> tuple[Section, ...]:
         ("curves", "Learning curves", "Did it learn, and did it learn too much?", sections.curve_blocks(declaration, history, train, inputs.preflight)),
         ("predictions", "Predictions", "Where is it right and where is it wrong?", predictions),
         ("preflight", "Preflight", "Could this network and loss learn at all?", appendix.preflight_blocks(inputs.preflight)),
+        (
+            "checklist",
+            "Checklist",
+            "What must hold of any training, and how does this run show it?",
+            checklist_blocks(inputs.checklist) if inputs.checklist else [],
+        ),
         ("statistics", "Statistics", "What was fitted on train before training?", appendix.statistics_blocks(prepared)),
         ("configuration", "Configuration", "What was set, and why?", appendix.configuration_blocks(declaration, inputs.given, prepared)),
         (
@@ -153,7 +162,7 @@ def report_sections(inputs: ReportInputs) -> tuple[Section, ...]:
             ),
         ),
     )
-    return tuple(Section(anchor, title, question, tuple(blocks)) for anchor, title, question, blocks in parts)
+    return tuple(Section(anchor, title, question, tuple(blocks)) for anchor, title, question, blocks in parts if blocks)
 
 
 def _prediction_blocks(test: EvaluationReport, prepared: Prepared) -> list[Block]:

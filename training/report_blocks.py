@@ -176,7 +176,28 @@ class Findings:
     findings: tuple[Finding, ...]
 
 
-Block = Heading | Words | Bullets | Callout | Code | Facts | Gallery | Table | Matrix | Checks | Findings
+@dataclass(frozen=True)
+class Item:
+    """A requirement: its standing, what it asks, the first piece of evidence, and all of it as (badge, words, read from)."""
+
+    badge: Badge
+    name: str
+    title: str
+    brief: str
+    statements: tuple[tuple[Badge, str, str], ...]
+    open: bool
+
+
+@dataclass(frozen=True)
+class Items:
+    """Requirements under one heading, each folded to a line unless it needs a look."""
+
+    block: ClassVar[str] = "items"
+    title: str
+    items: tuple[Item, ...]
+
+
+Block = Heading | Words | Bullets | Callout | Code | Facts | Gallery | Table | Matrix | Checks | Findings | Items
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,11 @@ class TrainerState:
             self.best_metric, self.best_step = metric, self.step
         return better
 
+    @property
+    def rows_per_second(self) -> float:
+        """Train rows worked through in a second of training steps."""
+        return self.rows / max(self.train_seconds, 1e-9)
+
     def state_dict(self) -> dict[str, Any]:
         """As plain values."""
         return asdict(self)

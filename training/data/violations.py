@@ -134,9 +134,9 @@ def _repeated(connection: duckdb.DuckDBPyConnection, table: str, column: str, na
     groups = f"select {ident(column)} as value, count(*) as n from {table} where {ident(column)} is not null group by 1 having count(*) > 1"
     values, total = row(connection, f"select count(*), coalesce(sum(n), 0) from ({groups})")
     if values:
-        stand = "stands" if values == 1 else "stand"
-        first = [r[0] for r in rows(connection, f"select value from ({groups}) order by value limit 5")]
-        yield f"column {name!r}: expected each value once ({what}), but {values} {stand} in {total} rows, first: {first_few(first, values)}; {remedy}"
+        first = [repr(r[0]) for r in rows(connection, f"select value from ({groups}) order by value limit 5")]
+        several = "1 value is that" if values == 1 else f"{values} values are those"
+        yield f"column {name!r}: expected each value once ({what}), but {several} of {total} rows (first: {first_few(first, values)}); {remedy}"
 
 
 def _found(connection: duckdb.DuckDBPyConnection, table: str, rules: list[Rule], ids: str | None) -> list[str]:

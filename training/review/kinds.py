@@ -22,7 +22,7 @@ THINGS = {
     "params", "path", "size", "state", "type", "weights",
 }  # fmt: skip
 NO_OPTIMIZER = {"Optimizer"}
-HELD_OUT = {"val", "valid", "validation", "eval", "evaluation", "test", "testing", "dev", "holdout"}
+HELD_OUT = {"val", "valid", "validation", "eval", "evaluation", "test", "testing", "dev", "holdout", "heldout", "va", "tst"}
 FROZEN = {"teacher", "ema", "target", "frozen", "swa", "reference", "ref", "old", "momentum", "averaged", "vgg", "clip", "pretrained", "best"}
 
 
@@ -31,7 +31,8 @@ def is_optimizer(program: Program, node: ast.expr | None, scope: Scope) -> bool:
     known = program.origins(node, scope)
     if any(is_optimizer_origin(o) for o in known):
         return True
-    return not any(o.name.startswith("torch.") for o in known) and bool(OPTIMIZER.match(last_name(node)))
+    named = bool(OPTIMIZER.match(last_name(node))) or (not known and last_name(node) in program.optimizer_names and not is_model(program, node, scope))
+    return not any(o.name.startswith("torch.") for o in known) and named
 
 
 def is_optimizer_origin(origin: Origin) -> bool:
@@ -84,7 +85,8 @@ def is_model(program: Program, node: ast.expr | None, scope: Scope) -> bool:
     name = last_name(node)
     if any(o.name.startswith("torch.") for o in known) or name in program.classes or (ACTIONS | THINGS) & words(name):
         return False
-    named = bool(MODEL.match(name)) or (not known and program.module_named(name) is not None)
+    used = not known and name in program.network_names
+    named = used or bool(MODEL.match(name)) or (not known and program.module_named(name) is not None)
     return named and program.local_function(name, scope) is None
 
 

@@ -117,6 +117,15 @@ def is_loader_loop(loop: Loop) -> bool:
     return not isinstance(loop.node, ast.While) and _names_loader(loop.node.iter)
 
 
+def goes_over_again(outer: Loop, inner: Loop) -> bool:
+    """Whether the inner loop goes over the same things in every passage of the outer one, which only counts: epochs, whatever they are called."""
+    if not isinstance(inner.node, ast.For) or isinstance(inner.node.iter, ast.Call) or not isinstance(outer.node, ast.For) or outer.scope is not inner.scope:
+        return False
+    counts = isinstance(outer.node.iter, ast.Call) and last_name(outer.node.iter.func) == "range"
+    changed = {n.id for n in ast.walk(outer.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return counts and not changed & {n.id for n in ast.walk(inner.node.iter) if isinstance(n, ast.Name)}
+
+
 def counts_passages(program: Program, length: ast.expr | None) -> bool:
     """Whether a number is that of a loop which goes over a loader each time."""
     counted = [n.iter for n in program.nodes[ast.For] if isinstance(n, ast.For) and _goes_over_loader(n.body)]

@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from training.review.syntax import FunctionNode, dotted, identifiers, import_aliases, method, own_nodes, receiver
+from training.review.syntax import FunctionNode, dotted, identifiers, import_aliases, last_name, method, own_nodes, receiver, words
 
 DEPTH = 6  # how many names a value is followed through
 WORK = 500  # steps after which a question is given up
@@ -202,6 +202,24 @@ class Program:
     def rank_names(self) -> set[str]:
         """Names that some call is given as its `rank`: ranks, whatever they are called."""
         return {k.value.id for call in self.all_calls for k in call.keywords if k.arg == "rank" and isinstance(k.value, ast.Name)}
+
+    @cached_property
+    def network_names(self) -> set[str]:
+        """Names of networks, whatever they are called: their parameters are asked for, or they are put into eval mode."""
+        found = set()
+        for call in self.all_calls:
+            asks = method(call) in ("parameters", "named_parameters") or (method(call) in ("eval", "train") and not call.args and not call.keywords)
+            name = dotted(receiver(call)).rpartition(".")[2] if asks else ""
+            if not {"trainer", "learner", "runner", "engine", "agent", "estimator", "experiment", "self", ""} & words(name) and name:
+                found.add(name)
+        return found
+
+    @cached_property
+    def optimizer_names(self) -> set[str]:
+        """Names of optimizers, whatever they are called: they are both cleared and stepped."""
+        used = {name: {last_name(receiver(c)) for c in self.all_calls if method(c) == name} for name in ("zero_grad", "step")}
+        used["step"] |= {last_name(a) for c in self.all_calls if method(c) == "step" for a in c.args[:1]}  # by a scaler
+        return (used["zero_grad"] & used["step"]) - {"", "self"}
 
     @cached_property
     def called_names(self) -> set[str]:

@@ -7,16 +7,12 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import looks_held_out
-from training.review.program import Program, Scope
+from training.review.program import Scope
 from training.review.rules_loader import PREPARES, is_distributed, loaders, name_of
-from training.review.syntax import dotted, identifiers, last_name, method, names_read, receiver, words
+from training.review.syntax import constant, dotted, identifiers, last_name, method, names_read, receiver, words
 from training.review.trace import Event
-from training.review.values import loss_kind
+from training.review.wrapper import past_wrapper, reaches_loss
 
-HARMLESS = {
-    "state_dict", "load_state_dict", "parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules", "children", "named_children",
-    "train", "eval", "to", "cuda", "cpu", "zero_grad", "requires_grad_", "apply", "save_pretrained", "generate", "sample", "register_forward_hook",
-}  # fmt: skip
 COLLECTIVES = {
     "barrier", "all_reduce", "all_gather", "all_gather_object", "all_gather_into_tensor", "broadcast", "broadcast_object_list", "reduce", "gather", "gather_object",
     "reduce_scatter", "all_to_all", "reduce_scatter_tensor",
@@ -31,6 +27,7 @@ REDUCES = COLLECTIVES - {"barrier", "broadcast", "broadcast_object_list"} | {
     "sync",
     "reduce_tensor",
 }
+COUNTED = {"step", "epoch", "it", "iteration", "i", "idx", "index", "n", "count", "batch", "self", "args", "config", "world_size", "op"}
 RANKS = {"rank", "master", "main", "primary", "coordinator", "chief", "leader"}
 
 
@@ -99,44 +96,18 @@ def ddp_bypassed(subject: Subject) -> Iterator[Place]:
     """Within a loop that trains, with gradients on, `x.module(…)` or a method of it whose result goes into the loss."""
     for trace in subject.traces:
         loops = [e.loops[-1] for e in trace if e.kind == "backward" and e.loops]
+        single = any(e.kind == "backward" and not e.loops for e in trace)  # a function that makes one step
         losses = {e.key.rpartition(":")[2] for e in trace if e.kind == "backward"}
         for event in trace:
-            if not isinstance(event.node, ast.Call) or event.within("no_grad", "inference_mode") or not any(x in loops for x in event.loops):
+            if (
+                not isinstance(event.node, ast.Call)
+                or event.within("no_grad", "inference_mode")
+                or not (any(x in loops for x in event.loops) or (single and not event.loops))
+            ):
                 continue
-            called = _past_wrapper(event.node)
-            if called and (called in ("module", "forward") or _reaches_loss(subject.program, event, losses)):
-                yield event.node, f"{dotted(event.node.func)} passes by DDP: gradients are not averaged", event.loops[-1].node
-
-
-def _past_wrapper(call: ast.Call) -> str:
-    """The method of the inner network that is called; empty where it is none, or one that has no part in gradients."""
-    parts = dotted(call.func).split(".")
-    if "module" not in parts[1:]:
-        return ""
-    after = parts[parts.index("module", 1) + 1 :]
-    if not after:
-        return "module"
-    harmless = after[-1] in HARMLESS or after[-1].startswith(("get_", "set_", "log", "update_", "reset_", "freeze", "unfreeze"))
-    return "" if harmless or len(after) > 2 else after[-1]
-
-
-def _reaches_loss(program: Program, event: Event, losses: set[str]) -> bool:
-    """Whether a result is bound to the loss, or given to a loss function in the same function."""
-    statement = program.statement(event.node)
-    made = {n.id for t in getattr(statement, "targets", ()) for n in ast.walk(t) if isinstance(n, ast.Name)}
-    if made & losses or any(isinstance(a, ast.Call) and loss_kind(program, a, event.scope) for a in program.ancestors(event.node)):
-        return True
-    for node in ast.walk(event.scope.node):
-        if isinstance(node, ast.Assign) and {n for t in node.targets for n in names_read(t)} & losses and names_read(node.value) & made:
-            return True
-    for call in ast.walk(event.scope.node):
-        if (
-            isinstance(call, ast.Call)
-            and (loss_kind(program, call, event.scope) or "loss" in last_name(call.func) or "criterion" in last_name(call.func))
-            and made & {n for a in call.args for n in names_read(a)}
-        ):
-            return True
-    return False
+            called = past_wrapper(subject.program, event)
+            if called and (called in ("module", "forward") or reaches_loss(subject.program, event, losses)):
+                yield event.node, f"{dotted(event.node.func)} passes by DDP: gradients are not averaged", event.loops[-1].node if event.loops else event.node
 
 
 def by_rank(event: Event, ranks: set[str]) -> bool:
@@ -247,7 +218,8 @@ def collective_on_one_rank(subject: Subject) -> Iterator[Place]:
             if isinstance(e.node, ast.Call) and program.resolve(e.node.func).startswith("torch.distributed.") and last_name(e.node.func) in COLLECTIVES
         ]
         for event in found:
-            guards = [b for b in event.branches if isinstance(b[0], ast.If) and _one_rank(b[0].test, program.rank_names)]
+            ranks = program.rank_names | (set(event.scope.parameters) - COUNTED)  # a number from elsewhere that decides over a collective
+            guards = [b for b in event.branches if isinstance(b[0], ast.If) and _one_rank(b[0].test, ranks)]
             paired = any(o is not event and last_name(o.call.func) == last_name(event.call.func) and _other_side(event, o, program.rank_names) for o in found)
             if guards and not paired and "group" not in {k.arg for k in event.call.keywords}:
                 yield event.node, f"{last_name(event.call.func)} runs on one rank alone: it waits for the others for ever"
@@ -260,7 +232,9 @@ def _one_rank(test: ast.expr, ranks: set[str]) -> bool:
     if isinstance(test, ast.UnaryOp):
         return _one_rank(test.operand, ranks)
     if isinstance(test, ast.Compare):
-        return isinstance(test.ops[0], ast.Eq | ast.NotEq | ast.In | ast.NotIn) and any("rank" in words(n) or n in ranks for n in identifiers(test.left))
+        first = constant(test.comparators[0]) == 0
+        named = any("rank" in words(n) or (first and n in ranks) for n in identifiers(test.left))
+        return named and (first or not isinstance(test.ops[0], ast.Gt | ast.Lt))
     return bool((RANKS - {"rank"} | {"rank0"}) & words(last_name(test.func if isinstance(test, ast.Call) else test)))
 
 

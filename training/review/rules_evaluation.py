@@ -225,3 +225,74 @@ def _made(program: Program, network: ast.expr | None, scope: Scope) -> set[ast.C
     """The calls that made a network; none where it is a copy of another one."""
     made = program.origins(network, scope)
     return set() if any(o.last == "deepcopy" for o in made) else {o.call for o in made}
+
+
+@rule(
+    "BH208",
+    "frozen-network-with-gradients",
+    "warning",
+    title="A network that does not learn is run with gradients",
+    why="A teacher or a target network that is run without `no_grad` keeps its activations and gets gradients that nobody uses; where its output is the goal, the loss can also be lowered by moving the goal.",
+    remedy="run it under `torch.no_grad()`, or call `requires_grad_(False)` on it once",
+    bad="""
+        import torch
+        from torch.nn import functional as F
+
+        def distil(student, teacher, optimizer, loader):
+            for x in loader:
+                goal = teacher(x)
+                loss = F.mse_loss(student(x), goal)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        """,
+    good="""
+        import torch
+        from torch.nn import functional as F
+
+        def distil(student, teacher, optimizer, loader):
+            for x in loader:
+                with torch.no_grad():
+                    goal = teacher(x)
+                loss = F.mse_loss(student(x), goal)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        """,
+)
+def frozen_network_with_gradients(subject: Subject) -> Iterator[Place]:
+    """In a loop that trains, a copy or a teacher is called on the batch itself with gradients on, and nothing switches them off or cuts its output."""
+    program = subject.program
+    if {"requires_grad_", "detach", "detach_", "stop_gradient"} & program.called_names or "requires_grad" in program.identifiers:
+        return
+    for trace in subject.traces:
+        learning = {e.loops[-1] for e in trace if e.kind == "backward" and e.loops}
+        for event in trace:
+            if not isinstance(event.node, ast.Call) or event.loops[-1:] == () or event.loops[-1] not in learning or event.within(*QUIET):
+                continue
+            if _is_copy(program, event) and not _in_optimizer(program, event.node) and _of_the_batch(event):
+                yield event.node, f"{last_name(event.node.func)} does not learn, and is run with gradients on", event.loops[-1].node
+
+
+def _is_copy(program: Program, event: Event) -> bool:
+    """Whether a network that is called is a deep copy, or called a teacher or target network, and no method of it."""
+    function = event.call.func
+    if not isinstance(function, ast.Name | ast.Attribute) or program.resolve(function) or program.local_function(last_name(function), event.scope):
+        return False
+    if any(o.last == "deepcopy" for o in program.origins(function, event.scope)):
+        return True
+    named = words(last_name(function))
+    return "teacher" in named or (bool({"target", "ema", "frozen"} & named) and bool({"net", "network", "model", "q", "critic", "actor", "policy"} & named))
+
+
+def _in_optimizer(program: Program, call: ast.Call) -> bool:
+    """Whether an optimizer holds the parameters of the network that is called."""
+    name = last_name(call.func)
+    held = [n for c in program.all_calls if program.resolve(c.func).startswith("torch.optim.") for a in c.args for n in ast.walk(a) if isinstance(n, ast.Call)]
+    return any(last_name(receiver(c)) == name for c in held)
+
+
+def _of_the_batch(event: Event) -> bool:
+    """Whether all that is passed are names that a loop gives, and nothing that a network made."""
+    given = [*event.call.args, *(k.value for k in event.call.keywords)]
+    return bool(given) and all(isinstance(a, ast.Name) and all(b.how == "loop" for b in event.scope.bindings.get(a.id, ())) for a in given)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_model
+from training.review.program import Origin, Program, Scope
 from training.review.syntax import dotted, identifiers, is_false, keyword, last_name, method, receiver
 
 MOVED = {
@@ -108,10 +109,20 @@ def whole_model_saved(subject: Subject) -> Iterator[Place]:
             if not isinstance(value, ast.Name | ast.Attribute) or not is_model(program, value, program.scope(call)):
                 continue
             known = program.origins(value, program.scope(call))
+            if _annotated_module(program, value, program.scope(call)):
+                known = known or (Origin("torch.nn.Module", call, program.scope(call)),)
             if (name == "torch.save" and not known and last_name(value).rstrip("s") not in ("model", "net", "network")) or (name != "torch.save" and not known):
                 continue
             yield call, f"{dotted(value)} is pickled whole"
             break
+
+
+def _annotated_module(program: Program, node: ast.expr, scope: Scope) -> bool:
+    """Whether a parameter is declared as a module of torch."""
+    if not isinstance(node, ast.Name) or isinstance(scope.node, ast.Module):
+        return False
+    given = scope.node.args
+    return any(a.arg == node.id and program.resolve(a.annotation) == "torch.nn.Module" for a in (*given.posonlyargs, *given.args, *given.kwonlyargs))
 
 
 @rule(

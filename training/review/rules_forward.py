@@ -12,6 +12,7 @@ from training.review.rules_module import is_layer
 from training.review.syntax import FunctionNode, dotted, identifiers, keyword, last_name, method, names_read, own_nodes, receiver
 from training.review.values import reaching
 
+MISSPELT = {"require_grad", "required_grad", "requires_gradient", "require_gradient", "requires_grads", "requiresgrad", "requiregrad", "require_grads"}
 MAKES_TENSORS = (
     "tensor",
     "zeros",
@@ -93,6 +94,10 @@ def _detached(program: Program, node: ast.AST) -> ast.expr | None:
     match node:
         case ast.Call(func=ast.Attribute(value=inner, attr="detach"), args=[]):
             return inner
+        case ast.Call(args=[made]) if program.is_torch(node.func, "from_numpy", "as_tensor") and calls_of(made, "numpy"):
+            return next(
+                (n.func.value for n in ast.walk(made) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == "detach"), None
+            )
         case ast.Call(args=[inner, *_]) if program.is_torch(node.func, "tensor") and not calls_of(inner, "detach"):
             return inner
         case ast.Attribute(value=inner, attr="data"):
@@ -184,34 +189,9 @@ def result_discarded(subject: Subject) -> Iterator[Place]:
     if "torch" not in program.modules_imported:
         return
     pure = {
-        "relu",
-        "softmax",
-        "log_softmax",
-        "sigmoid",
-        "tanh",
-        "gelu",
-        "silu",
-        "elu",
-        "selu",
-        "mish",
-        "leaky_relu",
-        "softplus",
-        "layer_norm",
-        "interpolate",
-        "pad",
-        "dropout",
-        "normalize",
-        "cat",
-        "stack",
-        "flatten",
-        "transpose",
-        "squeeze",
-        "unsqueeze",
-        "clamp",
-        "where",
-        "permute",
-        "reshape",
-    }
+        "relu", "softmax", "log_softmax", "sigmoid", "tanh", "gelu", "silu", "elu", "selu", "mish", "leaky_relu", "softplus", "layer_norm", "interpolate",
+        "pad", "dropout", "normalize", "cat", "stack", "flatten", "transpose", "squeeze", "unsqueeze", "clamp", "where", "permute", "reshape",
+    }  # fmt: skip
     methods = {"view", "reshape", "permute", "transpose", "unsqueeze", "squeeze", "flatten", "contiguous", "detach", "softmax", "sigmoid"}
     for node in program.nodes[ast.Expr]:
         if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)) or any(isinstance(a, ast.With | ast.Try) for a in program.ancestors(node)):
@@ -230,10 +210,18 @@ def _within_forward(program: Program, node: ast.AST) -> bool:
     return scope.name == "forward" or bool(scope.owner and program.is_module(scope.owner) and scope.name != "__init__")
 
 
+def _moved_network(call: ast.Call) -> bool:
+    """`net.to(device)(x)`: a network that is called where it is moved."""
+    return method(call.func) in ("to", "cuda", "eval", "train")
+
+
 def _from_batch(program: Program, node: ast.expr | None, scope: Scope) -> bool:
     """Whether a name is an element of what a loop over batches gives."""
     if not isinstance(node, ast.Name) or is_model(program, node, scope):
         return False
+    given = [c for c in program.all_calls if program.scope(c) is scope and any(isinstance(a, ast.Name) and a.id == node.id for a in c.args)]
+    if node.id in scope.parameters and any(is_model(program, c.func, scope) or _moved_network(c) for c in given):
+        return True
     bound = scope.bindings.get(node.id, [])
     return bool(bound) and all(b.how == "loop" and b.index is not None and any("loader" in n.lower() for n in identifiers(b.value)) for b in bound)
 
@@ -261,9 +249,11 @@ def _from_batch(program: Program, node: ast.expr | None, scope: Scope) -> bool:
         """,
 )
 def frozen_by_attribute(subject: Subject) -> Iterator[Place]:
-    """`x.requires_grad = …` where x is a loop variable over modules, or was made as one."""
+    """`x.requires_grad = …` where x is a loop variable over modules, or was made as one; or a name that only resembles it."""
     program = subject.program
     for node in program.nodes[ast.Assign]:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute) and node.targets[0].attr in MISSPELT:
+            yield node, f"{node.targets[0].attr} is no attribute of a tensor or module: setting it freezes nothing"
         if not (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute) and node.targets[0].attr == "requires_grad"):
             continue
         owner, scope = node.targets[0].value, program.scope(node)

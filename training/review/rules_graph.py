@@ -164,7 +164,7 @@ def loss_cut_from_graph(subject: Subject) -> Iterator[Place]:
     for trace in subject.traces:
         for event in (e for e in trace if e.kind == "backward"):
             target = receiver(event.node) if not event.via else (event.call.args[0] if event.call.args else None)
-            if isinstance(target, ast.Call) and method(target) in ("detach", "item"):
+            if isinstance(target, ast.Call) and (method(target) in ("detach", "item") or (program.is_torch(target.func, "tensor") and _recomputed(target))):
                 yield event.node, f"backward on {ast.unparse(target)}: it has no graph"
             if not isinstance(target, ast.Name):
                 continue

@@ -126,6 +126,34 @@ def _passages(subject: Subject, sampler: ast.Call) -> Iterator[ast.AST]:
 
 
 @rule(
+    "BH520",
+    "held-out-rows-dropped",
+    "warning",
+    title="The evaluation leaves out rows",
+    why="`drop_last=True` leaves out the last, smaller batch: the metric is of fewer rows than it claims, and of which ones depends on the batch size and order.",
+    remedy="set `drop_last=False` for validation and test",
+    bad="""
+        from torch.utils.data import DataLoader
+
+        def make_loader(val_set):
+            return DataLoader(val_set, batch_size=256, drop_last=True)
+        """,
+    good="""
+        from torch.utils.data import DataLoader
+
+        def make_loader(val_set):
+            return DataLoader(val_set, batch_size=256)
+        """,
+)
+def held_out_rows_dropped(subject: Subject) -> Iterator[Place]:
+    """A loader over held-out rows, by the name of the rows or its own, with `drop_last=True`."""
+    for call in loaders(subject.program):
+        held_out = looks_held_out(name_of(subject.program, call)) or any(looks_held_out(last_name(a)) for a in call.args[:1])
+        if held_out and is_true(keyword(call, "drop_last", 8)):
+            yield call, "drop_last leaves out held-out rows"
+
+
+@rule(
     "BH513",
     "loader-not-distributed",
     "error",

@@ -220,7 +220,7 @@ def _from_batch(node: ast.expr, scope: Scope) -> bool:
 
 def _from_network(program: Program, node: ast.expr, scope: Scope) -> bool:
     """Whether a name holds what a network that learns gave."""
-    values = reaching(program, node, scope) if isinstance(node, ast.Name) else []
+    values = reaching(program, node, scope) if isinstance(node, ast.Name) else [node]
     return bool(values) and all(isinstance(v, ast.Call) and is_model(program, v.func, scope) and not is_frozen_name(last_name(v.func)) for v in values)
 
 

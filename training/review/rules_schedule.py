@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import is_optimizer, is_scheduler_origin
-from training.review.loops import counts_passages, is_epoch_loop, is_loader_loop
+from training.review.kinds import is_scheduler_origin
+from training.review.loops import counts_passages, goes_over_again, is_epoch_loop, is_loader_loop
 from training.review.program import Origin, Program, Scope
 from training.review.syntax import constant, identifiers, keyword, last_name, method, receiver, words
 from training.review.trace import Event, Loop
+from training.review.unstepped import unstepped_attributes, unstepped_names
 
 LENGTHS = {
     "CosineAnnealingLR": ("T_max", 1),
@@ -21,7 +22,6 @@ LENGTHS = {
     "get_scheduler": ("num_training_steps", 3),
     **{f"get_{kind}_schedule_with_warmup": ("num_training_steps", 2) for kind in ("linear", "cosine")},
 }
-READ_OR_SAVED = ("state_dict", "load_state_dict", "get_last_lr", "last_epoch")
 PER_EPOCH_GAMMA = 0.99  # a factor below it, once a batch, leaves 4e-5 after 1,000 batches
 PER_EPOCH_STEPS = 200  # a constant length below it counts epochs
 
@@ -111,38 +111,10 @@ def _branches_at(trace: list[Event], loop: Loop) -> tuple[tuple[ast.AST, bool], 
         """,
 )
 def scheduler_never_stepped(subject: Subject) -> Iterator[Place]:
-    """A local name holds a schedule, nothing steps it, and it is handed to nobody."""
-    program = subject.program
-    if subject.framework:
-        return
-    for scope in program.scopes:
-        for name, bindings in scope.bindings.items():
-            calls = (b.value for b in bindings if isinstance(b.value, ast.Call) and b.index is None)
-            made = next((c for c in calls if is_scheduler_origin(Origin(program.resolve(c.func), c, scope))), None)
-            if made is not None and (scope.parent is not None or subject.trains) and not _is_used(program, name, scope):
-                yield made, f"{name} is made here and never stepped"
-
-
-def _is_used(program: Program, name: str, scope: Scope) -> bool:
-    """Whether a name is stepped, handed on, returned or stored."""
-    for node in program.nodes[ast.Name]:
-        if not (isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)):
-            continue
-        parent = program.parents[node]
-        if (isinstance(parent, ast.Attribute) and parent.attr in READ_OR_SAVED) or (isinstance(parent, ast.Call) and last_name(parent.func) == "prepare"):
-            continue
-        if not isinstance(parent, ast.IfExp | ast.Compare) and not (isinstance(parent, ast.Dict) and not _steps_what_it_holds(program, parent)):
-            return True
-    return scope.parent is None and not any(program.scope(n) is scope for n in program.nodes[ast.For])
-
-
-def _steps_what_it_holds(program: Program, held: ast.Dict) -> bool:
-    """Whether something in a dict may be stepped: the dict is handed on, or something other than an optimizer is stepped in the file."""
-    statement = program.statement(held)
-    name = last_name(statement.targets[0]) if isinstance(statement, ast.Assign) and statement.value is held else ""
-    readers = [program.parents[n] for n in program.nodes[ast.Name] if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
-    handed_on = not name or any(not isinstance(p, ast.Attribute) or p.attr not in ("items", "values", "keys") for p in readers)
-    return handed_on or any(method(c) == "step" and not is_optimizer(program, receiver(c), program.scope(c)) for c in program.all_calls)
+    """A local name or an attribute holds a schedule, nothing steps it, and it is handed to nobody."""
+    if not subject.framework:
+        for made, name in (*unstepped_names(subject.program, subject.trains), *unstepped_attributes(subject.program, subject.trains)):
+            yield made, f"{name} is made here and never stepped"
 
 
 @rule(
@@ -239,7 +211,8 @@ def _cadence(event: Event) -> str:
     inner = event.loops[-1]
     if is_epoch_loop(inner):
         return "epoch"
-    return "batch" if len(event.loops) > 1 and any(is_epoch_loop(x) for x in event.loops[:-1]) and is_loader_loop(inner) else ""
+    named = any(is_epoch_loop(x) for x in event.loops[:-1]) and is_loader_loop(inner)
+    return "batch" if len(event.loops) > 1 and (named or goes_over_again(event.loops[-2], inner)) else ""
 
 
 def _unit(program: Program, made: Origin) -> str:

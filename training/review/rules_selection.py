@@ -14,7 +14,7 @@ from training.review.syntax import FunctionNode, dotted, identifiers, last_name,
 
 RANK_METRICS = {
     "roc_auc_score", "average_precision_score", "f1_score", "precision_score", "recall_score", "r2_score", "matthews_corrcoef", "cohen_kappa_score",
-    "balanced_accuracy_score", "spearmanr", "pearsonr",
+    "balanced_accuracy_score", "spearmanr", "pearsonr", "auroc", "binary_auroc", "multiclass_auroc", "average_precision", "binary_average_precision", "binary_auprc",
 }  # fmt: skip
 
 
@@ -55,7 +55,10 @@ def rank_metric_per_batch(subject: Subject) -> Iterator[Place]:
     """Such a metric of scikit-learn is computed in a loop that also runs the network, and added up there."""
     program = subject.program
     for call in program.all_calls:
-        if not (program.resolve(call.func).startswith(("sklearn.metrics.", "scipy.stats.")) and last_name(call.func) in RANK_METRICS):
+        if not (
+            program.resolve(call.func).startswith(("sklearn.metrics.", "scipy.stats.", "torchmetrics.functional.", "torcheval.metrics.functional."))
+            and last_name(call.func) in RANK_METRICS
+        ):
             continue
         loop = next((a for a in program.ancestors(call) if isinstance(a, ast.For)), None)
         statement = program.statement(call)
@@ -167,14 +170,32 @@ def test_set_chooses_model(subject: Subject) -> Iterator[Place]:
             continue
         for name in sorted(compared - best):
             for binding in program.scope(node).bindings.get(name, ()):
-                if loop in program.ancestors(binding.statement) and isinstance(binding.value, ast.Call) and _from_test(program, binding.value, binding.scope):
+                if loop in program.ancestors(binding.statement) and _measures_test(program, binding, loop):
                     yield node, f"{name} comes from the test rows, and decides here which weights are kept", loop
+
+
+def _measures_test(program: Program, binding: Binding, loop: ast.AST, depth: int = 0) -> bool:
+    """Whether a value comes from test rows: by a call that gets them, a comprehension over them, or names that a loop over them counts up."""
+    if any(isinstance(n, ast.Call) and _from_test(program, n, binding.scope) for n in ast.walk(binding.value)):
+        return True
+    around = program.ancestors(binding.statement)
+    heads = [n.iter for n in ast.walk(binding.value) if isinstance(n, ast.comprehension)]
+    heads += [a.iter for a in around[: around.index(loop)] if isinstance(a, ast.For)] if binding.how == "augment" and loop in around else []
+    named = {n for head in heads for n in identifiers(head)}
+    if any(map(_is_test, named)) and not any({"val", "valid", "validation", "dev"} & words(n) for n in named):
+        return True
+    behind = [b for name in names_read(binding.value) for b in binding.scope.bindings.get(name, ()) if b is not binding and b.how != "loop"]
+    return depth < 3 and any(loop in program.ancestors(b.statement) and _measures_test(program, b, loop, depth + 1) for b in behind)
+
+
+def _is_test(name: str) -> bool:
+    return "test" in words(name) or name.lower().startswith("test")
 
 
 def _from_test(program: Program, call: ast.Call, scope: Scope) -> bool:
     """Whether an argument is the test set by its name, and nothing says validation."""
     given = [last_name(a) for a in (*call.args, *(k.value for k in call.keywords))]
-    return any("test" in words(n) or n.lower().startswith("test") for n in given) and not any({"val", "valid", "validation", "dev"} & words(n) for n in given)
+    return any(map(_is_test, given)) and not any({"val", "valid", "validation", "dev"} & words(n) for n in given)
 
 
 @rule(
@@ -218,7 +239,8 @@ def best_weights_not_copied(subject: Subject) -> Iterator[Place]:
     for name, binding, scope in everything:
         if binding.index is not None or binding.how != "assign" or not ("best" in words(name) or _restored_later(program, name, binding, scope)):
             continue
-        live = isinstance(binding.value, ast.Call) and method(binding.value) == "state_dict" and is_model(program, receiver(binding.value), scope)
+        kept = _unwrapped(binding.value)
+        live = isinstance(kept, ast.Call) and method(kept) == "state_dict" and is_model(program, receiver(kept), scope)
         alias = (
             isinstance(binding.value, ast.Name)
             and not words(binding.value.id) & {"best", "state"}
@@ -232,10 +254,20 @@ def best_weights_not_copied(subject: Subject) -> Iterator[Place]:
             yield binding.value, f"{name} refers to the live weights: training goes on in them"
 
 
+def _unwrapped(value: ast.expr) -> ast.expr:
+    """What is inside of a shallow copy, whose tensors are the same: `dict(…)`, `copy.copy(…)`, `….copy()`."""
+    if isinstance(value, ast.Call) and last_name(value.func) in ("dict", "copy", "OrderedDict"):
+        inner = value.args[0] if value.args else receiver(value)
+        return inner if inner is not None else value
+    return value
+
+
 def _restored_later(program: Program, name: str, binding: Binding, scope: Scope) -> bool:
     """Whether a name is bound under a condition in a loop, and loaded back after that loop."""
     around = program.ancestors(binding.statement)
     loops = [a for a in around if isinstance(a, ast.For | ast.While)]
+    if scope.owner and any(isinstance(a, ast.If) for a in around):  # kept on an object, and loaded back wherever that is used
+        return any(method(c) == "load_state_dict" and c.args and isinstance(c.args[0], ast.Attribute) and c.args[0].attr == name for c in program.all_calls)
     if not loops or not any(isinstance(a, ast.If) for a in around[: around.index(loops[0])]):
         return False
     loads = [c for c in program.all_calls if method(c) == "load_state_dict" and c.args and last_name(c.args[0]) == name and program.scope(c) is scope]

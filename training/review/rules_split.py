@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.splitting import before, is_part, shares_rows, sources_of, splits
+from training.review.splitting import before, cuts, is_part, shares_rows, sources_of, splits
 from training.review.syntax import constant, dotted, identifiers, keyword, last_name, method, names_read, receiver, words
 
 FITTED = (
@@ -66,7 +66,7 @@ def fit_before_split(subject: Subject) -> Iterator[Place]:
     for call, learner, rows in fits(program):
         if any(is_part(n) for n in names_read(rows)) or _is_label(rows):
             continue
-        for split, scope, parts in splits(program):
+        for split, scope, parts in (*splits(program), *cuts(program)):
             if before(program, call, split) and shares_rows(program, call, rows, parts, scope, split):
                 yield call, f"{learner} learns from all rows, which are split only in line {split.lineno}", scope.node if scope.name else split
                 break
@@ -133,7 +133,7 @@ def fit_on_held_out(subject: Subject) -> Iterator[Place]:
 def statistics_before_split(subject: Subject) -> Iterator[Place]:
     """A name is bound to itself minus its mean or divided by its deviation or range, or filled with its mean, and is split further down."""
     program = subject.program
-    for split, scope, parts in splits(program):
+    for split, scope, parts in (*splits(program), *cuts(program)):
         names = {n for part in parts[:1] for n in names_read(part)}
         for name in sorted({b for n in names for b in sources_of(n, scope, split.lineno)}):
             for binding in scope.bindings.get(name, ()):
@@ -144,6 +144,8 @@ def statistics_before_split(subject: Subject) -> Iterator[Place]:
 def _normalises(value: ast.expr, scope: Scope) -> bool:
     """`(x - x.mean(…)) / …`, with the mean of the same rows, directly or by a name bound to it."""
     for part in ast.walk(value):
+        if isinstance(part, ast.Call) and method(part) == "fillna" and dotted(receiver(part)) and part.args:
+            return _statistic_of(part.args[0], dotted(receiver(part)))
         if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub) and dotted(part.left):
             if _statistic_of(part.right, dotted(part.left)):
                 return True

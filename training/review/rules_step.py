@@ -272,16 +272,16 @@ def _makes_optimizer(program: Program, event: Event) -> bool:
 def clip_misplaced(subject: Subject) -> Iterator[Place]:
     """A clip with no backward before it and no step after it in the same passage of the loop, or between step and the next backward."""
     for trace in subject.traces:
-        for clip in (e for e in trace if e.kind == "clip" and e.loops):
-            inside = [(i, e) for i, e in enumerate(trace) if clip.loops[-1] in e.loops]
+        for clip in (e for e in trace if e.kind == "clip"):
+            inside = [(i, e) for i, e in enumerate(trace) if (clip.loops[-1] in e.loops if clip.loops else not e.loops)]
             at = next(i for i, e in inside if e is clip)
             order = [(i, e.kind) for i, e in inside if e.kind in ("backward", "step")]
             before, after = [kind for i, kind in order if i < at], [kind for i, kind in order if i > at]
             if "backward" not in before + after or "step" not in before + after:
                 continue
             if before and before[-1] == "step" and after[:1] != ["step"]:
-                yield clip.node, "gradients are clipped after the step that used them", clip.loops[-1].node
-            elif not before and after[0] == "backward":
+                yield clip.node, "gradients are clipped after the step that used them", clip.loops[-1].node if clip.loops else clip.scope.node
+            elif clip.loops and not before and after[0] == "backward":
                 yield clip.node, "gradients are clipped before backward has computed them", clip.loops[-1].node
 
 

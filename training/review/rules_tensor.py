@@ -44,25 +44,34 @@ from training.review.values import reaching
         """,
 )
 def view_as_transpose(subject: Subject) -> Iterator[Place]:
-    """The sizes of a tensor's own shape, in another order, are given to `view` or `reshape` of the same tensor."""
+    """The sizes of a tensor's own shape, in another order, are given to `view` or `reshape` of the same tensor, or of a linear layer of it."""
     program = subject.program
     for call in program.all_calls:
-        source = receiver(call)
-        if method(call) not in ("view", "reshape") or not isinstance(source, ast.Name):
-            continue
         scope = program.scope(call)
+        source = _viewed(program, receiver(call), scope)
+        if method(call) not in ("view", "reshape") or source is None:
+            continue
         given = call.args[0].elts if len(call.args) == 1 and isinstance(call.args[0], ast.Tuple) else call.args
         sizes = given[:-1] if given and constant(given[-1]) == -1 else given  # the rest, whatever it is
-        order = [_size_of(program, size, source.id, call, scope) for size in sizes]
+        factors = [f for size in sizes for f in _factors(size)]
+        order = [_size_of(program, size, source.id, call, scope) for size in factors]
         known = [o for o in order if o is not None]
-        if (
-            len(known) >= 2
-            and len(known) == len(order)
-            and sorted(known) == list(range(len(known)))
-            and known != sorted(known)
-            and not _changed_between(program, source, scope, call, given)
-        ):
+        permuted = len(known) >= 2 and len(known) == len(order) and sorted(known) == list(range(len(known))) and known != sorted(known)
+        moved_back = len(order) > 2 and order[:3] == [0, None, 1] and constant(factors[1]) not in (1, -1)  # [B, heads, T, …] of [B, T, …]
+        if (permuted or moved_back) and not _changed_between(program, source, scope, call, given):
             yield call, f"{source.id} is viewed with its own sizes in another order: this mixes elements, it does not transpose"
+
+
+def _viewed(program: Program, source: ast.expr | None, scope: Scope) -> ast.Name | None:
+    """The tensor whose shape a view has: the name itself, or what a linear layer is called with, which keeps all dimensions but the last."""
+    if isinstance(source, ast.Call) and len(source.args) == 1 and any(o.last == "Linear" for o in program.origins(source.func, scope)):
+        source = source.args[0]
+    return source if isinstance(source, ast.Name) else None
+
+
+def _factors(size: ast.expr) -> list[ast.expr]:
+    """`h * w` as its factors; anything else alone."""
+    return [*_factors(size.left), *_factors(size.right)] if isinstance(size, ast.BinOp) and isinstance(size.op, ast.Mult) else [size]
 
 
 def _size_of(program: Program, size: ast.expr, source: str, call: ast.Call, scope: Scope) -> int | None:
@@ -235,11 +244,20 @@ def _is_batched(program: Program, node: ast.expr | None, scope: Scope, call: ast
         return False
     if _batched_product(program, node):
         return True
-    returned = isinstance(program.statement(call), ast.Return)
-    if scope.name == "forward" and dotted(node.func).startswith("self.") and returned:
+    if scope.name == "forward" and dotted(node.func).startswith("self.") and _takes_input(node, scope):
         return any(o.last == "Linear" for o in program.origins(node.func, scope))
     return "loader" in " ".join(n.lower() for a in program.ancestors(call) if isinstance(a, ast.For) for n in identifiers(a.iter)) and is_model(
         program, node.func, scope
+    )
+
+
+def _takes_input(layer: ast.Call, forward: Scope) -> bool:
+    """Whether a layer gets what `forward` gets, whose first dimension is the batch."""
+    return (
+        len(layer.args) == 1
+        and isinstance(layer.args[0], ast.Name)
+        and layer.args[0].id in forward.parameters[1:2]
+        and layer.args[0].id not in forward.bindings
     )
 
 

@@ -9,6 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.loops import Steps, is_epoch_loop, last_name_of_key, step_groups
 from training.review.syntax import identifiers, is_true, keyword, last_name, method, names_read, receiver, words
 from training.review.trace import Event
+from training.review.values import loss_kind
 
 
 def _window(steps: Steps) -> ast.If | None:
@@ -74,9 +75,10 @@ def _scales(subject: Subject, steps: Steps) -> bool:
     nodes = [steps.loop.node, *{e.scope.node for e in steps.inside if e.scope is not steps.loop.scope}]
     for backward in steps.backwards:
         target = receiver(backward.event.node)
-        if (isinstance(target, ast.Call) and method(target) not in ("scale", "mean", "sum", "")) or any(
-            isinstance(n, ast.Div | ast.Mult) for n in ast.walk(backward.event.node)
-        ):
+        unseen = (
+            isinstance(target, ast.Call) and method(target) not in ("scale", "mean", "sum", "") and not loss_kind(subject.program, target, backward.event.scope)
+        )
+        if unseen or any(isinstance(n, ast.Div | ast.Mult) for n in ast.walk(backward.event.node)):
             return True
     losses = {last_name_of_key(b.event.key) for b in steps.backwards} - {""}
     for node in nodes:
@@ -105,7 +107,7 @@ def _only_logs(statement: ast.stmt, losses: set[str]) -> bool:
     "last-window-dropped",
     "warning",
     title="The last, shorter accumulation window is never applied",
-    why="Where the number of batches is no multiple of the window, the gradient of the last ones is thrown away, or leaks into the first window of the next epoch.",
+    why="Where the number of batches is no multiple of the window, the gradient of the last ones is thrown away when the next epoch clears it.",
     remedy="also step on the last batch: `or i + 1 == len(loader)`",
     bad="""
         import torch
@@ -131,16 +133,57 @@ def _only_logs(statement: ast.stmt, losses: set[str]) -> bool:
         """,
 )
 def last_window_dropped(subject: Subject) -> Iterator[Place]:
-    """A step once a window in a loop that ends, its condition looks at the window alone, and no step follows the loop."""
+    """A step once a window in a loop that ends, its condition looks at the window alone, no step follows the loop, and what is left is cleared."""
     for steps in step_groups(subject):
         branch = _window(steps)
         if branch is None or steps.loop is None or isinstance(steps.loop.node, ast.While) or not isinstance(branch.test, ast.Compare):
             continue
         if not (isinstance(steps.loop.node.iter, ast.Call) and last_name(steps.loop.node.iter.func) == "enumerate"):
             continue
+        if not any(steps.loop not in e.loops for e in steps.trace if e.kind == "zero"):
+            continue  # what is left over is carried into the next epoch's first window, and not lost
         outside = [e for e in steps.trace if e.kind == "step" and last_name_of_key(e.key) == last_name_of_key(steps.step.key) and steps.loop not in e.loops]
         if not outside and not names_read(branch.test) & {n for a in subject.program.ancestors(branch) if isinstance(a, ast.While) for n in names_read(a.test)}:
             yield branch, "batches after the last full window are never applied", steps.loop.node
+
+
+@rule(
+    "BH126",
+    "window-cleared-in-every-batch",
+    "error",
+    title="Gradients are cleared in every batch of an accumulation window",
+    why="`step` comes once a window, but only the last batch's gradient is still there: the others are computed and thrown away.",
+    remedy="clear where the window ends, right after `step`",
+    bad="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn, window):
+            for i, (x, y) in enumerate(loader):
+                optimizer.zero_grad()
+                (loss_fn(model(x), y) / window).backward()
+                if (i + 1) % window == 0 or i + 1 == len(loader):
+                    optimizer.step()
+        """,
+    good="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn, window):
+            for i, (x, y) in enumerate(loader):
+                (loss_fn(model(x), y) / window).backward()
+                if (i + 1) % window == 0 or i + 1 == len(loader):
+                    optimizer.step()
+                    optimizer.zero_grad()
+        """,
+)
+def cleared_in_every_batch(subject: Subject) -> Iterator[Place]:
+    """A step once a window, and in the same loop a clear that no condition guards."""
+    for steps in step_groups(subject):
+        branch = _window(steps)
+        if branch is None or steps.loop is None:
+            continue
+        for clear in steps.clears:
+            if clear.event.loops[-1:] == (steps.loop,) and clear.event.branches == steps.backwards[0].event.branches:
+                yield clear.event.node, "cleared in every batch, though the step comes once a window", steps.loop.node
 
 
 @rule(

@@ -28,6 +28,30 @@ def splits(program: Program) -> Iterator[tuple[ast.Call, Scope, list[ast.expr]]]
             yield call, scope, call.args
 
 
+def cuts(program: Program) -> Iterator[tuple[ast.expr, Scope, list[ast.expr]]]:
+    """`rows[:cut]` and `rows[cut:]` in one function, where the cut is a share of the rows."""
+    heads: dict[tuple[Scope, str, str], ast.Subscript] = {}
+    tails: list[tuple[Scope, str, str]] = []
+    for node in program.nodes[ast.Subscript]:
+        if not (isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and isinstance(node.slice, ast.Slice) and node.slice.step is None):
+            continue
+        lower, upper, scope = node.slice.lower, node.slice.upper, program.scope(node)
+        if lower is None and isinstance(upper, ast.Name):
+            heads.setdefault((scope, node.value.id, upper.id), node)
+        elif upper is None and isinstance(lower, ast.Name):
+            tails.append((scope, node.value.id, lower.id))
+    for key in dict.fromkeys(tails):
+        scope, _, cut = key
+        if key in heads and any(_is_share(b.value) for b in scope.bindings.get(cut, ())):
+            yield heads[key], scope, [heads[key].value]
+
+
+def _is_share(value: ast.expr) -> bool:
+    """Whether a number of rows is computed from how many there are: `int(0.8 * len(rows))`."""
+    counted = any((isinstance(n, ast.Call) and last_name(n.func) == "len") or (isinstance(n, ast.Attribute) and n.attr == "shape") for n in ast.walk(value))
+    return counted and any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mult | ast.Div | ast.FloorDiv | ast.Sub) for n in ast.walk(value))
+
+
 def before(program: Program, node: ast.AST, split: ast.AST) -> bool:
     """Whether a node runs before a split: same function, higher up, and not in another branch."""
     return program.scope(node) is program.scope(split) and (line_of(node) < line_of(split))
@@ -53,7 +77,7 @@ def is_part(name: str) -> bool:
     return bool({"train", "test", "val", "valid", "validation", "dev", "holdout"} & words(name)) or "train" in name.lower() or "test" in name.lower()
 
 
-def shares_rows(program: Program, call: ast.Call, rows: ast.expr, parts: list[ast.expr], scope: Scope, split: ast.Call) -> bool:
+def shares_rows(program: Program, call: ast.Call, rows: ast.expr, parts: list[ast.expr], scope: Scope, split: ast.expr) -> bool:
     """Whether what is split is what was fitted on, or what came of the fit."""
     statement = program.statement(call)
     made = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} | {

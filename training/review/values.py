@@ -110,6 +110,8 @@ def _of_call(program: Program, node: ast.Call, scope: Scope, depth: int, index: 
     name = program.resolve(node.func)
     last = name.rpartition(".")[2]
     if name.startswith("torch."):
+        if last == "exp" and node.args and activation(program, node.args[0], scope, depth + 1) == "log_softmax":
+            return "softmax"
         if last == "log" and node.args and activation(program, node.args[0], scope, depth + 1) == "softmax":
             return "log_softmax"
         return ACTIVATIONS.get(last, "") if last[:1].islower() else ""
@@ -120,6 +122,8 @@ def _of_call(program: Program, node: ast.Call, scope: Scope, depth: int, index: 
         return attribute
     if attribute == "log" and activation(program, receiver(node), scope, depth + 1) == "softmax":
         return "log_softmax"
+    if attribute == "exp" and activation(program, receiver(node), scope, depth + 1) == "log_softmax":
+        return "softmax"
     return _of_module(program, node, scope, depth, index)
 
 

@@ -71,7 +71,7 @@ for name, fault in FAULTS.items():
 """
 EXPECTED = {
     "null group": r"SchemaError: column 'who': expected a value in each row \(role group\), but 1 row has not, first ids: 0",
-    "repeated id": r"SchemaError: column 'id': expected each value once .*first: 1",
+    "repeated id": r"SchemaError: column 'id': expected each value once .*first: '1'",
     "infinite": r"SchemaError: column 'x': expected finite numbers, but 1 row has not",
     "range": r"SchemaError: column 'x': expected at most 38, but 1 row has not \(values 39\.0\), first ids: 39",
     "one class": r"SchemaError: column 'y': expected at least two classes",

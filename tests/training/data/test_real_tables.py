@@ -80,7 +80,7 @@ def test_engines_keep_their_official_test_side(real_data: Path, tmp_path: Path) 
 def test_an_id_that_is_none_is_refused(real_data: Path, tmp_path: Path) -> None:
     columns: dict[str, Any] = {"UNIQUE_ID": "id", "user": "group", "class": "label", "*": "feature"}
     data = {"csv": {"null_values": ["", "?"]}}
-    with pytest.raises(SchemaError, match=r"column 'UNIQUE_ID': expected each value once \(a row id\), but 666 stand in 5356 rows"):
+    with pytest.raises(SchemaError, match=r"column 'UNIQUE_ID': expected each value once \(a row id\), but 666 values are those of 5356 rows"):
         validated_of(declared(real_data / "wisdm_v11.csv.gz", columns, "multiclass", "stratified_group", data), tmp_path / "1")
     _, sides = checked(declared(real_data / "wisdm_v11.csv.gz", {**columns, "UNIQUE_ID": "ignore"}, "multiclass", "stratified_group", data), tmp_path / "2")
     assert all(set(s["label"]["counts"]) == {"Downstairs", "Jogging", "Sitting", "Standing", "Upstairs", "Walking"} for s in sides.summary.values())

@@ -1,0 +1,50 @@
+"""Calls that pass by the wrapper of a network, and whether a loss comes of them."""
+
+from __future__ import annotations
+
+import ast
+
+from training.review.program import Program
+from training.review.syntax import dotted, last_name, names_read
+from training.review.trace import Event
+from training.review.values import loss_kind
+
+HARMLESS = {
+    "state_dict", "load_state_dict", "parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules", "children", "named_children",
+    "train", "eval", "to", "cuda", "cpu", "zero_grad", "requires_grad_", "apply", "save_pretrained", "generate", "sample", "register_forward_hook",
+}  # fmt: skip
+
+
+def past_wrapper(program: Program, event: Event) -> str:
+    """The method of the inner network that is called; empty where it is none, or one that has no part in gradients."""
+    function = event.call.func
+    bound = program.bindings_of(function, event.scope)
+    if bound and all(b.index is None and isinstance(b.value, ast.Attribute) and b.value.attr == "module" for b in bound):
+        return "module"
+    parts = dotted(function).split(".")
+    if "module" not in parts[1:]:
+        return ""
+    after = parts[parts.index("module", 1) + 1 :]
+    if not after:
+        return "module"
+    harmless = after[-1] in HARMLESS or after[-1].startswith(("get_", "set_", "log", "update_", "reset_", "freeze", "unfreeze"))
+    return "" if harmless or len(after) > 2 else after[-1]
+
+
+def reaches_loss(program: Program, event: Event, losses: set[str]) -> bool:
+    """Whether a result is bound to the loss, or given to a loss function in the same function."""
+    statement = program.statement(event.node)
+    made = {n.id for t in getattr(statement, "targets", ()) for n in ast.walk(t) if isinstance(n, ast.Name)}
+    if made & losses or any(isinstance(a, ast.Call) and loss_kind(program, a, event.scope) for a in program.ancestors(event.node)):
+        return True
+    for node in ast.walk(event.scope.node):
+        if isinstance(node, ast.Assign) and {n for t in node.targets for n in names_read(t)} & losses and names_read(node.value) & made:
+            return True
+    for call in ast.walk(event.scope.node):
+        if (
+            isinstance(call, ast.Call)
+            and (loss_kind(program, call, event.scope) or "loss" in last_name(call.func) or "criterion" in last_name(call.func))
+            and made & {n for a in call.args for n in names_read(a)}
+        ):
+            return True
+    return False
