@@ -20,7 +20,7 @@ from schemas.errors import first_few
 from schemas.records import CheckResult
 from training.data.distinct import distinct, num_distinct
 from training.data.engine import ident, row, rows
-from training.data.leakage.keys import key_batches
+from training.data.leakage.keys import key_batches, uint64
 from training.data.leakage.sides import Sides
 from training.data.leakage.spellings import SPELLINGS, fold
 from training.data.leakage.straddle import among, common, parts_of
@@ -72,8 +72,8 @@ def _spelt(
     with closing(sides.connection.cursor()) as beside:  # the connection itself is busy with the batches
         for batch in key_batches(sides, column, side, repeats=repeats):
             folded = pa.table({"k": fold(batch.column(1), spelling)})
-            plain = beside.from_arrow(folded).project("hash(k)").to_arrow_table().column(0).to_numpy()
-            given = batch.column(0).to_numpy(zero_copy_only=False)
+            plain = uint64(beside.from_arrow(folded).project("hash(k)").to_arrow_table().column(0).combine_chunks())
+            given = uint64(batch.column(0))
             here = slice(None) if parts == 1 else plain % np.uint64(parts) == part
             yield given[here], plain[here]
 

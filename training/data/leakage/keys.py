@@ -70,11 +70,16 @@ def read_keys(sides: Sides, column: str, part: int = 0, parts: int = 1, repeats:
     for side in sides.relations:
         found = [np.empty(0, np.uint64)]
         for batch in key_batches(sides, column, side, part, parts, repeats):
-            found.append(batch.column(0).to_numpy(zero_copy_only=False))
+            found.append(uint64(batch.column(0)))
             if _one_case(characters.used):  # else spellings can differ, whatever the other keys are made of
                 characters |= _characters(text_of(batch.column(1)))
         hashes[str(side)] = np.sort(np.concatenate(found))
     return Keys(hashes, characters)
+
+
+def uint64(hashes: pa.UInt64Array) -> np.ndarray:
+    """The values [N] of a column without nulls, not copied; Arrow's own `to_numpy` would import pandas."""
+    return np.frombuffer(hashes.buffers()[1], np.uint64, len(hashes), hashes.offset * 8) if len(hashes) else np.empty(0, np.uint64)
 
 
 def _few_rows_each(sides: Sides, key: str, relation: str) -> bool:
