@@ -27,6 +27,10 @@ REASONS: dict[str, str] = {
     "data.group_by.near_duplicates": "Nearly equal rows are not tied together.",
     "data.group_by.smiles": "No compared column is taken for molecules.",
     "data.group_by.tolerance": "Closer than measurements usually are, wider than noise added to a copy.",
+    "data.engine": "The embedded engine needs no cluster and spills to disk past memory.",
+    "data.spark.master": "A session of this process, on all cores.",
+    "data.spark.remote": "No Spark Connect server is named.",
+    "data.spark.conf": "The session's own settings.",
     "data.memory_limit": "The rows are expected to fit; the engine spills to disk past most of the machine's memory.",
     "data.null_labels": "A row without a label is a mistake until someone says that it may be dropped.",
     "task.positive": "The larger of the two values is the positive class (1 of 0/1, yes of no/yes).",
@@ -208,6 +212,7 @@ REASONS: dict[str, str] = {
     "tracking.tags": "No tag was set.",
 }
 HIDDEN_UNLESS: dict[str, str] = {  # settings that are shown only where they matter
+    "data.spark": "spark",
     "loss.delta": "huber",
     "loss.label_smoothing": "multiclass",
     "loss.pos_weight": "binary",
@@ -281,7 +286,17 @@ def _traits(declaration: Declaration, source_format: str) -> set[str]:
     train, scaled = declaration.train, {"scaled rates"} if declaration.optimizer.lr_scaling != "none" else set()
     machines = {"several machines"} if train.nodes > 1 else set()
     huber = {"huber"} if any(label.loss == "huber" for label in task.labels.values()) else set()
-    return {declaration.loss_kind, source_format, train.precision, train.mode} | scaled | machines | kinds | several | classes | features | huber | clipped
+    return (
+        {declaration.loss_kind, declaration.data.engine, source_format, train.precision, train.mode}
+        | scaled
+        | machines
+        | kinds
+        | several
+        | classes
+        | features
+        | huber
+        | clipped
+    )
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -429,8 +429,9 @@ def variants() -> list[dict[str, Any]]:
     longest = itertools.zip_longest(splits, models, ("binary", "multiclass", "regression"), kinds_of(Optimizer), schedules)
     base = {"name": "v", "data": {"uri": "x.csv", "columns": columns}}
     labels = {"name": "v", "data": {"uri": "x.csv", "columns": {"y": "label", "z": "label", "b": "label", "*": "feature"}}, "split": {"kind": "random"}}
+    spark = {"uri": "x.parquet", "engine": "spark", "columns": columns | {"i": "id"}}
     return (
-        [TEXTS]
+        [TEXTS, {"name": "v", "data": spark, "split": {"kind": "random"}, "task": {"kind": "binary"}}]
         + [{**labels, "task": task} for task in SEVERAL]
         + [
             {

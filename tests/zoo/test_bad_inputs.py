@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from click.testing import Result
@@ -25,7 +27,8 @@ def refused(folder: Path, monkeypatch: pytest.MonkeyPatch, spoil: Spoil) -> Resu
     monkeypatch.chdir(folder)
     monkeypatch.setenv("BULKHEAD_HOME", str(folder / "home"))
     write(folder)
-    return CliRunner().invoke(app, spoil(folder) or ["prepare", "run.yaml"])
+    with patch.dict(os.environ):  # the command sets what is not set, for itself
+        return CliRunner().invoke(app, spoil(folder) or ["prepare", "run.yaml"])
 
 
 def require_refusal(found: Result, folder: Path, words: str) -> None:
