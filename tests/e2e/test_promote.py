@@ -91,7 +91,7 @@ def test_what_cannot_be_proven_is_not_promoted(growing: Growing, tmp_path: Path)
     assert growing.aliases()["staging"] == "1"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.req("R2")
 def test_one_promotion_at_a_time(growing: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task, "LIMIT_SECONDS", 1.0)
