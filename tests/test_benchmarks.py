@@ -32,7 +32,7 @@ def test_loops_start_from_the_same_weights_and_every_figure_is_there(tmp_path: P
         assert type(own.trainer.model) is type(hand.model)
         assert model_digest(own.trainer.model.state_dict()) == model_digest(hand.model.state_dict())
         assert [len(g["params"]) for g in own.trainer.optimizer.param_groups] == [len(g["params"]) for g in hand.optimizer.param_groups]
-    result = measure(Case("tiny", {"kind": "mlp"}, 0.9, steps=2), tmp_path, config, rounds=2)
+    result = measure(Case("tiny", {"kind": "mlp"}, 0.9, steps=2, pairs=8), tmp_path, config, rounds=2)
     assert set(result["rows_per_second"]) == {"bulkhead", "careful", "bare"} and min(result["rows_per_second"].values()) > 0
     share = result["of_careful"]["bulkhead"]
     assert 0 < share["low"] <= share["median"] and result["of_careful"]["careful"]["median"] == 1 and result["save_seconds"] > 0
@@ -40,7 +40,8 @@ def test_loops_start_from_the_same_weights_and_every_figure_is_there(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("share", "saving", "least", "expected"), [(0.91, 0.01, 0.9, True), (0.89, 0.01, 0.9, False), (0.95, 0.03, 0.9, False), (0.1, 1.0, None, True)]
+    ("share", "saving", "least", "expected"),
+    [(0.91, 0.01, 0.9, True), (0.89, 0.01, 0.9, False), (0.95, 0.03, 0.9, False), (0.1, 0.01, None, True), (0.1, 1.0, None, False)],
 )
 def test_a_slow_loop_or_a_dear_checkpoint_does_not_hold(share: float, saving: float, least: float | None, expected: bool) -> None:
     result: dict[str, Any] = {"least": least, "of_careful": {"bulkhead": {"median": share}}, "saving": {"median": saving}}
