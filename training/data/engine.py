@@ -178,7 +178,7 @@ def row_md5_sql(columns: Sequence[str]) -> str:
 
 def write_parquet(
     connection: duckdb.DuckDBPyConnection,
-    query: str | Iterator[pa.RecordBatch],
+    query: str | Iterator[pa.RecordBatch] | pa.Table,
     path: str | Path,
     metadata: Mapping[str, str] | None = None,
     schema: pa.Schema | None = None,
@@ -188,7 +188,7 @@ def write_parquet(
 
     Args:
         connection: the engine; another result that is still open on it is closed.
-        query: give it an `order by` that decides every tie, or the bytes depend on the engine; or rows that are in order already.
+        query: give it an `order by` that decides every tie, or the bytes depend on the engine; or rows that are in order already, a whole table among them.
         path: the file; its folder is created.
         metadata: key-value texts for the Parquet schema, e.g. `{"bulkhead.side": "train"}`.
         schema: Arrow types of the columns where the engine has none of the kind (its fixed-size arrays end at 100,000 elements); needed where rows are given.
@@ -198,7 +198,7 @@ def write_parquet(
         reader: Any = connection.sql(query).to_arrow_reader(group_rows(schema)) if isinstance(query, str) else query
         types = reader.schema if schema is None else schema
         with closing(TableWriter(file, types, metadata)) as writer:
-            tables = even_tables(reader, rows_at_once(types))
+            tables = iter([reader]) if isinstance(reader, pa.Table) else even_tables(reader, rows_at_once(types))
             for table in through(tables) if through else tables:
                 writer.write(table)
     return TableRef(file=file_ref(path), rows=writer.rows)
