@@ -11,9 +11,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from typing import NamedTuple
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from schemas.records import TableRef
 from training.data.batches import arrow_batches
@@ -24,7 +26,17 @@ SHARE = 0.5  # of the memory that is free
 COPIES = 3  # of the typed table at once: as it was read, in order, and divided into sides
 TEXT_BYTES = 2**30  # of a column of texts: an array of Arrow holds twice as many, and this is an estimate
 SCAN_ROWS = 122_880  # of a batch that a thread of the engine takes: one of its own row groups
-_held: ContextVar[dict[str, pa.Table] | None] = ContextVar("held_tables", default=None)
+CODE = "__code"  # of the side of a row: its place in `SPLITS`, beyond them for rows that are left out
+
+
+class Rows(NamedTuple):
+    """Rows in memory, of one chunk a column: a whole table, or those with a code in its column `CODE`."""
+
+    table: pa.Table
+    code: int | None = None
+
+
+_held: ContextVar[dict[str, Rows] | None] = ContextVar("held_tables", default=None)
 
 
 @contextmanager
@@ -37,14 +49,14 @@ def holding() -> Iterator[None]:
         _held.reset(token)
 
 
-def hold(ref: TableRef, table: pa.Table) -> None:
-    """Hold the rows of a file that was just written, of one chunk a column, if tables are held at all."""
+def hold(ref: TableRef, rows: Rows) -> None:
+    """Hold the rows of a file that was just written, if tables are held at all."""
     tables = _held.get()
     if tables is not None:
-        tables[ref.file.sha256] = table
+        tables[ref.file.sha256] = rows
 
 
-def held(ref: TableRef) -> pa.Table | None:
+def held(ref: TableRef) -> Rows | None:
     """The rows of a file, if they are held."""
     return (_held.get() or {}).get(ref.file.sha256)
 
@@ -56,8 +68,12 @@ def let_go(ref: TableRef) -> None:
 
 def relation(connection: duckdb.DuckDBPyConnection, ref: TableRef) -> str:
     """A table between tasks as an SQL relation: its rows in memory, or its file; verified by the caller."""
-    table = held(ref)
-    return parquet(ref) if table is None else registered(connection, f"held_{ref.file.sha256[:16]}", table)
+    found = held(ref)
+    if found is None:
+        return parquet(ref)
+    name = registered(connection, f"held_{id(found.table)}", found.table)
+    # as a sum, because the engine would hand a plain comparison to Arrow, which copies all columns of the rows that it chooses
+    return name if found.code is None else f"(select * exclude ({CODE}) from {name} where {CODE} + 0 = {found.code})"
 
 
 def registered(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table) -> str:
@@ -68,11 +84,13 @@ def registered(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table
 
 def batches(ref: TableRef, max_rows: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     """As `arrow_batches` of the table's file, from memory where its rows are held."""
-    table = held(ref)
-    if table is None:
+    found = held(ref)
+    if found is None:
         yield from arrow_batches(ref.file.file, max_rows, columns)
-    else:
-        yield from (table if columns is None else table.select(list(columns))).to_batches(max_chunksize=max_rows)
+        return
+    for batch in found.table.to_batches(max_chunksize=max_rows):
+        chosen = batch if columns is None else batch.select(list(columns))
+        yield chosen if found.code is None else chosen.filter(pc.equal(batch.column(CODE), found.code))
 
 
 def fits(sample: pa.Table, rows: int) -> bool:

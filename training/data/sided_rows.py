@@ -14,9 +14,8 @@ from schemas.records import ValidatedTable
 from schemas.tables import arrow_schema
 from training.data.batches import arrow_batches
 from training.data.engine import even_tables, group_rows, ident, literal
-from training.data.in_memory import registered
+from training.data.in_memory import CODE, registered
 
-CODE = "__code"
 PLACE, PLACED = "__place", "placed_rows"
 
 

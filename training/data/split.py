@@ -27,10 +27,10 @@ from schemas.records import SplitTables, TableRef, TableSpec, TestTable, TrainTa
 from schemas.tables import arrow_schema
 from training.data.engine import ROW_GROUP_ROWS, TableWriter, chosen_engine, ident, literal, rows, write_parquet
 from training.data.groups import BRIDGES, GROUPED_ROWS, Grouping, derive_groups, grouping_way, needs_group_ledger, settled_sql
-from training.data.in_memory import held, hold, let_go, registered, relation
+from training.data.in_memory import CODE, Rows, held, hold, let_go, registered, relation
 from training.data.ledger import Ledger, opened
 from training.data.side_summary import refuse_unusable, summarize
-from training.data.sided_rows import CODE, code_sql, in_file_order, with_sides
+from training.data.sided_rows import code_sql, in_file_order, with_sides
 from training.data.strata import allot, bin_edges, count_units, stratum_sql
 from training.data.time_cuts import declared_cuts, share_cuts, time_side_sql, time_text
 from training.data.typed import validated_columns
@@ -77,16 +77,16 @@ def split(validated: ValidatedTable, declaration: Declaration, out_dir: Path, le
         book = stack.enter_context(opened(ledger, digest_of(way))) if needs_ledger(declaration) else None
         decision = decide(connection, validated.spec, declaration, book)
         in_place = declaration.data.engine == "duckdb" and _of_the_row(decision, grouping)
-        table = with_sides(connection, whole, decision.side_sql) if in_place and (whole := held(validated.table)) else None
+        table = with_sides(connection, whole.table, decision.side_sql) if in_place and (whole := held(validated.table)) else None
         sided = _sided(connection, decision, grouping) if table is None else registered(connection, "sided_rows", table)
         refuse_unusable(connection, sided, validated.spec, declaration)
         if group_book is not None:
             group_book.append(connection, grouped_by, validated.table.file.sha256, dict(grouping.frozen), grouping.decided)
         if book is not None:
             book.append(connection, way, validated.table.file.sha256, dict(decision.frozen), decision.decided)
-        in_order = table or (in_file_order(connection, validated, decision.side_sql) if in_place else sides_in_order(connection, validated.spec, sided))
+        in_order = in_file_order(connection, validated, decision.side_sql) if in_place else sides_in_order(connection, validated.spec, sided)
+        made = write_sides(connection, validated.spec, declaration, Path(out_dir), decision.plan, sided, in_order if table is None else table)
         let_go(validated.table)
-        made = write_sides(connection, validated.spec, declaration, Path(out_dir), decision.plan, sided, in_order)
         return made.model_copy(update=_stood_on(connection, grouping, made, Path(out_dir), book, group_book))
 
 
@@ -326,20 +326,19 @@ def write_sides(
 def _written(in_order: Iterator[pa.RecordBatch] | pa.Table, spec: TableSpec, out_dir: Path) -> dict[str, TableRef]:
     """One pass over the rows, each into the file of its side."""
     paths, schema = {side: out_dir / f"{side}.parquet" for side in SPLITS}, arrow_schema(spec)
-    tables = [in_order] if (is_whole := isinstance(in_order, pa.Table)) else (pa.Table.from_batches([batch]) for batch in in_order)
     with ExitStack() as stack:
         files = {side: stack.enter_context(replacing(path)) for side, path in paths.items()}
         # no digest of the whole table in the metadata: train's bytes would change with every test row
         writers = {side: stack.enter_context(closing(TableWriter(files[side], schema, {"bulkhead.side": side}))) for side in SPLITS}
-        for table in tables:
+        for batch in in_order.to_batches(ROW_GROUP_ROWS) if isinstance(in_order, pa.Table) else in_order:
+            table = pa.Table.from_batches([batch])
             rows, code = table.select(schema.names), table[CODE]
-            chosen = {side: rows.filter(pc.equal(code, place)) for place, side in enumerate(SPLITS)}
-            for side, its_rows in chosen.items():
-                writers[side].write(its_rows)
+            for place, side in enumerate(SPLITS):
+                writers[side].write(rows.filter(pc.equal(code, place)))
     found: dict[str, TableRef] = {side: TableRef(file=file_ref(path), rows=writers[side].rows) for side, path in paths.items()}
-    if is_whole:
-        for side, its_rows in chosen.items():
-            hold(found[side], its_rows)
+    if isinstance(in_order, pa.Table):
+        for place, side in enumerate(SPLITS):
+            hold(found[side], Rows(in_order.select([*schema.names, CODE]), place))
     return found
 
 

@@ -16,7 +16,7 @@ from training.data.columns import Resolved, resolve
 from training.data.engine import confine, engine_for, ident, row, rows, write_parquet
 from training.data.expressions import derived_sql, failing_expression, filtered_sql
 from training.data.hash_order import in_hash_order
-from training.data.in_memory import fits, hold, registered
+from training.data.in_memory import Rows, fits, hold, registered
 from training.data.label_values import label_violations, labelled_rows
 from training.data.portable import portable
 from training.data.raw_rows import keep_raw_rows
@@ -93,7 +93,7 @@ def _write(connection: duckdb.DuckDBPyConnection, derived: str, relation: str, r
     given = _in_order(connection, resolved.spec, declaration, out_dir) if in_order is None else in_order.select(schema.names)
     table = write_parquet(connection, given, Path(out_dir) / "validated.parquet", schema=schema, through=limits)
     if isinstance(given, pa.Table) and not resolved.spec.tensor:  # lists of a fixed size are another type to the engine than in a file
-        hold(table, given.cast(schema))
+        hold(table, Rows(given.cast(schema)))
     left_out = {"filtered_rows": total - kept, "unlabelled_rows": unlabelled, "ignored_labels": ignored}
     return ValidatedTable(table=table, spec=resolved.spec, raw_rows=raw_rows, group_columns=_group_columns(connection, resolved, out_dir), **left_out)
 
