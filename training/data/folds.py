@@ -19,7 +19,7 @@ from schemas.cv_config import BY_GROUP, BY_TIME, STRATIFIED
 from schemas.digest import verify
 from schemas.errors import SplitError
 from schemas.records import SplitTables, TableSpec, ValidatedTable, digest_of
-from training.data.engine import engine_for, literal, parquet, row
+from training.data.engine import count_distinct, engine_for, literal, parquet
 from training.data.fold_times import END, TimeFold, time_fold_sql, time_folds
 from training.data.groups import BRIDGES, settled_sql
 from training.data.ledger import Ledger, opened
@@ -84,7 +84,8 @@ def make_fold(validated: ValidatedTable, pool: SplitTables, declaration: Declara
         refuse_unusable(connection, SIDED, spec, declaration, (name, REMEDIES[kind]))
         if book is not None:
             book.append(connection, way, validated.table.file.sha256, folds.frozen, folds.decided)
-        made = write_sides(connection, spec, declaration, Path(out_dir), folds.plan, SIDED, sides_in_order(connection, spec))
+        in_order = sides_in_order(connection, spec, SIDED, declaration.data.memory_bytes, Path(out_dir))
+        made = write_sides(connection, spec, declaration, Path(out_dir), folds.plan, SIDED, in_order)
         left_out = Counter(made.excluded) + Counter(pool.excluded)
         copied = book.copy_to(Path(out_dir) / "ledger.jsonl") if book is not None else None
         return made.model_copy(update={"strategy": f"cv {kind}", "excluded": dict(sorted(left_out.items())), "ledger": copied})
@@ -157,7 +158,7 @@ def _require_enough(connection: duckdb.DuckDBPyConnection, spec: TableSpec, decl
     """Refuse more folds than there are keys to deal out."""
     kind, wanted = declaration.fold_kind, declaration.cv.folds
     column, words = ("__group", "groups") if kind in BY_GROUP else ("__key", "rows" if spec.id else "different rows")
-    count = row(connection, f"select count(distinct {column}) from {POOL}")[0]
+    count = count_distinct(connection, column, POOL)
     if count < wanted:
         raise SplitError(f"cv.folds: expected at least {wanted} {words} in train and validation, one for each fold, got {count}; lower cv.folds")
 

@@ -30,7 +30,7 @@ def in_hash_order(connection: duckdb.DuckDBPyConnection, table: str, columns: tu
 
     Args:
         connection: the engine.
-        table: relation with `__id`, unique.
+        table: relation with `__id`, unique; it is run twice, and once for a few rows.
         columns: which to read.
         limit: bytes of `data.memory_limit`.
         folder: where parts are kept while they are needed; it exists.

@@ -29,6 +29,7 @@ from schemas.tables import arrow_schema
 from training.data.batches import arrow_batches
 from training.data.engine import ROW_GROUP_ROWS, TableWriter, chosen_engine, even_tables, group_rows, ident, literal, parquet, rows, write_parquet
 from training.data.groups import BRIDGES, GROUPED_ROWS, Grouping, derive_groups, grouping_way, needs_group_ledger, settled_sql
+from training.data.hash_order import in_hash_order
 from training.data.ledger import Ledger, opened
 from training.data.side_summary import refuse_unusable, summarize
 from training.data.strata import allot, bin_edges, count_units, stratum_sql
@@ -83,7 +84,8 @@ def split(validated: ValidatedTable, declaration: Declaration, out_dir: Path, le
         if book is not None:
             book.append(connection, way, validated.table.file.sha256, dict(decision.frozen), decision.decided)
         in_place = declaration.data.engine == "duckdb" and _of_the_row(decision, grouping)
-        in_order = _in_file_order(connection, validated, decision.side_sql) if in_place else sides_in_order(connection, validated.spec, sided)
+        by_hash = (validated.spec, sided, declaration.data.memory_bytes, Path(out_dir))
+        in_order = _in_file_order(connection, validated, decision.side_sql) if in_place else sides_in_order(connection, *by_hash)
         made = write_sides(connection, validated.spec, declaration, Path(out_dir), decision.plan, sided, in_order)
         return made.model_copy(update=_stood_on(connection, grouping, made, Path(out_dir), book, group_book))
 
@@ -125,11 +127,23 @@ def _code(side_sql: str) -> str:
     )
 
 
-def sides_in_order(connection: duckdb.DuckDBPyConnection, spec: TableSpec, sided: str = SIDED) -> Iterator[pa.RecordBatch]:
-    """The rows of the sides in the order of their hash, wherever they were read from, with the place of their side in `SPLITS`."""
-    columns = ", ".join(map(ident, validated_columns(spec)))
-    chosen = f"select {columns}, {_code('__side')} as {ident(CODE)} from {sided} where __side in ('train', 'val', 'test') order by md5(__id)"
-    yield from connection.sql(chosen).to_arrow_reader(ROW_GROUP_ROWS)
+def sides_in_order(connection: duckdb.DuckDBPyConnection, spec: TableSpec, sided: str, limit: int | None, folder: Path) -> Iterator[pa.RecordBatch]:
+    """The rows of the sides in the order of their hash, wherever they were read from, with the place of their side in `SPLITS`.
+
+    Args:
+        connection: the engine.
+        spec: what the columns are.
+        sided: relation of all rows with their `__side`.
+        limit: bytes of `data.memory_limit`; within it rows are ordered part by part.
+        folder: where parts are kept while they are needed.
+    """
+    columns = validated_columns(spec)
+    chosen = f"select {', '.join(map(ident, columns))}, {_code('__side')} as {ident(CODE)} from {sided} where __side in ('train', 'val', 'test')"
+    if limit is None:
+        yield from connection.sql(f"{chosen} order by md5(__id)").to_arrow_reader(ROW_GROUP_ROWS)
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield from in_hash_order(connection, f"({chosen})", (*columns, CODE), limit, folder)
 
 
 def _stood_on(

@@ -14,17 +14,17 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from training.data.engine import ident, literal, row, rows
+from training.data.engine import ident, literal, row
+from training.data.order_statistics import values_at
 
 EPSILON = 1e-9  # keeps 0.7 * 10 from being floored to 6
 
 
 def bin_edges(connection: duckdb.DuckDBPyConnection, table: str, label: str, bins: int) -> list[float]:
     """Where the bins of a numeric label begin: exact quantiles, repeated ones once."""
-    total = row(connection, f"select count({ident(label)}) from {table}")[0]
-    places = {max(1, math.ceil(total * i / bins)) for i in range(1, bins)}
-    ordered = f"select cast({ident(label)} as double) as x, row_number() over (order by {ident(label)}) as place from {table} where {ident(label)} is not null"
-    return sorted({float(r[0]) for r in rows(connection, f"select x from ({ordered}) as o where place in ({', '.join(map(str, sorted(places)))})")})
+    values = f"(select cast({ident(label)} as double) as x from {table} where {ident(label)} is not null)"
+    total = row(connection, f"select count(*) from {values}")[0]
+    return sorted(set(values_at(connection, values, [max(1, math.ceil(total * i / bins)) - 1 for i in range(1, bins)]).values()))
 
 
 def stratum_sql(label: str, edges: list[float] | None) -> str:
