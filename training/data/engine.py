@@ -171,9 +171,19 @@ def fill(connection: Any, table: str, queries: Iterable[str]) -> None:
         connection.execute(f"insert into {table} {query}" if number else f"create or replace temp table {table} as {query}")
 
 
+def num_parts(num_rows: int, limit: int | None, bytes_a_row: int) -> int:
+    """Into how many parts rows are cut so that each takes no more than a limit, which is none where it is None."""
+    return 1 if limit is None else max(1, -(-num_rows * bytes_a_row // limit))
+
+
 def part_sql(value: str, part: int, parts: int) -> str:
     """SQL condition: a value is of one part, from 0, of so many by its hash; of a single part every value is, also null."""
-    return f"hash({value}) % {parts} = {part}" if parts > 1 else "true"
+    return f"{part_number_sql(value, parts)} = {part}" if parts > 1 else "true"
+
+
+def part_number_sql(value: str, parts: int) -> str:
+    """SQL of the part, from 0, of so many that a value is of by its hash."""
+    return f"hash({value}) % {parts}" if parts > 1 else "0"
 
 
 def count_distinct(connection: duckdb.DuckDBPyConnection, value: str, relation: str) -> int:

@@ -32,7 +32,7 @@ from training.data.groups import BRIDGES, GROUPED_ROWS, Grouping, derive_groups,
 from training.data.hash_order import in_hash_order
 from training.data.ledger import Ledger, opened
 from training.data.side_summary import refuse_unusable, summarize
-from training.data.strata import allot, bin_edges, count_units, stratum_sql
+from training.data.strata import Units, allot, bin_edges, stratum_sql
 from training.data.time_cuts import declared_cuts, share_cuts, time_side_sql, time_text
 from training.data.typed import validated_columns
 
@@ -43,13 +43,15 @@ SIDED = f"(select t.*, s.side as __side from {ROWS} t join {SIDES} s on s.__id =
 class Decision(NamedTuple):
     """SQL for the side of a row of `ROWS` (or the reason it has none), and what stands behind it.
 
-    `plan` is for people; `frozen` and `decided` (a relation of key_hash, side) go to the ledger when they are new.
+    `plan` is for people; `frozen` and `decided` (a relation of key_hash, side) go to the ledger when they are new; `joined` is
+    a join that the SQL looks sides up in.
     """
 
     side_sql: str
     plan: dict[str, Any]
     frozen: Mapping[str, Any] = MappingProxyType({})
     decided: str | None = None
+    joined: str = ""
 
 
 def split(validated: ValidatedTable, declaration: Declaration, out_dir: Path, ledger: Path) -> SplitTables:
@@ -80,9 +82,9 @@ def split(validated: ValidatedTable, declaration: Declaration, out_dir: Path, le
         sided = _sided(connection, decision, grouping)
         refuse_unusable(connection, sided, validated.spec, declaration)
         if group_book is not None:
-            group_book.append(connection, grouped_by, validated.table.file.sha256, dict(grouping.frozen), grouping.decided)
+            group_book.append(connection, grouped_by, validated.table.file.sha256, dict(grouping.frozen), grouping.decided, declaration.data.memory_bytes)
         if book is not None:
-            book.append(connection, way, validated.table.file.sha256, dict(decision.frozen), decision.decided)
+            book.append(connection, way, validated.table.file.sha256, dict(decision.frozen), decision.decided, declaration.data.memory_bytes)
         in_place = declaration.data.engine == "duckdb" and _of_the_row(decision, grouping)
         by_hash = (validated.spec, sided, declaration.data.memory_bytes, Path(out_dir))
         in_order = _in_file_order(connection, validated, decision.side_sql) if in_place else sides_in_order(connection, *by_hash)
@@ -99,7 +101,8 @@ def _sided(connection: duckdb.DuckDBPyConnection, decision: Decision, grouping: 
     """Relation of all rows with their `__side`; what does not depend on the row alone is kept in the table `SIDES` of `__id` and `side`."""
     if _of_the_row(decision, grouping):
         return f"(select *, {decision.side_sql} as __side from {ROWS})"
-    sides = settled_sql(decision.side_sql, ROWS) if grouping.has_bridges else f"select __id, {decision.side_sql} as side from {ROWS}"
+    side, joined = decision.side_sql, decision.joined
+    sides = settled_sql(side, ROWS, joined) if grouping.has_bridges else f"select __id, {side} as side from {ROWS} {joined}"
     connection.execute(f"create temp table {SIDES} as {sides}")
     return SIDED
 
@@ -305,16 +308,19 @@ def _stratified(connection: duckdb.DuckDBPyConnection, spec: TableSpec, declarat
     regression = declaration.task.kind == "regression"
     edges = (book.frozen.get("bin_edges") or bin_edges(connection, ROWS, spec.label, way.bins)) if regression else None
     key = _key(way)
-    count_units(connection, ROWS, key, stratum_sql(spec.label, edges), book.assigned)
-    allot(connection, way.fractions.model_dump(), hash_sql("unit", way.seed))
+    units = Units(ROWS, key, stratum_sql(spec.label, edges), hash_sql("unit", way.seed), book.assigned, declaration.data.memory_bytes)
+    allot(connection, units, way.fractions.model_dump())
     plan = {"key": _key_name(_key(way), spec), "seed": way.seed, "fractions": way.fractions.model_dump(), **({"bin_edges": edges} if edges else {})}
     frozen = {"bin_edges": edges} if edges and not book.frozen else {}
     # a row may belong to a group that has no other rows now, and was decided before
     known = f"(select key_hash, side from unit_sides union select key_hash, side from {book.assigned} as held where key_hash not in (select key_hash from unit_sides))"
     sides = known if spec.group_by else "unit_sides"
-    return Decision(
-        f"(select max(side) from {sides} as known where key_hash = md5({key}))", plan, frozen, "(select key_hash, side from unit_sides where is_new)"
-    )
+    return Decision("known.side", plan, frozen, "(select key_hash, side from unit_sides where is_new)", known_side_sql(sides, key))
+
+
+def known_side_sql(sides: str, key: str) -> str:
+    """The join of rows with the side of their unit, `known.side`, from a relation of `key_hash` (unique) and `side`."""
+    return f"left join (select key_hash, side from {sides} as sides) as known on known.key_hash = md5({key})"
 
 
 # --------------------------------------------------------------------------------------------- files
