@@ -38,7 +38,7 @@ from training.layout import Layout
 from training.lease import always, one_writer
 from training.losses import make_loss
 from training.models.build import build_model
-from training.modes import apply_mode, promise
+from training.modes import apply_mode, leave_memory_unfilled, promise
 from training.optim import describe_rates, make_optimizer
 from training.parallel import Parallel
 from training.profiling import StepProfiler
@@ -121,6 +121,7 @@ class Trainer:
         self.total_steps = train.epochs * self.sampler.steps_per_epoch
         self.boundaries = Boundaries(train, self.sampler.steps_per_epoch, self.total_steps)
         self.model = build_model(declaration, self.spec.statistics).to(device)
+        leave_memory_unfilled()
         self.num_parameters = sum(p.numel() for p in self.model.parameters())
         self.layout = Layout(self.model, self.parallel, train)
         self.loss = make_loss(declaration, self.spec.statistics).to(device)

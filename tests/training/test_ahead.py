@@ -17,7 +17,7 @@ from schemas.errors import NonFiniteError, OutOfMemoryError
 from schemas.records import RunSpec, TrainReport
 from tests.distributed.layout_work import state_digest, stop_at, tree_digest
 from tests.training.runs import keep_torch_settings, make_run, synthetic
-from tests.training.waiting import Waits
+from benchmarks.waits import Waits
 from training.guard import StopSignal
 from training.loop import Trainer
 from training.parallel import Parallel
