@@ -110,7 +110,7 @@ def check_rates(trial: Trial, train_rows: int) -> CheckResult:
     if judged.verdict == "pass" and decay is not None:
         return decay
     train = trial.declaration.train
-    if judged.verdict == "pass" or train.clip == "none" or moves[""] >= LEAST_MOVE or rising_steps(trial, train_rows, clipped=False)[1][""] < LEAST_MOVE:
+    if judged.verdict == "pass" or train.clip == "none" or not moves[""] < LEAST_MOVE or rising_steps(trial, train_rows, clipped=False)[1][""] < LEAST_MOVE:
         return judged
     found = f"with gradients clipped to {train.clip_at:g} the weights could move by {moves['']:.2g} of their size in the whole run: the clipping takes what the rate would do."
     return CheckResult(name="rates", verdict="fail", summary=found, remedy="raise train.clip_at, to 1 for a norm", figures=judged.figures)

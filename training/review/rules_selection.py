@@ -1,4 +1,4 @@
-"""Rules BH204 to BH207: metrics, and which rows and weights are chosen."""
+"""Rules BH204 to BH207, and BH209: metrics, and which rows and weights are chosen."""
 
 from __future__ import annotations
 
@@ -196,6 +196,71 @@ def _from_test(program: Program, call: ast.Call, scope: Scope) -> bool:
     """Whether an argument is the test set by its name, and nothing says validation."""
     given = [last_name(a) for a in (*call.args, *(k.value for k in call.keywords))]
     return any(map(_is_test, given)) and not any({"val", "valid", "validation", "dev"} & words(n) for n in given)
+
+
+@rule(
+    "BH209",
+    "best-by-train-loss",
+    "error",
+    title="The best weights are chosen by the train loss",
+    why="The train loss falls as long as the network learns its rows by heart: what is kept is the most overfitted epoch, though a validation score is at hand.",
+    remedy="compare the validation score",
+    bad="""
+        import torch
+
+        def fit(model, run_epoch, train_loader, val_loader, epochs):
+            best = float("inf")
+            for epoch in range(epochs):
+                train_loss = run_epoch(model, train_loader)
+                val_loss = run_epoch(model, val_loader)
+                print(val_loss)
+                if train_loss < best:
+                    best = train_loss
+                    torch.save(model.state_dict(), "best.pt")
+        """,
+    good="""
+        import torch
+
+        def fit(model, run_epoch, train_loader, val_loader, epochs):
+            best = float("inf")
+            for epoch in range(epochs):
+                train_loss = run_epoch(model, train_loader)
+                val_loss = run_epoch(model, val_loader)
+                print(train_loss)
+                if val_loss < best:
+                    best = val_loss
+                    torch.save(model.state_dict(), "best.pt")
+        """,
+)
+def best_by_train_loss(subject: Subject) -> Iterator[Place]:
+    """A score that is named or computed after train rows is compared with the best one, which it becomes, where the loop has a held-out score too."""
+    program = subject.program
+    for node in program.nodes[ast.If]:
+        test = node.test if isinstance(node, ast.If) else None
+        if not isinstance(node, ast.If) or not isinstance(test, ast.Compare) or len(test.comparators) != 1:
+            continue
+        score, best, scope = test.left, test.comparators[0], program.scope(node)
+        becomes = any(
+            isinstance(n, ast.Assign) and any(b.statement is n and dotted(b.value) == dotted(score) for b in program.bindings_of(best, scope))
+            for n in ast.walk(node)
+        )
+        loop = next((a for a in program.ancestors(node) if isinstance(a, ast.For | ast.While)), None)
+        keeps = any(isinstance(c, ast.Call) and (method(c) == "state_dict" or program.resolve(c.func) == "torch.save") for c in ast.walk(node))
+        if loop is None or not becomes or not keeps or not isinstance(score, ast.Name) or not _of_train(score, scope):
+            continue
+        made = [n for b in scope.bindings for n in (b,) if looks_held_out(n) and any(x.statement in ast.walk(loop) for x in scope.bindings[b])]
+        if any(not _of_train_name(n) for n in made):
+            yield test, f"{score.id} is a score of train rows, and {made[0]} is at hand", loop
+
+
+def _of_train(score: ast.Name, scope: Scope) -> bool:
+    """Whether a score is named after train rows, and what it was computed from is not held out."""
+    made = [b.value for b in scope.bindings.get(score.id, ()) if b.how == "assign"]
+    return _of_train_name(score.id) and not looks_held_out(score.id) and not any(looks_held_out(n) for v in made for n in identifiers(v))
+
+
+def _of_train_name(name: str) -> bool:
+    return bool({"train", "training", "tr"} & words(name))
 
 
 @rule(
