@@ -164,7 +164,7 @@ def _goes_on(program: Program, node: ast.AST, forward: Scope) -> bool:
 
 def _is_blank(program: Program, node: ast.expr | None, forward: Scope) -> bool:
     """Whether a name holds a tensor of zeros."""
-    values = reaching(program, node, forward) if isinstance(node, ast.Name) else []
+    values = reaching(program, node, forward) if isinstance(node, ast.Name) else [node]
     return bool(values) and all(isinstance(v, ast.Call) and last_name(v.func) in ("zeros", "zeros_like", "new_zeros") for v in values)
 
 

@@ -235,22 +235,28 @@ def _from_test(program: Program, call: ast.Call, scope: Scope) -> bool:
 def best_by_train_loss(subject: Subject) -> Iterator[Place]:
     """A score that is named or computed after train rows is compared with the best one, which it becomes, where the loop has a held-out score too."""
     program = subject.program
-    for node in program.nodes[ast.If]:
-        test = node.test if isinstance(node, ast.If) else None
-        if not isinstance(node, ast.If) or not isinstance(test, ast.Compare) or len(test.comparators) != 1:
-            continue
-        score, best, scope = test.left, test.comparators[0], program.scope(node)
-        becomes = any(
-            isinstance(n, ast.Assign) and any(b.statement is n and dotted(b.value) == dotted(score) for b in program.bindings_of(best, scope))
-            for n in ast.walk(node)
-        )
-        loop = next((a for a in program.ancestors(node) if isinstance(a, ast.For | ast.While)), None)
+    for node in (n for n in program.nodes[ast.If] if isinstance(n, ast.If)):
+        scope, loop = program.scope(node), next((a for a in program.ancestors(node) if isinstance(a, ast.For | ast.While)), None)
         keeps = any(isinstance(c, ast.Call) and (method(c) == "state_dict" or program.resolve(c.func) == "torch.save") for c in ast.walk(node))
-        if loop is None or not becomes or not keeps or not isinstance(score, ast.Name) or not _of_train(score, scope):
+        score = _that_becomes_best(program, node, scope)
+        if loop is None or not keeps or score is None or not _of_train(score, scope):
             continue
-        made = [n for b in scope.bindings for n in (b,) if looks_held_out(n) and any(x.statement in ast.walk(loop) for x in scope.bindings[b])]
-        if any(not _of_train_name(n) for n in made):
-            yield test, f"{score.id} is a score of train rows, and {made[0]} is at hand", loop
+        made = [n for n in scope.bindings if looks_held_out(n) and not _of_train_name(n)]
+        inside = set(ast.walk(loop))
+        at_hand = [n for n in made if any(b.statement in inside for b in scope.bindings[n])]
+        if at_hand:
+            yield node.test, f"{score.id} is a score of train rows, and {at_hand[0]} is at hand", loop
+
+
+def _that_becomes_best(program: Program, node: ast.If, scope: Scope) -> ast.Name | None:
+    """The name that a condition compares with another one, which it becomes below."""
+    for test in node.test.values if isinstance(node.test, ast.BoolOp) else (node.test,):
+        if not isinstance(test, ast.Compare) or len(test.comparators) != 1 or not isinstance(test.left, ast.Name):
+            continue
+        inside, score = set(ast.walk(node)), test.left
+        if any(b.statement in inside and dotted(b.value) == score.id for b in program.bindings_of(test.comparators[0], scope)):
+            return score
+    return None
 
 
 def _of_train(score: ast.Name, scope: Scope) -> bool:
