@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from training.review import (
+    rules_devices,
     rules_distributed,
     rules_evaluation,
     rules_files,
@@ -50,6 +51,7 @@ FAMILIES = (
     rules_loader,
     rules_randomness,
     rules_distributed,
+    rules_devices,
     rules_files,
 )
 LOADED: dict[str, Rule] = dict(sorted(RULES.items()))

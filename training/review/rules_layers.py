@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Origin, Program, Scope
 from training.review.rules_module import is_layer
-from training.review.syntax import constant, dotted, has_unpacking, identifiers, is_true, keyword, method, names_read, own_nodes, receiver
+from training.review.syntax import constant, dotted, has_unpacking, identifiers, is_false, keyword, method, names_read, own_nodes, receiver
 from training.review.values import reaching
 
 RECURRENT = {"LSTM", "GRU", "RNN"}
-BATCH_FIRST_AT = {"LSTM": 4, "GRU": 4, "RNN": 5}
+BATCH_FIRST_AT: dict[str, int | None] = {"LSTM": 4, "GRU": 4, "RNN": 5, "MultiheadAttention": None}
 FINDS_LAYERS = {"children", "modules", "named_children", "named_modules", "getattr", "_modules", "__getattr__", "__dict__"}
 ELEMENTWISE = {"log", "log1p", "sqrt", "abs", "float", "clamp", "asinh", "log2", "log10", "exp", "tanh", "sigmoid", "to", "nan_to_num"}
 NOISE = {"randn_like", "rand_like", "randn", "rand", "normal"}
@@ -82,7 +82,7 @@ def unused_layer(subject: Subject) -> Iterator[Place]:
     "BH424",
     "batch-first-missing",
     "error",
-    title="A recurrent layer takes rows for time steps",
+    title="A recurrent layer or attention takes rows for time steps",
     why="Without `batch_first=True` the first dimension is time: the layer runs along the samples of the batch, and `out[:, -1]` is the last sample at each step. Shapes fit, nothing raises.",
     remedy="make the layer with `batch_first=True`, or index time in front: `out[-1]`",
     bad="""
@@ -120,40 +120,52 @@ def batch_first_missing(subject: Subject) -> Iterator[Place]:
             for node in own_nodes(scope.node):
                 source = _taken_along_second(node)
                 made = _time_first_output(program, source, scope) if source is not None else None
-                if made is not None:
+                if made is not None and not (made.last in RECURRENT and _takes_first(node)):  # of a batch of one, `[:, 0]` is all its steps
                     yield node, f"{made.last} was made without batch_first: its dimension 1 is the batch, not time"
 
 
 def _taken_along_second(node: ast.AST) -> ast.expr | None:
-    """The tensor of which `[:, -1]` is taken, or the mean over dimension 1."""
+    """The tensor of which `[:, -1]` or `[:, 0]` is taken, or the mean over dimension 1."""
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple) and len(node.slice.elts) >= 2:
         first, second = node.slice.elts[:2]
         whole = isinstance(first, ast.Slice) and first.lower is None and first.upper is None
-        return node.value if whole and constant(second) == -1 else None
+        return node.value if whole and constant(second) in (0, -1) and not isinstance(constant(second), bool) else None
     if isinstance(node, ast.Call) and method(node) == "mean" and constant(keyword(node, "dim", 0)) == 1:
         return receiver(node)
     return None
 
 
 def _time_first_output(program: Program, node: ast.expr, scope: Scope) -> Origin | None:
-    """The recurrent layer without `batch_first` whose output a name is at that place, or `self.rnn(x)[0]`."""
+    """The layer without `batch_first` whose output a name is at that place, or `self.rnn(x)[0]`."""
+    call, index = node, None
     if isinstance(node, ast.Subscript) and constant(node.slice) == 0:
-        call: ast.expr | None = node.value
+        call, index = node.value, 0
     elif isinstance(node, ast.Name):
-        before = [b for b in scope.bindings.get(node.id, ()) if getattr(b.statement, "lineno", 0) < node.lineno]
+        before = [b for b in scope.bindings.get(node.id, ()) if getattr(b.statement, "lineno", 0) < node.lineno and b.how == "assign"]
         last = max(before, key=lambda b: getattr(b.statement, "lineno", 0), default=None)
-        call = last.value if last is not None and last.index == 0 and last.how == "assign" else None
-    else:
-        call = None
+        call, index = (last.value, last.index) if last is not None else (node, None)
     if not isinstance(call, ast.Call) or not dotted(call.func).startswith("self."):
         return None
     made = program.origins(call.func, scope)
-    return made[0] if made and all(_time_first(o) for o in made) else None
+    return made[0] if made and all(_time_first(program, o) and index == (None if o.last == "TransformerEncoder" else 0) for o in made) else None
 
 
-def _time_first(made: Origin) -> bool:
-    named = made.name.startswith("torch.nn.") and made.last in RECURRENT
-    return named and not has_unpacking(made.call) and not is_true(keyword(made.call, "batch_first", BATCH_FIRST_AT.get(made.last)))
+def _time_first(program: Program, made: Origin) -> bool:
+    """Whether a layer of torch takes time in front, as it does unless told otherwise."""
+    if made.name == "torch.nn.TransformerEncoder":
+        blocks = program.origins(keyword(made.call, "encoder_layer", 0), made.scope)
+        return bool(blocks) and all(o.name == "torch.nn.TransformerEncoderLayer" and _is_time_first(o.call, None) for o in blocks)
+    return made.name.startswith("torch.nn.") and made.last in BATCH_FIRST_AT and _is_time_first(made.call, BATCH_FIRST_AT[made.last])
+
+
+def _is_time_first(call: ast.Call, place: int | None) -> bool:
+    given = keyword(call, "batch_first", place)
+    return not has_unpacking(call) and (given is None or is_false(given))
+
+
+def _takes_first(node: ast.AST) -> bool:
+    """Whether it is `[:, 0]`."""
+    return isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple) and constant(node.slice.elts[1]) == 0
 
 
 @rule(

@@ -1,4 +1,4 @@
-"""Rules BH301 to BH307, and BH310: what goes into the loss."""
+"""Rules BH301 to BH307, BH310 and BH311: what goes into the loss."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_frozen_name, is_model
 from training.review.program import Origin, Program, Scope
 from training.review.syntax import constant, dotted, is_true, keyword, last_name, method, own_nodes, receiver
-from training.review.values import LossCall, activation, loss_calls, reaching
+from training.review.values import PASSED_ON, LossCall, activation, loss_calls, reaching
 
 SCORES = {"logits", "output", "outputs", "pred", "preds", "prediction", "predictions", "y_hat", "y_pred", "out", "scores"}
 TARGETS = {"label", "labels", "target", "targets", "y", "y_true", "yb", "gt"}
@@ -325,3 +325,67 @@ def _flattened(program: Program, call: ast.Call) -> set[ast.Call]:
     inner = receiver(call)
     flat = method(call) in ("squeeze", "flatten") or (method(call) in ("view", "reshape") and [constant(a) for a in call.args] == [-1])
     return {o.call for o in program.origins(inner.func, program.scope(call))} if flat and isinstance(inner, ast.Call) else set()
+
+
+@rule(
+    "BH311",
+    "logits-cut-at-half",
+    "error",
+    title="Raw scores are cut at one half",
+    why="The loss takes raw scores, whose middle is 0: a score of 0.3 is a probability of 57 %, and counts as a no. Accuracy, precision and recall are those of another threshold.",
+    remedy="take the sigmoid first, or compare with 0",
+    bad="""
+        import torch
+        import torch.nn.functional as F
+
+        def evaluate(model, loader):
+            model.eval()
+            hits, total = 0, 0.0
+            with torch.inference_mode():
+                for x, y in loader:
+                    logits = model(x)
+                    total += F.binary_cross_entropy_with_logits(logits, y).item()
+                    hits += ((logits > 0.5) == y).sum().item()
+            return hits, total
+        """,
+    good="""
+        import torch
+        import torch.nn.functional as F
+
+        def evaluate(model, loader):
+            model.eval()
+            hits, total = 0, 0.0
+            with torch.inference_mode():
+                for x, y in loader:
+                    logits = model(x)
+                    total += F.binary_cross_entropy_with_logits(logits, y).item()
+                    hits += ((logits > 0) == y).sum().item()
+            return hits, total
+        """,
+)
+def logits_cut_at_half(subject: Subject) -> Iterator[Place]:
+    """The output of a network, with no sigmoid on it, is compared with 0.5, in a file whose loss takes the raw output of the same network."""
+    program = subject.program
+    trained = {
+        name
+        for loss in loss_calls(program)
+        if loss.kind == "bce_logits" and activation(program, loss.scores, loss.scope) in ("", "linear")
+        for name in _networks(program, loss.scores, loss.scope)
+    }
+    for node in program.nodes[ast.Compare]:
+        if not isinstance(node, ast.Compare) or constant(node.comparators[0]) != 0.5 or not isinstance(node.ops[0], ast.Gt | ast.GtE):
+            continue
+        scope = program.scope(node)
+        if activation(program, node.left, scope) in ("", "linear") and _networks(program, node.left, scope) & trained:
+            yield node, f"{ast.unparse(node.left)} is a raw score, whose middle is 0"
+
+
+def _networks(program: Program, node: ast.expr, scope: Scope) -> set[str]:
+    """Names of the networks whose output an expression is, as it came or reshaped."""
+    while isinstance(node, ast.Call) and method(node) in PASSED_ON and receiver(node) is not None and not program.resolve(node.func):
+        node = receiver(node) or node
+    if isinstance(node, ast.Name):
+        values = [v for v in reaching(program, node, scope) if not isinstance(v, ast.Name)]
+        found = [_networks(program, value, scope) for value in values]
+        return found[0].intersection(*found[1:]) if found else set()
+    return {last_name(node.func)} if isinstance(node, ast.Call) and is_model(program, node.func, scope) else set()

@@ -233,11 +233,14 @@ def _from_test(program: Program, call: ast.Call, scope: Scope) -> bool:
         """,
 )
 def best_by_train_loss(subject: Subject) -> Iterator[Place]:
-    """A score that is named or computed after train rows is compared with the best one, which it becomes, where the loop has a held-out score too."""
+    """A score that is named after train rows is compared with the best one, which it becomes, to keep weights or to stop; the loop has a held-out score too."""
     program = subject.program
     for node in (n for n in program.nodes[ast.If] if isinstance(n, ast.If)):
         scope, loop = program.scope(node), next((a for a in program.ancestors(node) if isinstance(a, ast.For | ast.While)), None)
-        keeps = any(isinstance(c, ast.Call) and (method(c) == "state_dict" or program.resolve(c.func) == "torch.save") for c in ast.walk(node))
+        keeps = any(
+            isinstance(c, ast.Break) or (isinstance(c, ast.Call) and (method(c) == "state_dict" or program.resolve(c.func) == "torch.save"))
+            for c in ast.walk(node)
+        )
         score = _that_becomes_best(program, node, scope)
         if loop is None or not keeps or score is None or not _of_train(score, scope):
             continue
