@@ -145,7 +145,8 @@ def reshape_mixes_batch(subject: Subject) -> Iterator[Place]:
             and not _shape_read_after(program, first, moved, scope)
             and not _rebound_before(first, moved, scope)
         )
-        if of_itself or (_is_batch_size(program, first, call, scope) and _moved(program, moved, scope) is None):
+        ran = _ran_time_first(program, receiver(call), scope) and _is_batch_size(program, first, call, scope)
+        if of_itself or (ran and _moved(program, moved, scope) is None):
             yield call, f"the batch dimension of {moved.id} is no longer in front here: rows of different samples are mixed"
 
 
@@ -164,7 +165,7 @@ def _moved(program: Program, node: ast.expr | None, scope: Scope) -> ast.Name | 
         value, index = elements[0] if len(elements) == 1 else (node, None)
         if not isinstance(value, ast.Call):
             return None
-        if index == 0 and _is_recurrent(program, value, scope):  # its output has the dimensions of its input in their order
+        if _ran_time_first(program, node, scope):  # its output has the dimensions of its input in their order
             return _moved(program, value.args[0], scope) if value.args else None
         return _moved(program, value, scope) if index is None else None
     if not isinstance(node, ast.Call) or not isinstance(receiver(node), ast.Name):
@@ -176,9 +177,11 @@ def _moved(program: Program, node: ast.expr | None, scope: Scope) -> ast.Name | 
     return source if (transposed or permuted) and isinstance(source, ast.Name) else None
 
 
-def _is_recurrent(program: Program, call: ast.Call, scope: Scope) -> bool:
-    """Whether a call runs a recurrent layer."""
-    made = program.origins(call.func, scope)
+def _ran_time_first(program: Program, node: ast.expr | None, scope: Scope) -> bool:
+    """Whether a name holds the output of a recurrent layer."""
+    elements = reaching_elements(program, node, scope) if isinstance(node, ast.Name) else []
+    value, index = elements[0] if len(elements) == 1 else (None, None)
+    made = program.origins(value.func, scope) if isinstance(value, ast.Call) and index == 0 else ()
     return bool(made) and all(o.name.startswith("torch.nn.") and o.last in ("LSTM", "GRU", "RNN") for o in made)
 
 
