@@ -40,6 +40,7 @@ from training.targets import targets_of
 SAMPLE_ROWS = 512  # for the initial loss
 COMPANY_ROWS = 16  # for what rows do to each other
 GRADIENT_STEPS = 3  # a layer behind one that starts at zero gets its gradient from the second step on
+ALL_DROPPED = 0.95  # of a dropout: what is left cannot be learned from
 EXTREME = 10.0  # standard deviations, where the declaration sets no clip
 
 
@@ -338,6 +339,9 @@ def _shifted(values: Tensor) -> Tensor:
 
 def check_batch_statistics(subject: Subject) -> CheckResult:
     """Train mode, with dropout off, gives the scores of eval mode; a warning where rows of a batch mix there, over several ranks, or it computes something else."""
+    heavy = [f"{name}, p {m.p:g}" for name, m in subject.network.named_modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p >= ALL_DROPPED]
+    if heavy:
+        return failed("train_eval", f"in train mode dropout leaves next to nothing ({first_few(heavy)}).", "give the share that is dropped, about 0.1 to 0.5")
     student, rows = without_dropout(copy.deepcopy(subject.network)), subject.spread.first(COMPANY_ROWS).inputs
     trained, evaluated = _trained(student, rows), scored(student, rows)
     difference = largest_difference(trained, evaluated)

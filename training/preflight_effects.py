@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import deque
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ SEEDS = (1, 2)
 
 
 def check_effects(network: nn.Module, loss: Loss, rows: Probe) -> CheckResult:
-    """A forward pass changes neither its batch, the parameters, the modes nor the random state, in eval mode no buffer; backward runs.
+    """A forward pass changes neither its batch, the parameters, the modes nor the random state, in eval mode no buffer, and keeps nothing of it; backward runs.
 
     Args:
         network: not changed; no forward pass may have run on it, since the first one may differ from those after it.
@@ -27,7 +28,7 @@ def check_effects(network: nn.Module, loss: Loss, rows: Probe) -> CheckResult:
     for mode in (False, True):
         where = f"in {'train' if mode else 'eval'} mode"
         try:
-            found = _left_behind(copy.deepcopy(network).train(mode), rows) or _reseeds(copy.deepcopy(network).train(mode), rows)
+            found = _left_behind(copy.deepcopy(network).train(mode), rows) or _every_pass(copy.deepcopy(network).train(mode), rows)
             if mode and not found:
                 _backward(copy.deepcopy(network).train(), loss, rows)
         except Exception as error:  # a user's module may raise anything
@@ -65,16 +66,27 @@ def _left_behind(network: nn.Module, rows: Probe) -> tuple[str, str] | None:
     return None
 
 
-def _reseeds(network: nn.Module, rows: Probe) -> tuple[str, str] | None:
-    """Whether the random state after a pass is the same, whatever it was before."""
-    states = []
+def _every_pass(network: nn.Module, rows: Probe) -> tuple[str, str] | None:
+    """Whether the random state after a pass is the same, whatever it was before, and whether the second pass keeps more than the first."""
+    states, held = [], list[dict[str, int]]()
     for seed in SEEDS:
         torch.manual_seed(seed)
         network({name: t.clone() for name, t in rows.inputs.items()})
         states.append(torch.get_rng_state())
+        held.append(_held(network))
     if torch.equal(*states):
         return "seeds the global random generator: dropout, and all that is drawn after it, is the same in every step", "use a torch.Generator of its own"
+    grown = [name for name, size in held[1].items() if size > held[0].get(name, size)]
+    if grown:
+        return f"keeps more with each batch ({first_few(grown)}): memory grows until it ends", "keep nothing of a batch on the module, or clear it"
     return None
+
+
+def _held(network: nn.Module) -> dict[str, int]:
+    """Lengths of the collections that modules hold beside their layers, parameters and hooks."""
+    own = vars(nn.Module()).keys()
+    named = ((f"{name}.{key}".lstrip("."), value) for name, m in network.named_modules() for key, value in vars(m).items() if key not in own)
+    return {name: len(value) for name, value in named if isinstance(value, list | dict | set | deque)}
 
 
 def _backward(network: nn.Module, loss: Loss, rows: Probe) -> None:

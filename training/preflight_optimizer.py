@@ -14,6 +14,7 @@ from training.sampling import Sampler
 from training.schedule import Schedule
 from training.targets import targets_of
 
+SAMPLED, LEFT = 100, 0.02  # updates at which the rate is looked at; least share of the peak on average
 FLAT = 0.9  # least loss under label smoothing, as a share of that of a uniform guess
 
 
@@ -24,9 +25,14 @@ def check_optimizer(declaration: Declaration, network: nn.Module, train_rows: in
         rates = declaration.optimizer.scaled(train.batch_size)
         optimizer = make_optimizer(rates, network)
         sampler = Sampler(train_rows, train.batch_size, train.seed, train.drop_last)
-        Schedule(declaration.schedule, rates.lr, train.epochs * sampler.steps_per_epoch, declaration.greater_is_better)
+        steps = train.epochs * sampler.steps_per_epoch
+        schedule = Schedule(declaration.schedule, rates.lr, steps, declaration.greater_is_better)
     except BulkheadError as error:
         return CheckResult(name="optimizer", verdict="fail", summary=str(error))
+    left = sum(schedule.rate(int(k * steps / SAMPLED)) for k in range(SAMPLED)) / SAMPLED / max(rates.lr, 1e-30)
+    if left < LEFT:
+        summary = f"schedule {declaration.schedule.kind}: over the {steps} updates of the run the rate is {left:.2g} of its peak on average: it is gone before anything is learned."
+        return CheckResult(name="optimizer", verdict="warn", summary=summary, remedy="let the schedule fall more slowly; its lengths count updates, not epochs")
     groups = [{"group": g["name"], "peak": g["peak"], "weight_decay": g["weight_decay"], "parameters": len(g["params"])} for g in optimizer.param_groups]
     return CheckResult(
         name="optimizer",

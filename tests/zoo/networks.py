@@ -338,6 +338,29 @@ class CarriesState(Sound):
         return total
 
 
+class KeepsActivations(Sound):
+    """A list for plots that nobody clears."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.seen: list[Tensor] = []
+
+    def features(self, batch: dict[str, Tensor]) -> Tensor:
+        self.seen.append(super().features(batch).detach())
+        return self.seen[-1] * 0 + super().features(batch)
+
+
+class DropsAll(Sound):
+    """The share that is kept, given as the share that is dropped."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.drop = nn.Dropout(0.98)
+
+    def features(self, batch: dict[str, Tensor]) -> Tensor:
+        return self.drop(super().features(batch))
+
+
 class DividesByNorm(Sound):
     """0 / 0 for a row of zeros."""
 

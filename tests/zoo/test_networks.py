@@ -58,6 +58,8 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "DividesByNorm": ("regression", "extremes", "not finite for rows of zeros"),
     "DropsOutliers": ("binary", "extremes", "got [0, 1]"),
     "RandomAttribute": ("binary", "resume", "made from another seed"),
+    "KeepsActivations": ("regression", "effects", "keeps more with each batch (body.seen)"),
+    "DropsAll": ("binary", "train_eval", "next to nothing (body.drop, p 0.98)"),
     "Saturated": ("regression", "overfit", "the output is bounded (tanh"),
 }
 HEALTHY = (
@@ -88,6 +90,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "rate of nothing": ({"optimizer": {"kind": "adamw", "lr": 1e-9}}, "rates", "warn", "the weights could move by"),
     "weight decay that erases": ({"optimizer": {"kind": "adamw", "lr": 1e-2, "weight_decay": 100.0}}, "rates", "fail", "takes 100% of each weight"),
     "weight decay that erases slowly": ({"optimizer": {"kind": "adamw", "weight_decay": 100.0}}, "rates", "fail", "takes 10% of each weight"),
+    "rate that is gone at once": ({"schedule": {"kind": "exponential", "every": 1, "factor": 0.01}}, "optimizer", "warn", "gone before anything is learned"),
     "clipping of all there is": ({"train": {"clip": "norm", "clip_at": 1e-12}}, "rates", "fail", "the clipping takes what the rate would do"),
     "rate of nothing for one layer": (
         {"optimizer": {"kind": "adamw", "modules": ({"match": "body.hidden.0", "lr": 1e-14},)}},
