@@ -14,7 +14,7 @@ from training.sampling import Sampler
 from training.schedule import Schedule
 from training.targets import targets_of
 
-SAMPLED, LEFT = 100, 0.02  # updates at which the rate is looked at; least share of the peak on average
+SAMPLED, LEFT = 1000, 0.02  # updates at which the rate is looked at; least share of the peak on average
 FLAT = 0.9  # least loss under label smoothing, as a share of that of a uniform guess
 
 
@@ -29,7 +29,8 @@ def check_optimizer(declaration: Declaration, network: nn.Module, train_rows: in
         schedule = Schedule(declaration.schedule, rates.lr, steps, declaration.greater_is_better)
     except BulkheadError as error:
         return CheckResult(name="optimizer", verdict="fail", summary=str(error))
-    left = sum(schedule.rate(int(k * steps / SAMPLED)) for k in range(SAMPLED)) / SAMPLED / max(rates.lr, 1e-30)
+    sampled = min(steps, SAMPLED)
+    left = sum(schedule.rate(k * steps // sampled) for k in range(sampled)) / sampled / max(rates.lr, 1e-30)
     if left < LEFT:
         summary = f"schedule {declaration.schedule.kind}: over the {steps} updates of the run the rate is {left:.2g} of its peak on average: it is gone before anything is learned."
         return CheckResult(name="optimizer", verdict="warn", summary=summary, remedy="let the schedule fall more slowly; its lengths count updates, not epochs")

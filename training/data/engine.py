@@ -159,6 +159,44 @@ def row(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[Any, ...]:
     return found[0]
 
 
+def fill(connection: Any, table: str, queries: Iterable[str]) -> None:
+    """Make a temporary table of the rows of several queries, run one after the other: each may take all the memory that there is.
+
+    Args:
+        connection: the engine; Spark takes a single query.
+        table: its name; an earlier one is replaced.
+        queries: at least one, with the same columns.
+    """
+    for number, query in enumerate(queries):
+        connection.execute(f"insert into {table} {query}" if number else f"create or replace temp table {table} as {query}")
+
+
+def num_parts(num_rows: int, limit: int | None, bytes_a_row: int) -> int:
+    """Into how many parts rows are cut so that each takes no more than a limit, which is none where it is None."""
+    return 1 if limit is None else max(1, -(-num_rows * bytes_a_row // limit))
+
+
+def part_sql(value: str, part: int, parts: int) -> str:
+    """SQL condition: a value is of one part, from 0, of so many by its hash; of a single part every value is, also null."""
+    return f"{part_number_sql(value, parts)} = {part}" if parts > 1 else "true"
+
+
+def part_number_sql(value: str, parts: int) -> str:
+    """SQL of the part, from 0, of so many that a value is of by its hash."""
+    return f"hash({value}) % {parts}" if parts > 1 else "0"
+
+
+def count_distinct(connection: duckdb.DuckDBPyConnection, value: str, relation: str) -> int:
+    """How many different values an expression has over a relation, nulls left out; by grouping, which spills to disk as `count(distinct …)` does not.
+
+    Args:
+        connection: the engine.
+        value: SQL of the expression.
+        relation: SQL relation.
+    """
+    return int(row(connection, f"select count(*) from (select {value} as v from {relation} group by 1) as d where v is not null")[0])
+
+
 def row_text_sql(columns: Sequence[str]) -> str:
     """SQL for a text of the row that two rows share only if they are equal: each value with its length, null apart.
 
@@ -178,7 +216,7 @@ def row_md5_sql(columns: Sequence[str]) -> str:
 
 def write_parquet(
     connection: duckdb.DuckDBPyConnection,
-    query: str | Iterator[pa.RecordBatch],
+    query: str | Iterator[pa.RecordBatch] | pa.Table,
     path: str | Path,
     metadata: Mapping[str, str] | None = None,
     schema: pa.Schema | None = None,
@@ -188,7 +226,7 @@ def write_parquet(
 
     Args:
         connection: the engine; another result that is still open on it is closed.
-        query: give it an `order by` that decides every tie, or the bytes depend on the engine; or rows that are in order already.
+        query: give it an `order by` that decides every tie, or the bytes depend on the engine; or rows that are in order already, a whole table among them.
         path: the file; its folder is created.
         metadata: key-value texts for the Parquet schema, e.g. `{"bulkhead.side": "train"}`.
         schema: Arrow types of the columns where the engine has none of the kind (its fixed-size arrays end at 100,000 elements); needed where rows are given.
@@ -198,7 +236,7 @@ def write_parquet(
         reader: Any = connection.sql(query).to_arrow_reader(group_rows(schema)) if isinstance(query, str) else query
         types = reader.schema if schema is None else schema
         with closing(TableWriter(file, types, metadata)) as writer:
-            tables = even_tables(reader, rows_at_once(types))
+            tables = iter([reader]) if isinstance(reader, pa.Table) else even_tables(reader, rows_at_once(types))
             for table in through(tables) if through else tables:
                 writer.write(table)
     return TableRef(file=file_ref(path), rows=writer.rows)
@@ -207,14 +245,15 @@ def write_parquet(
 class TableWriter:
     """A Parquet file in row groups of a fixed size: equal rows in equal order give equal bytes, whatever the tables they come in.
 
-    Categories get a dictionary; numbers and keys, which seldom repeat, would only pay for looking for one.
+    Categories get a dictionary; numbers and keys, which seldom repeat, would only pay for looking for one. Nothing is compressed or has
+    checksums of its own: files live as long as a step's result and carry a SHA-256, and these cost a third of the time.
     """
 
     def __init__(self, file: Any, schema: pa.Schema, metadata: Mapping[str, str] | None = None) -> None:
         self.schema, self.rows = schema.with_metadata(dict(metadata or {})), 0
         self._size, self._waiting = group_rows(schema), list[pa.Table]()
         coded = [f.name for f in schema if not (f.name.startswith("__") or pa.types.is_floating(f.type) or pa.types.is_nested(f.type))]
-        self._writer = pq.ParquetWriter(file, self.schema, compression="lz4", use_dictionary=coded or False, write_page_checksum=True)
+        self._writer = pq.ParquetWriter(file, self.schema, compression="none", use_dictionary=coded or False, write_statistics=_numbers(schema) or False)
 
     def write(self, table: pa.Table) -> None:
         """Add rows; they are cast to the file's types."""
@@ -235,6 +274,11 @@ class TableWriter:
         # batches that the writer never sees together would each begin a page of their own
         self._writer.write_table(table.slice(0, count).cast(self.schema).combine_chunks(), row_group_size=self._size)
         self._waiting = [table.slice(count)]
+
+
+def _numbers(schema: pa.Schema) -> list[str]:
+    """Columns whose smallest and largest values are cheap to find, and spare a scan to who asks for them."""
+    return [f.name for f in schema if pa.types.is_floating(f.type) or pa.types.is_integer(f.type)]
 
 
 def even_tables(reader: Iterable[pa.RecordBatch], size: int) -> Tables:
