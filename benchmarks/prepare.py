@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from benchmarks.environments import environment
 from benchmarks.page import PAGE, machine, markdown_table, write_section
-from benchmarks.preparation.memory import Peak, sampled
+from benchmarks.preparation.processes import Peak, sampled
 from benchmarks.preparation.rows import write_rows
 
 PEERS = Path(__file__).parent / "preparation" / "peers"
