@@ -10,9 +10,9 @@ from schemas.config import Declaration
 from schemas.load import load_declaration
 from schemas.parameters import ConfigPath, Overrides
 from schemas.records import Prepared, SplitTables, ValidatedTable
-from tasks.context import run_name
+from tasks.names import run_name
 from tasks.poison import poison_test
-from tasks.prepared import bind, require_same, require_same_source
+from tasks.prepared import bind, holding, require_same, require_same_source
 from tasks.source import fingerprint_source, validate_table
 from tasks.split import assert_disjoint, leakage_checks, split_rows
 from tasks.statistics import fit_statistics, materialise_arrays
@@ -39,12 +39,13 @@ def prepare_data(declaration: Declaration, recorded: Prepared | None = None) -> 
     started = datetime.now(UTC)
     source = fingerprint_source(declaration)
     require_same_source(source, recorded)
-    validated = validate_table(source, declaration)
-    split = split_rows(validated, declaration)
-    disjoint = assert_disjoint(split, validated, declaration)
-    leakage = leakage_checks(split, validated, declaration)
-    statistics = fit_statistics(split.train, validated, declaration)
-    arrays = materialise_arrays(split, validated, statistics, declaration)
+    with holding():
+        validated = validate_table(source, declaration)
+        split = split_rows(validated, declaration)
+        disjoint = assert_disjoint(split, validated, declaration)
+        leakage = leakage_checks(split, validated, declaration)
+        statistics = fit_statistics(split.train, validated, declaration)
+        arrays = materialise_arrays(split, validated, statistics, declaration)
     poison = poison_test(split, validated, declaration)
     prepared = bind(source, validated, split, (disjoint, leakage, poison), statistics, arrays, started)
     return require_same(prepared, recorded) if recorded else prepared

@@ -9,12 +9,26 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from schemas.errors import IntegrityError
 from schemas.records import FileRef
 
 LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}")  # .<name>.<what tempfile.mkstemp adds>
+LARGE = 16 << 20  # bytes from which on a file is worth remembering
+
+
+class FileState(NamedTuple):
+    """What changes with any write to a file: its inode or size, or the times (ns) of its last write and of its last change of state."""
+
+    device: int
+    inode: int
+    size: int
+    written: int
+    changed: int
+
+
+_read: dict[FileState, str] = {}  # the SHA-256 that this process found
 
 
 def sha256_file(path: str | Path) -> str:
@@ -23,10 +37,31 @@ def sha256_file(path: str | Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def sha256_once(path: str | Path) -> str:
+    """SHA-256 of a file's bytes; a large file is read once in a process, as long as nobody touches it.
+
+    Touched is what has another `FileState`: its time of change cannot be set by hand. Small files are read every time, which costs nothing and leaves no doubt about changes within a tick of the clock.
+    """
+    before = _state(path)
+    if before.size < LARGE:
+        return sha256_file(path)
+    if before not in _read:
+        found = sha256_file(path)
+        if _state(path) != before:
+            return found  # somebody writes to it
+        _read[before] = found
+    return _read[before]
+
+
+def _state(path: str | Path) -> FileState:
+    found = Path(path).stat()
+    return FileState(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
 def file_ref(path: str | Path) -> FileRef:
     """A reference to a file as it is now."""
     file = Path(path).absolute()
-    return FileRef(path=str(file), sha256=sha256_file(file), num_bytes=file.stat().st_size)
+    return FileRef(path=str(file), sha256=sha256_once(file), num_bytes=file.stat().st_size)
 
 
 def verify(ref: FileRef) -> Path:
@@ -37,7 +72,7 @@ def verify(ref: FileRef) -> Path:
     """
     if not ref.file.is_file():
         raise IntegrityError(f"{ref.path}: expected a file with SHA-256 {ref.sha256[:12]}…, found none; prepare again")
-    found = sha256_file(ref.path)
+    found = sha256_once(ref.path)
     if found != ref.sha256:
         raise IntegrityError(
             f"{ref.path}: SHA-256 is {found[:12]}…, recorded was {ref.sha256[:12]}…: the file was changed after it was written; delete it and run again"

@@ -12,11 +12,12 @@ from schemas.config import SPLITS
 from schemas.errors import IntegrityError, ResumeError, first_few
 from schemas.parameters import shown
 from schemas.records import ArraysRef, CheckReport, Prepared, SourceRef, SplitTables, Statistics, ValidatedTable, digest_of
+from training.data.in_memory import holding
 from training.run_dir import read_run
 from training.started import PREPARED
 
 RESULT = "result.json"
-__all__ = ["FinishedRunDir", "bind", "read_prepared", "read_run", "require_same", "require_same_source"]
+__all__ = ["FinishedRunDir", "bind", "holding", "read_prepared", "read_run", "require_same", "require_same_source"]
 
 
 def _finished(run_dir: str) -> str:

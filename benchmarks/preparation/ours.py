@@ -11,8 +11,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from schemas.config import Declaration
 from schemas.load import declare
 from training.data.engine import engine_for
+from training.data.in_memory import holding
 from training.data.leakage import check_leakage, check_overlap, require_passed
 from training.data.leakage.duplicates import duplicate_results, hash_features
 from training.data.leakage.sides import sides_of
@@ -28,6 +30,11 @@ COLUMNS = {"row_id": "id", "patient": "group", "seen_at": "time", "outcome": "la
 def prepare(table: Path, out: Path, alike: bool = False) -> None:
     """From the table to arrays below `out`."""
     declaration = declare({"name": "benchmark", "data": {"uri": str(table), "columns": COLUMNS}, "task": {"kind": "binary"}, "split": {"kind": "group"}})
+    with holding():
+        _prepare(declaration, out, alike)
+
+
+def _prepare(declaration: Declaration, out: Path, alike: bool) -> None:
     validated = validate(fingerprint(declaration.data), declaration, out / "validated")
     sides = split(validated, declaration, out / "split", out / "ledger")
     require_passed(check_overlap(sides, validated, declaration))

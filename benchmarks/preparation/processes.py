@@ -62,8 +62,7 @@ class _Watch:
         self._anonymous, self._file = max(self._anonymous, sum(p.anonymous for p in found)), max(self._file, sum(p.file for p in found))
         self.cpu = max(self.cpu, sum(p.cpu_seconds for p in found))
         for role in {p.role for p in found}:
-            mine = [p for p in found if p.role == role]
-            anonymous, file = sum(p.anonymous for p in mine), sum(p.file for p in mine)
+            anonymous, file = sum(p.anonymous for p in found if p.role == role), sum(p.file for p in found if p.role == role)
             before = self.roles.get(role, (0, 0))
             self.roles[role] = (max(before[0], anonymous), max(before[1], file))
         lines = log.read_text(errors="replace").splitlines()
@@ -93,7 +92,6 @@ def sampled(command: list[str], environment: dict[str, str], log: Path) -> Peak:
             watch.look([p for pid in _tree(process.pid) if (p := _process(pid)) is not None], log)
             time.sleep(POLL_SECONDS)
     after = os.times()
-    watch.look([], log)  # lines that it printed at its very end
     watch.cpu = after.children_user + after.children_system - before.children_user - before.children_system
     watch.close("end")
     peaks = (max(step.anonymous for step in watch.steps), max(step.file for step in watch.steps))

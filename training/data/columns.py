@@ -29,12 +29,16 @@ PATTERN = frozenset("*?[")
 
 
 class Resolved(NamedTuple):
-    """The table's meaning, for each column that is used its declaration and its type in the source, and the types of those that group rows."""
+    """The table's meaning, for each column that is used its declaration and its type in the source, and the types of those that group rows.
+
+    `computed`: columns that expressions of `data.derive` make, whose floats may be NaN; in the source's own NaN is null already.
+    """
 
     spec: TableSpec
     configs: dict[str, ColumnConfig]
     types: dict[str, str]
     grouping: dict[str, str] = {}
+    computed: frozenset[str] = frozenset()
 
 
 def family(kind: str) -> Family:
@@ -92,7 +96,7 @@ def resolve(types: Mapping[str, str], declaration: Declaration) -> Resolved:
     ignored = tuple(n for n, c in configs.items() if c.role == "ignore")
     titles = data.group_by.titles if data.group_by else ()
     spec = spec.model_copy(update={"ignored": ignored, "group_by": titles})
-    return Resolved(spec, used, {n: types[n] for n in used}, _grouping(data.group_by, spec, types))
+    return Resolved(spec, used, {n: types[n] for n in used}, _grouping(data.group_by, spec, types), frozenset(data.derive))
 
 
 def _grouping(by: GroupByConfig | None, spec: TableSpec, types: Mapping[str, str]) -> dict[str, str]:

@@ -22,6 +22,7 @@ from schemas.records import TableSpec, ValidatedTable
 from training.data.clusters import representatives
 from training.data.engine import ident, literal, parquet, row, rows
 from training.data.group_keys import ROW_KEYS, add_keys, near_columns
+from training.data.in_memory import relation
 from training.data.ledger import Ledger
 
 GROUPED_ROWS, BRIDGES = "grouped_rows", "bridging_rows"
@@ -71,7 +72,7 @@ def derive_groups(connection: duckdb.DuckDBPyConnection, validated: ValidatedTab
         SplitError: half of the rows would be one group, or the keys need more than `data.memory_limit`.
         ConfigError: RDKit is needed and not installed.
     """
-    by, spec, table = declaration.data.group_by, validated.spec, parquet(validated.table)
+    by, spec, table = declaration.data.group_by, validated.spec, relation(connection, validated.table)
     if by is None:
         connection.execute(f"create view {GROUPED_ROWS} as select * from {table}")
         return Grouping({})

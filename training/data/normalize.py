@@ -16,7 +16,8 @@ from schemas.config import Declaration, TokensConfig
 from schemas.digest import verify
 from schemas.errors import DataError, LeakageError, first_few
 from schemas.records import CategoryStats, NumericStats, Statistics, TableSpec, TensorStats, TrainTable
-from training.data.engine import chosen_engine, ident, parquet
+from training.data.engine import chosen_engine, ident
+from training.data.in_memory import relation
 from training.data.labels import fit_labels
 from training.data.moments import Moments, column_moments, column_quantiles
 from training.data.tensors import channel_moments
@@ -46,9 +47,9 @@ def fit(train: TrainTable, spec: TableSpec, declaration: Declaration, connection
     """
     path = _train_path(train)
     if connection is not None:
-        return _fit(TrainRows(connection, path, parquet(train), train.rows, spec, declaration), train.file.sha256)
+        return _fit(TrainRows(connection, path, relation(connection, train), train.rows, spec, declaration), train.file.sha256)
     with chosen_engine(declaration.data) as own:
-        return _fit(TrainRows(own, path, parquet(train), train.rows, spec, declaration), train.file.sha256)
+        return _fit(TrainRows(own, path, relation(own, train), train.rows, spec, declaration), train.file.sha256)
 
 
 def _train_path(train: TrainTable) -> Path:

@@ -24,8 +24,8 @@ from schemas.config import DataConfig, Declaration, SplitName
 from schemas.errors import DataError, IntegrityError, first_few
 from schemas.records import ArraysRef, FileRef, SplitArrays, SplitTables, Statistics, TableRef, TableSpec, ValidatedTable, digest_of
 from training.data.apply import encode_categories, encode_label, encode_labels, transform_numeric
-from training.data.batches import arrow_batches
-from training.data.engine import TableWriter, chosen_engine, connect, engine_for, ident, parquet
+from training.data.engine import TableWriter, chosen_engine, connect, engine_for, ident
+from training.data.in_memory import batches, relation
 from training.data.sequences import write_sequences
 from training.data.tensors import rows_per_batch, tensor_array
 
@@ -139,7 +139,7 @@ def _write_side(
     folder: Path, table: TableRef, side: str, spec: TableSpec, statistics: Statistics, data: DataConfig | None = None, write: Writer | None = None
 ) -> None:
     """All files of one side, flushed to disk and checked."""
-    path = digest.verify(table.file)
+    digest.verify(table.file)
     if table.rows < 1:
         raise DataError(f"the {side} side has no rows; change split.fractions or data.filter")
     folder.mkdir()
@@ -149,7 +149,7 @@ def _write_side(
         return
     _refuse_new_nulls(table, side, statistics, data)
     (write or _write_arrays)(folder, table, side, spec, statistics)
-    _write_ids(folder / "ids.parquet", path, spec)
+    _write_ids(folder / "ids.parquet", table, spec)
     _check_side(folder, side, table.rows, statistics)
     digest.fsync_folder(folder)
 
@@ -188,7 +188,7 @@ def _write_arrays(folder: Path, table: TableRef, side: str, spec: TableSpec, sta
     source, rows, layout = table.file.file, table.rows, _layout(spec, statistics)
     paths, arrays = _paths(folder, layout), _empty_arrays(folder, rows, layout)
     start = 0
-    for batch in arrow_batches(source, min(rows_per_batch(shape, dtype) for dtype, shape, _ in layout.values()), _columns(spec, statistics)):
+    for batch in batches(table, min(rows_per_batch(shape, dtype) for dtype, shape, _ in layout.values()), _columns(spec, statistics)):
         stop = start + len(batch)
         if stop > rows:
             break
@@ -286,15 +286,15 @@ def _made(make: Maker, batch: pa.RecordBatch, side: str) -> np.ndarray:
         raise DataError(f"{side} side: {error}") from error
 
 
-def _write_ids(target: Path, source: Path, spec: TableSpec) -> None:
+def _write_ids(target: Path, table: TableRef, spec: TableSpec) -> None:
     """`__id`, `__group`, `__time` and `label` (as given; several: `label_<name>`) of the rows in the order of the arrays."""
     labels = {f"label_{name}": name for name in spec.labels} if spec.has_several_labels else {"label": spec.label}
     names = {"__id": "__id", "__group": "__group", "__time": "__time", **labels}
-    given = pq.read_schema(source)
+    given = pq.read_schema(table.file.file)
     kinds = [(stored, given.field(name).type) for stored, name in labels.items()]
     schema = pa.schema([("__id", pa.string()), ("__group", pa.string()), ("__time", pa.float64()), *kinds])
     with open(target, "wb") as file, closing(TableWriter(file, schema)) as writer:
-        for batch in arrow_batches(source, BATCH_ROWS, [c for c in names.values() if c in given.names]):
+        for batch in batches(table, BATCH_ROWS, [c for c in names.values() if c in given.names]):
             columns = {n: batch.column(c) if c in given.names else pa.nulls(len(batch)) for n, c in names.items()}
             writer.write(pa.table([columns[f.name].cast(f.type) for f in schema], schema=schema))
     _fsync(target)
@@ -308,8 +308,8 @@ def _refuse_new_nulls(ref: TableRef, side: str, statistics: Statistics, data: Da
     names = [s.name for s in statistics.numeric if s.fill is None]
     if not names:
         return
-    table = parquet(ref)
     with engine_for(data) if data else closing(connect()) as connection:
+        table = relation(connection, ref)
         counts = connection.execute(f"select {', '.join(f'count(*) - count({ident(n)})' for n in names)} from {table}").fetchall()[0]
         bad = {n: c for n, c in zip(names, counts, strict=True) if c}
         for name, count in bad.items():

@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from schemas.config import CsvConfig, DataConfig
-from schemas.digest import file_ref, sha256_file
+from schemas.digest import file_ref, sha256_once
 from schemas.errors import SourceError, first_few
 from schemas.records import FileRef, SourceRef
 from training.data.engine import ident, literal, rows, without_nan
@@ -67,7 +67,7 @@ def verify_source(source: SourceRef) -> None:
     """
     verify_remote(source.remote)
     for ref in source.files:
-        if not ref.file.is_file() or sha256_file(ref.path) != ref.sha256:
+        if not ref.file.is_file() or sha256_once(ref.path) != ref.sha256:
             raise SourceError(f"{ref.path}: expected the file with SHA-256 {ref.sha256[:12]}…, but it was changed or removed since; run again")
 
 

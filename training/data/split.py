@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -26,17 +25,18 @@ from schemas.digest import file_ref, replacing, verify
 from schemas.errors import SplitError, first_few
 from schemas.records import SplitTables, TableRef, TableSpec, TestTable, TrainTable, ValidatedTable, ValTable, digest_of
 from schemas.tables import arrow_schema
-from training.data.batches import arrow_batches
-from training.data.engine import ROW_GROUP_ROWS, TableWriter, chosen_engine, even_tables, group_rows, ident, literal, parquet, rows, write_parquet
+from training.data.engine import ROW_GROUP_ROWS, TableWriter, chosen_engine, ident, literal, rows, write_parquet
 from training.data.groups import BRIDGES, GROUPED_ROWS, Grouping, derive_groups, grouping_way, needs_group_ledger, settled_sql
 from training.data.hash_order import in_hash_order
+from training.data.in_memory import CODE, Rows, held, hold, let_go, registered, relation
 from training.data.ledger import Ledger, opened
 from training.data.side_summary import refuse_unusable, summarize
+from training.data.sided_rows import code_sql, in_file_order, with_sides
 from training.data.strata import Units, allot, bin_edges, stratum_sql
 from training.data.time_cuts import declared_cuts, share_cuts, time_side_sql, time_text
 from training.data.typed import validated_columns
 
-ROWS, SIDES, CODE = GROUPED_ROWS, "decided_sides", "__code"
+ROWS, SIDES = GROUPED_ROWS, "decided_sides"
 SIDED = f"(select t.*, s.side as __side from {ROWS} t join {SIDES} s on s.__id = t.__id)"
 
 
@@ -79,16 +79,18 @@ def split(validated: ValidatedTable, declaration: Declaration, out_dir: Path, le
         grouping = derive_groups(connection, validated, declaration, group_book)
         book = stack.enter_context(opened(ledger, digest_of(way))) if needs_ledger(declaration) else None
         decision = decide(connection, validated.spec, declaration, book)
-        sided = _sided(connection, decision, grouping)
+        in_place = declaration.data.engine == "duckdb" and _of_the_row(decision, grouping)
+        table = with_sides(connection, whole.table, decision.side_sql) if in_place and (whole := held(validated.table)) else None
+        sided = _sided(connection, decision, grouping) if table is None else registered(connection, "sided_rows", table)
         refuse_unusable(connection, sided, validated.spec, declaration)
         if group_book is not None:
             group_book.append(connection, grouped_by, validated.table.file.sha256, dict(grouping.frozen), grouping.decided, declaration.data.memory_bytes)
         if book is not None:
             book.append(connection, way, validated.table.file.sha256, dict(decision.frozen), decision.decided, declaration.data.memory_bytes)
-        in_place = declaration.data.engine == "duckdb" and _of_the_row(decision, grouping)
         by_hash = (validated.spec, sided, declaration.data.memory_bytes, Path(out_dir))
-        in_order = _in_file_order(connection, validated, decision.side_sql) if in_place else sides_in_order(connection, *by_hash)
-        made = write_sides(connection, validated.spec, declaration, Path(out_dir), decision.plan, sided, in_order)
+        in_order = in_file_order(connection, validated, decision.side_sql) if in_place else sides_in_order(connection, *by_hash)
+        made = write_sides(connection, validated.spec, declaration, Path(out_dir), decision.plan, sided, in_order if table is None else table)
+        let_go(validated.table)
         return made.model_copy(update=_stood_on(connection, grouping, made, Path(out_dir), book, group_book))
 
 
@@ -112,24 +114,6 @@ def _of_the_row(decision: Decision, grouping: Grouping) -> bool:
     return decision.decided is None and not grouping.plan
 
 
-def _in_file_order(connection: duckdb.DuckDBPyConnection, validated: ValidatedTable, side_sql: str) -> Iterator[pa.RecordBatch]:
-    """The validated rows as they lie in their file, which is the order of the sides, with the place of their side in `SPLITS`: nothing is sorted again."""
-    numbered = f"read_parquet({literal(validated.table.file.path)}, hive_partitioning = false, file_row_number = true)"
-    size = group_rows(arrow_schema(validated.spec))
-    codes = even_tables(connection.sql(f"select file_row_number, {_code(side_sql)} as {ident(CODE)} from {numbered}").to_arrow_reader(size), size)
-    for number, (batch, sides) in enumerate(zip(arrow_batches(validated.table.file.file, size), codes, strict=True)):
-        if not np.array_equal(sides["file_row_number"], np.arange(number * size, number * size + len(batch))):
-            raise RuntimeError(f"{validated.table.file.path}: the engine read the rows in another order than that of the file")
-        yield batch.append_column(CODE, sides[CODE].combine_chunks())
-
-
-def _code(side_sql: str) -> str:
-    """SQL for the place of a side in `SPLITS`; beyond them for rows that are left out."""
-    return (
-        f"cast(case {side_sql} " + " ".join(f"when {literal(side)} then {place}" for place, side in enumerate(SPLITS)) + f" else {len(SPLITS)} end as utinyint)"
-    )
-
-
 def sides_in_order(connection: duckdb.DuckDBPyConnection, spec: TableSpec, sided: str, limit: int | None, folder: Path) -> Iterator[pa.RecordBatch]:
     """The rows of the sides in the order of their hash, wherever they were read from, with the place of their side in `SPLITS`.
 
@@ -141,7 +125,7 @@ def sides_in_order(connection: duckdb.DuckDBPyConnection, spec: TableSpec, sided
         folder: where parts are kept while they are needed.
     """
     columns = validated_columns(spec)
-    chosen = f"select {', '.join(map(ident, columns))}, {_code('__side')} as {ident(CODE)} from {sided} where __side in ('train', 'val', 'test')"
+    chosen = f"select {', '.join(map(ident, columns))}, {code_sql('__side')} as {ident(CODE)} from {sided} where __side in ('train', 'val', 'test')"
     if limit is None:
         yield from connection.sql(f"{chosen} order by md5(__id)").to_arrow_reader(ROW_GROUP_ROWS)
     else:
@@ -333,7 +317,7 @@ def write_sides(
     out_dir: Path,
     plan: dict[str, Any],
     sided: str,
-    in_order: Iterator[pa.RecordBatch],
+    in_order: Iterator[pa.RecordBatch] | pa.Table,
 ) -> SplitTables:
     """The three files of the decided sides and their references: nowhere else is a `TrainTable` made.
 
@@ -344,7 +328,7 @@ def write_sides(
         out_dir: where `train.parquet`, `val.parquet` and `test.parquet` are written.
         plan: the strategy with its resolved cut points, for people.
         sided: relation of all rows with their `__side`.
-        in_order: the rows in the order of the hash of their id, with the column `CODE`.
+        in_order: the rows in the order of the hash of their id, with the column `CODE`; of a whole table the sides are held, too.
     """
     tables = _written(in_order, spec, out_dir)
     excluded = rows(connection, f"select __side, count(*) from {sided} where __side not in ('train', 'val', 'test') group by 1 order by 1")
@@ -355,23 +339,27 @@ def write_sides(
         strategy=declaration.split.kind,
         excluded=dict(excluded),
         plan=plan,
-        summary=summarize(connection, {side: parquet(tables[side]) for side in SPLITS}, spec, declaration),
+        summary=summarize(connection, {side: relation(connection, tables[side]) for side in SPLITS}, spec, declaration),
     )
 
 
-def _written(in_order: Iterator[pa.RecordBatch], spec: TableSpec, out_dir: Path) -> dict[str, TableRef]:
+def _written(in_order: Iterator[pa.RecordBatch] | pa.Table, spec: TableSpec, out_dir: Path) -> dict[str, TableRef]:
     """One pass over the rows, each into the file of its side."""
     paths, schema = {side: out_dir / f"{side}.parquet" for side in SPLITS}, arrow_schema(spec)
     with ExitStack() as stack:
         files = {side: stack.enter_context(replacing(path)) for side, path in paths.items()}
         # no digest of the whole table in the metadata: train's bytes would change with every test row
         writers = {side: stack.enter_context(closing(TableWriter(files[side], schema, {"bulkhead.side": side}))) for side in SPLITS}
-        for batch in in_order:
+        for batch in in_order.to_batches(ROW_GROUP_ROWS) if isinstance(in_order, pa.Table) else in_order:
             table = pa.Table.from_batches([batch])
             rows, code = table.select(schema.names), table[CODE]
             for place, side in enumerate(SPLITS):
                 writers[side].write(rows.filter(pc.equal(code, place)))
-    return {side: TableRef(file=file_ref(path), rows=writers[side].rows) for side, path in paths.items()}
+    found: dict[str, TableRef] = {side: TableRef(file=file_ref(path), rows=writers[side].rows) for side, path in paths.items()}
+    if isinstance(in_order, pa.Table):
+        for place, side in enumerate(SPLITS):
+            hold(found[side], Rows(in_order.select([*schema.names, CODE]), place))
+    return found
 
 
 def sampled(split: SplitTables, spec: TableSpec, rows: int, folder: Path, change: Callable[[pa.Table], pa.Table]) -> SplitTables:

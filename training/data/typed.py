@@ -29,11 +29,11 @@ def typed_sql(resolved: Resolved, relation: str) -> str:
     spec = resolved.spec
     parts = {n: _feature(n, resolved) for n in spec.features} | {n: _role_value(n, resolved) for n in value_columns(resolved)}
     parts["__group"] = key_sql(spec.group) if spec.group else "cast(null as varchar)"
-    parts["__time"] = _time(spec.time, spec, resolved.types) if spec.time else "cast(null as double)"
-    parts |= {"__label_time": _time(spec.label_time, spec, resolved.types)} if spec.label_time else {}
-    parts |= {name: _time(name, spec, resolved.types) for name in spec.available}
+    parts["__time"] = _time(spec.time, resolved) if spec.time else "cast(null as double)"
+    parts |= {"__label_time": _time(spec.label_time, resolved)} if spec.label_time else {}
+    parts |= {name: _time(name, resolved) for name in spec.available}
     parts |= {stored: ident(name) for name, stored in raw_names(spec).items()}
-    parts |= {stored: _grouping_value(name, resolved.grouping[name]) for name, stored in grouping_names(resolved).items()}
+    parts |= {stored: _grouping_value(name, resolved.grouping[name], resolved) for name, stored in grouping_names(resolved).items()}
     if spec.id:
         parts |= {"__id": key_sql(spec.id), "__key": key_sql(spec.id)}
         return f"(select {_listed(parts)} from {relation})"
@@ -110,27 +110,29 @@ def _feature(name: str, resolved: Resolved) -> str:
     if name in resolved.spec.tensor:
         return _tensor(name, resolved)
     kind = resolved.types[name]
-    return _number(name, kind) if name in resolved.spec.numeric else _category(name, kind)
+    return _number(name, kind, resolved) if name in resolved.spec.numeric else _category(name, kind, resolved)
 
 
-def _number(name: str, kind: str) -> str:
+def _number(name: str, kind: str, resolved: Resolved) -> str:
     column, found = ident(name), family(kind)
     if found == "int":
         return f"cast({column} as double)"
     if found == "bool":
         return f"cast(cast({column} as integer) as double)"
+    if found == "float" and name not in resolved.computed:  # NaN of the source is null already: see `nulls_for_nan`
+        return f"cast({column} as double) + cast(0 as double)"  # makes 0.0 of -0.0
     number = f"try_cast({column} as double)" if found == "text" else f"cast({column} as double)"
-    return f"{without_nan(number)} + cast(0 as double)"  # makes 0.0 of -0.0
+    return f"{without_nan(number)} + cast(0 as double)"
 
 
-def _grouping_value(name: str, kind: str) -> str:
-    return _number(name, kind) if family(kind) in ("int", "float", "bool") else f"cast({ident(name)} as varchar)"
+def _grouping_value(name: str, kind: str, resolved: Resolved) -> str:
+    return _number(name, kind, resolved) if family(kind) in ("int", "float", "bool") else f"cast({ident(name)} as varchar)"
 
 
-def _category(name: str, kind: str) -> str:
+def _category(name: str, kind: str, resolved: Resolved) -> str:
     if family(kind) != "float":
         return f"cast({ident(name)} as varchar)"
-    return whole_number_text(f"({_number(name, kind)})")
+    return whole_number_text(f"({_number(name, kind, resolved)})")
 
 
 def whole_number_text(number: str) -> str:
@@ -158,14 +160,14 @@ def _role_value(name: str, resolved: Resolved) -> str:
         ignored = ignored_sql(resolved).get(name)
         return f"case when {ignored} then null else {_label_value(name, resolved)} end" if ignored else _label_value(name, resolved)
     if name == spec.weight or (name != spec.split and family(kind) in ("int", "float")):
-        return _number(name, kind)
+        return _number(name, kind, resolved)
     return f"cast({ident(name)} as varchar)"
 
 
 def _label_value(name: str, resolved: Resolved) -> str:
     """A label as its type, values that mean unknown included."""
     kind = resolved.spec.label_columns[name].type
-    return _number(name, resolved.types[name]) if kind == "float" else f"cast({ident(name)} as {LABEL_SQL[kind]})"
+    return _number(name, resolved.types[name], resolved) if kind == "float" else f"cast({ident(name)} as {LABEL_SQL[kind]})"
 
 
 def key_sql(names: tuple[str, ...]) -> str:
@@ -176,7 +178,7 @@ def key_sql(names: tuple[str, ...]) -> str:
     return " || '|' || ".join(f"replace(replace({t}, '%', '%25'), '|', '%7C')" for t in texts)
 
 
-def _time(name: str, spec: TableSpec, types: dict[str, str]) -> str:
-    if not spec.time_is_timestamp:
-        return _number(name, types[name])
+def _time(name: str, resolved: Resolved) -> str:
+    if not resolved.spec.time_is_timestamp:
+        return _number(name, resolved.types[name], resolved)
     return f"cast(epoch(cast({ident(name)} as timestamp)) as double)"

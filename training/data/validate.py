@@ -16,14 +16,17 @@ from training.data.columns import Resolved, resolve
 from training.data.engine import confine, engine_for, ident, row, rows, write_parquet
 from training.data.expressions import derived_sql, failing_expression, filtered_sql
 from training.data.hash_order import in_hash_order
+from training.data.in_memory import Rows, fits, hold, registered
 from training.data.label_values import label_violations, labelled_rows
 from training.data.portable import portable
 from training.data.raw_rows import keep_raw_rows
+from training.data.sorted_rows import hash_sorted
 from training.data.source import relation_sql, unreadable, verify_source
 from training.data.typed import grouping_names, typed_sql, validated_columns
 from training.data.violations import keeping_limits, repeated_values, source_violations, tensor_violations, value_violations
 
 STAGED, TYPED = "staged_rows", "typed_rows"
+SAMPLE_ROWS = 10_000  # that tell how much memory a row takes
 ORDER = "md5(__id)"  # of ids, which are unique: neither the order of the source nor the number of its files shows in the table
 
 
@@ -83,21 +86,34 @@ def _write(connection: duckdb.DuckDBPyConnection, derived: str, relation: str, r
     refuse(source_violations(connection, resolved, relation))
     labelled, unlabelled, ignored = labelled_rows(connection, resolved, relation, declaration)
     refuse(no_rows(row(connection, f"select count(*) from {labelled}")[0], total - kept, unlabelled, sum(ignored.values())))
-    connection.execute(f"create temp table {TYPED} as select * from {typed_sql(resolved, labelled)}")
-    _refuse_typed(connection, resolved, declaration)
+    in_order, ids_differ = _read(connection, resolved, labelled, kept, declaration)
+    _refuse_typed(connection, resolved, declaration, ids_differ)
     raw_rows = keep_raw_rows(connection, resolved.spec, TYPED, ORDER, Path(out_dir) / "raw_rows.parquet")
-    limits = keeping_limits(connection, resolved, TYPED)
-    table = write_parquet(
-        connection,
-        _in_order(connection, resolved.spec, declaration, out_dir),
-        Path(out_dir) / "validated.parquet",
-        schema=arrow_schema(resolved.spec),
-        through=limits,
-    )
+    limits, schema = keeping_limits(connection, resolved, TYPED), arrow_schema(resolved.spec)
+    given = _in_order(connection, resolved.spec, declaration, out_dir) if in_order is None else in_order.select(schema.names)
+    table = write_parquet(connection, given, Path(out_dir) / "validated.parquet", schema=schema, through=limits)
+    if isinstance(given, pa.Table) and not resolved.spec.tensor:  # lists of a fixed size are another type to the engine than in a file
+        hold(table, Rows(given.cast(schema)))
     left_out = {"filtered_rows": total - kept, "unlabelled_rows": unlabelled, "ignored_labels": ignored}
     return ValidatedTable(
         table=table, spec=resolved.spec, raw_rows=raw_rows, group_columns=_group_columns(connection, resolved, declaration, out_dir), **left_out
     )
+
+
+def _read(connection: duckdb.DuckDBPyConnection, resolved: Resolved, labelled: str, rows: int, declaration: Declaration) -> tuple[pa.Table | None, bool | None]:
+    """Make the relation `TYPED`: of rows in memory, which are returned in `ORDER` with whether their ids differ, or of the engine's own."""
+    sample = connection.sql(f"select * from {typed_sql(resolved, f'(select * from {labelled} limit {SAMPLE_ROWS})')}").to_arrow_table()
+    if declaration.data.memory_bytes is not None or not fits(sample, rows):
+        connection.execute(f"create temp table {TYPED} as select * from {typed_sql(resolved, labelled)}")
+        return None, None
+    typed = typed_sql(resolved, labelled)
+    if not resolved.spec.id:
+        table, ids_differ = hash_sorted(connection, typed)
+    else:  # the key is the id, and need not be made twice
+        table, ids_differ = hash_sorted(connection, f"(select * exclude (__key) from {typed})")
+        table = table.append_column("__key", table["__id"])
+    registered(connection, TYPED, table)
+    return table, ids_differ
 
 
 def _in_order(connection: duckdb.DuckDBPyConnection, spec: TableSpec, declaration: Declaration, out_dir: Path) -> str | Iterator[pa.RecordBatch]:
@@ -109,9 +125,9 @@ def _in_order(connection: duckdb.DuckDBPyConnection, spec: TableSpec, declaratio
     return in_hash_order(connection, TYPED, names, limit, Path(out_dir))
 
 
-def _refuse_typed(connection: duckdb.DuckDBPyConnection, resolved: Resolved, declaration: Declaration) -> None:
+def _refuse_typed(connection: duckdb.DuckDBPyConnection, resolved: Resolved, declaration: Declaration, ids_differ: bool | None) -> None:
     """Refuse what no single value breaks; limits of values, which are looked at on the way into the file, are named with it."""
-    found = [*tensor_violations(connection, resolved, TYPED), *repeated_values(connection, resolved, TYPED)]
+    found = [*tensor_violations(connection, resolved, TYPED), *repeated_values(connection, resolved, TYPED, bool(ids_differ))]
     empty = [] if found else [*label_violations(connection, resolved.spec, TYPED, declaration), *empty_features(connection, resolved.spec, declaration)]
     if found or empty:
         refuse([*value_violations(connection, resolved, TYPED), *found])

@@ -122,10 +122,10 @@ def _beside(connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: st
     return broken_values(connection, resolved, table, {pair for found in even_tables(reader, BATCH_ROWS) for pair in broken_rules(schema, found)})
 
 
-def repeated_values(connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str) -> list[str]:
-    """Ids that stand in several rows, and repeated values of columns declared unique."""
+def repeated_values(connection: duckdb.DuckDBPyConnection, resolved: Resolved, table: str, ids_differ: bool = False) -> list[str]:
+    """Ids that stand in several rows, unless they are known to differ, and repeated values of columns declared unique."""
     remedy = "remove the repeated rows, or declare all columns that together identify a row with role id"
-    checks = [("__id", ", ".join(resolved.spec.id), "a row id", remedy)]
+    checks = [] if ids_differ else [("__id", ", ".join(resolved.spec.id), "a row id", remedy)]
     checks += [(n, n, "unique", "remove the repeated rows, or unique: true") for n, c in resolved.configs.items() if c.unique]
     return [line for check in checks for line in _repeated(connection, table, *check)]
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,12 +18,13 @@ from pydantic import ValidationError
 from benchmarks.preparation.memory import Measured, measure, section
 from benchmarks.preparation.processes import Peak, Step, sampled
 from benchmarks.preparation.rows import write_rows
-from schemas.config import SPLITS, DataConfig
+from schemas.config import SPLITS, DataConfig, Declaration
 from schemas.errors import DataError
 from tests.training.data.chain import declared, split_of
 from training.data.engine import engine_for
 from training.data.hash_order import in_hash_order
-from training.data.leakage import check_overlap, require_passed
+from training.data.in_memory import held, holding
+from training.data.leakage import check_leakage, check_overlap
 from training.data.normalize import fit
 from training.data.shards import materialise
 
@@ -57,15 +61,31 @@ def test_rows_sorted_part_by_part_are_in_the_order_of_the_engine(tmp_path: Path)
 
 
 @pytest.mark.req("D9")
-def test_a_limit_changes_no_byte(tmp_path: Path) -> None:
-    table, found = write_rows(tmp_path / "t.parquet", 3000, measures=2, levels=(20,)), []
-    for limit in (None, "200MB"):
-        declaration = declared(table, COLUMNS, split="group", data={"memory_limit": limit})
-        validated, sides = split_of(declaration, tmp_path / str(limit))
-        require_passed(check_overlap(sides, validated, declaration))
-        arrays = materialise(sides, validated, fit(sides.train, validated.spec, declaration), declaration, tmp_path / f"{limit} arrays")
-        found.append((validated.table.file.sha256, [sides.side(side).file.sha256 for side in SPLITS], arrays.sha256))
-    assert found[0] == found[1]
+@pytest.mark.parametrize("split", ["group", {"kind": "time", "cuts": {"val": "2024-10-01", "test": "2025-04-01"}}, "stratified"])
+def test_no_path_changes_a_byte(tmp_path: Path, split: str | dict[str, Any]) -> None:
+    """Rows held in memory from step to step, read from files step by step, or within a limit; whatever the order of the source."""
+    table = write_rows(tmp_path / "t.parquet", 70_000, measures=2, levels=(20,))
+    turned = tmp_path / "turned.parquet"
+    rows = pq.read_table(table)
+    pq.write_table(rows.take(np.random.default_rng(0).permutation(len(rows))), turned, row_group_size=20_000)
+    found = [
+        _digests(declared(source, COLUMNS, split=split, data={"memory_limit": limit}), tmp_path / str(number), keep)
+        for number, (source, limit, keep) in enumerate([(turned, None, True), (table, None, False), (table, "200MB", False)])
+    ]
+    assert found[1:] == found[:1] * 2
+
+
+def _digests(declaration: Declaration, out: Path, keep: bool) -> tuple[Any, ...]:
+    """SHA-256 of everything that preparation writes, and the verdicts of its checks."""
+    with holding() if keep else nullcontext():
+        validated, sides = split_of(declaration, out)
+        assert (held(sides.train) is not None) == (keep and declaration.split.kind != "stratified")
+        report = [check_overlap(sides, validated, declaration)]
+        report += [check_leakage(sides, validated, declaration)] if declaration.split.kind == "group" else []
+        statistics = fit(sides.train, validated.spec, declaration)
+        arrays = materialise(sides, validated, statistics, declaration, out / "arrays")
+    assert held(sides.train) is None
+    return validated.table.file.sha256, [sides.side(side).file.sha256 for side in SPLITS], sides.summary, report, statistics, arrays.sha256
 
 
 @pytest.mark.long

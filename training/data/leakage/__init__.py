@@ -27,7 +27,7 @@ def check_overlap(split: SplitTables, validated: ValidatedTable, declaration: De
     for table in (split.train, split.val, split.test, validated.table):
         verify(table.file)
     with engine_for(declaration.data) as connection:
-        sides = sides_of(connection, split, validated.spec, declaration)
+        sides = sides_of(connection, split, validated.spec, declaration, as_written=True)
         rows = judge_rows(*find_missing_rows(sides, split, validated), split)
         return CheckReport(results=(judged(rows, declaration), *hard_results(sides)))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from itertools import combinations
+from itertools import combinations, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -20,12 +20,13 @@ from schemas.errors import first_few
 from schemas.records import CheckResult
 from training.data.distinct import distinct, num_distinct
 from training.data.engine import ident, row, rows
-from training.data.leakage.keys import key_batches, uint64
+from training.data.leakage.keys import in_order, key_batches, uint64
 from training.data.leakage.sides import Sides
 from training.data.leakage.spellings import SPELLINGS, fold
 from training.data.leakage.straddle import among, common, parts_of
 
 EVIDENCE_ROWS = 10
+HASHED_AT_ONCE = 8  # batches: each is folded while it fits into the processor's cache, but a query of its own would cost as much as its hashes
 MOST_COLLISIONS = 0.02  # share of train's keys that may fall together: train holds aliases, too, where the sides do
 
 
@@ -56,7 +57,7 @@ def find_aliases(sides: Sides, column: str, train_keys: int, repeats: bool = Tru
     for spelling in SPELLINGS:
         plain_keys, met = 0, [np.empty(0, np.uint64)]
         for part in range(parts):
-            read = {side: np.sort(_concatenated(p for _, p in _spelt(sides, column, side, spelling, part, parts, repeats))) for side in sides.relations}
+            read = {side: in_order(p for _, p in _spelt(sides, column, side, spelling, part, parts, repeats)) for side in sides.relations}
             plain_keys += num_distinct(read["train"])
             met += [common(a, b) for a, b in combinations(read.values(), 2)]
         if train_keys - plain_keys <= MOST_COLLISIONS * train_keys:
@@ -70,10 +71,11 @@ def _spelt(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Hashes uint64 [keys] of a side's keys as they are given and in a canonical spelling, which is of this part of the hash space."""
     with closing(sides.connection.cursor()) as beside:  # the connection itself is busy with the batches
-        for batch in key_batches(sides, column, side, repeats=repeats):
-            folded = pa.table({"k": fold(batch.column(1), spelling)})
+        batches = key_batches(sides, column, side, repeats=repeats)
+        while several := list(islice(batches, HASHED_AT_ONCE)):
+            folded = pa.table({"k": pa.chunked_array([fold(b.column(1), spelling) for b in several])})
             plain = uint64(beside.from_arrow(folded).project("hash(k)").to_arrow_table().column(0).combine_chunks())
-            given = uint64(batch.column(0))
+            given = _concatenated(uint64(b.column(0)) for b in several)
             here = slice(None) if parts == 1 else plain % np.uint64(parts) == part
             yield given[here], plain[here]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -56,11 +56,11 @@ def key_batches(sides: Sides, column: str, side: SplitName, part: int = 0, parts
         side: which.
         part: which part of the hash space to read.
         parts: into how many it is cut, so that the hashes of one fit into memory.
-        repeats: whether a key comes as often as it stands on the side. If not, keys of several rows are read once, where that saves work.
+        repeats: whether a key comes as often as it stands on the side, or once.
     """
     key, relation = ident(column), sides.relations[side]
     where = f"{key} is not null" + (f" and hash({key}) % {parts} = {part}" if parts > 1 else "")
-    each = "" if repeats or _few_rows_each(sides, key, relation) else "distinct "
+    each = "" if repeats else "distinct "
     yield from sides.connection.sql(f"select hash(k), k from (select {each}{key} as k from {relation} where {where})").to_arrow_reader(BATCH_ROWS)
 
 
@@ -68,12 +68,12 @@ def read_keys(sides: Sides, column: str, part: int = 0, parts: int = 1, repeats:
     """One scan of the column on every side; the arguments are those of `key_batches`."""
     hashes, characters = {}, Characters()
     for side in sides.relations:
-        found = [np.empty(0, np.uint64)]
+        found = []
         for batch in key_batches(sides, column, side, part, parts, repeats):
             found.append(uint64(batch.column(0)))
             if _one_case(characters.used):  # else spellings can differ, whatever the other keys are made of
                 characters |= _characters(text_of(batch.column(1)))
-        hashes[str(side)] = np.sort(np.concatenate(found))
+        hashes[str(side)] = in_order(found)
     return Keys(hashes, characters)
 
 
@@ -82,10 +82,18 @@ def uint64(hashes: pa.UInt64Array) -> np.ndarray:
     return np.frombuffer(hashes.buffers()[1], np.uint64, len(hashes), hashes.offset * 8) if len(hashes) else np.empty(0, np.uint64)
 
 
-def _few_rows_each(sides: Sides, key: str, relation: str) -> bool:
-    """Whether most keys stand on few rows, so that to make them distinct would cost more time and memory than it saves."""
-    keys, num_rows = row(sides.connection, f"select approx_count_distinct({key}), count({key}) from {relation}")
-    return bool(keys * ROWS_A_KEY > num_rows)
+def in_order(parts: Iterable[np.ndarray]) -> np.ndarray:
+    """The values of all parts, uint64 [N], sorted in place: a sorted copy would be another eight bytes a row."""
+    values = np.concatenate([np.empty(0, np.uint64), *parts])
+    values.sort()
+    return values
+
+
+def many_rows_each(sides: Sides, column: str) -> bool:
+    """Whether keys of train stand on so many rows that making them distinct saves more time and memory than it costs."""
+    key = ident(column)
+    keys, num_rows = row(sides.connection, f"select approx_count_distinct({key}), count({key}) from {sides.relations['train']}")
+    return bool(keys * ROWS_A_KEY <= num_rows)
 
 
 def _one_case(used: np.ndarray) -> bool:

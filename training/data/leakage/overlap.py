@@ -11,7 +11,7 @@ from schemas.records import CheckResult, SplitTables, TableSpec, ValidatedTable
 from training.data.distinct import num_distinct
 from training.data.engine import parquet, row, rows
 from training.data.leakage.aliases import Aliases, find_aliases, judge_aliases
-from training.data.leakage.keys import Characters, Keys, read_keys
+from training.data.leakage.keys import Characters, Keys, many_rows_each, read_keys
 from training.data.leakage.sides import Sides
 from training.data.leakage.straddle import EVIDENCE_ROWS, Straddle, find_straddling, parts_of, repeated_keys
 
@@ -90,20 +90,20 @@ def judge_rows(missing: int, strangers: int, examples: list[str], split: SplitTa
 def overlap_results(sides: Sides) -> list[CheckResult]:
     """No id and no declared group on two sides, in whatever spelling."""
     spec = sides.spec
-    ids, alias = _crossing(sides, "__id")
+    ids, alias = _crossing(sides, "__id", unique=True)
     results = [judge_ids(ids, repeated_keys(sides, "__id", ids.repeated), spec)]
     results += [judge_aliases(alias, "id", spec.id)] if spec.id else []
     if spec.group_by:  # of derived groups the name is a hash, which has one spelling
-        results.append(judge_groups(_crossing(sides, "__group", repeats=False)[0], spec, sides.declaration))
+        results.append(judge_groups(_crossing(sides, "__group")[0], spec, sides.declaration))
     elif spec.group:
-        groups, alias = _crossing(sides, "__group", repeats=False)
+        groups, alias = _crossing(sides, "__group")
         results += [judge_groups(groups, spec, sides.declaration), judge_aliases(alias, "group", spec.group)]
     return results
 
 
-def _crossing(sides: Sides, column: str, repeats: bool = True) -> tuple[Straddle, Aliases | None]:
-    """Keys on two sides, as they are and in other spellings; one scan where all are spelt alike. `repeats` as in `read_keys`."""
-    count = parts_of(sides)
+def _crossing(sides: Sides, column: str, unique: bool = False) -> tuple[Straddle, Aliases | None]:
+    """Keys on two sides, as they are and in other spellings; one scan where all are spelt alike. `unique`: each should stand on one row."""
+    count, repeats = parts_of(sides), unique or not many_rows_each(sides, column)
     characters, train_keys = Characters(), 0
 
     def read() -> Iterator[Keys]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from schemas.config import SPLITS, Declaration, SplitName
 from schemas.records import SplitTables, TableSpec
 from training.data.engine import ident, parquet
+from training.data.in_memory import relation
 
 
 class Sides(NamedTuple):
@@ -52,7 +53,7 @@ class Sides(NamedTuple):
         return self.connection.sql(f"select {listed} from {relation} order by md5(__id), __id limit {limit}").to_arrow_table()
 
 
-def sides_of(connection: duckdb.DuckDBPyConnection, split: SplitTables, spec: TableSpec, declaration: Declaration) -> Sides:
-    """The sides as the split wrote them: file names decide, not the plan."""
-    relations = {side: parquet(split.side(side)) for side in SPLITS}
+def sides_of(connection: duckdb.DuckDBPyConnection, split: SplitTables, spec: TableSpec, declaration: Declaration, as_written: bool = False) -> Sides:
+    """The sides as the split wrote them: files decide, not the plan; `as_written` reads them even where their rows are held in memory."""
+    relations = {side: parquet(split.side(side)) if as_written else relation(connection, split.side(side)) for side in SPLITS}
     return Sides(connection, relations, {side: split.side(side).rows for side in SPLITS}, spec, declaration)

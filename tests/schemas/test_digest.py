@@ -1,0 +1,50 @@
+"""Digests: a large file is read once in a process, and any touch makes it be read again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from schemas import digest
+from schemas.digest import file_ref, sha256_file, sha256_once, verify
+from schemas.errors import IntegrityError
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Paths whose bytes were read, in order; files of 1 kB count as large."""
+    found: list[str] = []
+    monkeypatch.setattr(digest, "LARGE", 1000)
+    monkeypatch.setattr(digest, "sha256_file", lambda path: found.append(str(path)) or sha256_file(path))
+    return found
+
+
+@pytest.mark.req("D5")
+def test_a_large_file_is_read_once_and_a_small_one_each_time(tmp_path: Path, reads: list[str]) -> None:
+    large, small = tmp_path / "large", tmp_path / "small"
+    large.write_bytes(b"x" * 1000)
+    small.write_bytes(b"x" * 999)
+    refs = [file_ref(large), file_ref(small)]
+    for ref in refs * 2:
+        verify(ref)
+    assert [reads.count(str(p)) for p in (large, small)] == [1, 3]
+    moved = large.rename(tmp_path / "moved")  # as a finished step is put in its place: a new time of change, and so read again
+    assert sha256_once(moved) == refs[0].sha256
+
+
+@pytest.mark.req("D5")
+@pytest.mark.parametrize("keep_times", [False, True])
+def test_a_touched_file_is_read_again_and_refused(tmp_path: Path, reads: list[str], keep_times: bool) -> None:
+    path = tmp_path / "large"
+    path.write_bytes(b"x" * 1000)
+    ref, before = file_ref(path), path.stat()
+    while not keep_times and path.stat().st_ctime_ns == before.st_ctime_ns:
+        path.write_bytes(b"x" * 999 + b"y")  # until the clock of the file system has moved on
+    while path.stat().st_ctime_ns == before.st_ctime_ns:
+        path.write_bytes(b"x" * 999 + b"y")
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(IntegrityError, match="the file was changed after it was written"):
+        verify(ref)
+    assert len(reads) == 2
