@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.waits import Waits
 from schemas.errors import NonFiniteError, OutOfMemoryError
 from schemas.records import RunSpec, TrainReport
 from tests.distributed.layout_work import state_digest, stop_at, tree_digest
 from tests.training.runs import keep_torch_settings, make_run, synthetic
-from benchmarks.waits import Waits
 from training.guard import StopSignal
 from training.loop import Trainer
 from training.parallel import Parallel
