@@ -109,6 +109,9 @@ def encode_categories(table: pa.Table | pa.RecordBatch, statistics: Statistics) 
 
 
 def _codes(values: pa.Array | pa.ChunkedArray, column: CategoryStats) -> np.ndarray:
+    if isinstance(values, pa.DictionaryArray):
+        places = np.asarray(pc.fill_null(values.indices, len(values.dictionary)))
+        return np.append(_codes(values.dictionary, column), NULL)[places]
     text = values.cast(pa.large_string())
     found = pc.index_in(text, value_set=pa.array(column.values, type=pa.large_string()))
     codes = pc.if_else(pc.is_null(text), NULL, pc.fill_null(pc.add(found, FIRST), UNKNOWN))

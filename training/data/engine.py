@@ -198,7 +198,8 @@ def write_parquet(
         reader: Any = connection.sql(query).to_arrow_reader(group_rows(schema)) if isinstance(query, str) else query
         types = reader.schema if schema is None else schema
         with closing(TableWriter(file, types, metadata)) as writer:
-            tables = iter([reader]) if isinstance(reader, pa.Table) else even_tables(reader, rows_at_once(types))
+            tables = even_tables(reader.to_batches() if isinstance(reader, pa.Table) else reader, rows_at_once(types))
+            tables = (table.cast(types) for table in tables)  # here, because what looks at rows knows no dictionaries of texts
             for table in through(tables) if through else tables:
                 writer.write(table)
     return TableRef(file=file_ref(path), rows=writer.rows)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import betabinom, binom
 
 TAIL_SHARE, TAIL_ROWS = 0.05, 20  # of a sample's lowest values, by which its tail is continued
 
@@ -17,7 +16,11 @@ def binomial_tail(count: int, total: int, rate: float) -> float:
     >>> round(binomial_tail(2, 2, 0.1), 3)
     0.01
     """
-    return float(binom.sf(count - 1, total, min(1.0, max(0.0, rate)))) if count > 0 else 1.0
+    if count <= 0:
+        return 1.0
+    from scipy.stats import binom  # half a second, which only findings are worth
+
+    return float(binom.sf(count - 1, total, min(1.0, max(0.0, rate))))
 
 
 def tail_above(count: int, total: int, null_count: int, null_total: int) -> float:
@@ -30,6 +33,8 @@ def tail_above(count: int, total: int, null_count: int, null_total: int) -> floa
     """
     if count <= 0:
         return 1.0
+    from scipy.stats import betabinom
+
     return float(betabinom.sf(count - 1, total, null_count + 0.5, max(null_total - null_count, 0) + 0.5))
 
 
