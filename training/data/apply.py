@@ -6,6 +6,7 @@ program repeats it to 1e-12. N rows, D numeric columns, C categorical columns.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import NormalDist
 
 import numpy as np
@@ -39,19 +40,33 @@ def transform_numeric(values: np.ndarray, statistics: Statistics) -> np.ndarray:
     stats = statistics.numeric
     if values.ndim != 2 or values.shape[1] != len(stats):
         raise DataError(f"expected numeric values of shape [N, {len(stats)}], got {list(values.shape)}")
-    nulls = np.isnan(values)
-    with np.errstate(over="ignore"):
-        values = np.where(rounded_columns(statistics), values.astype(np.float32).astype(np.float64), values)
-    fill = np.array([np.nan if s.fill is None else s.fill for s in stats], dtype=np.float64)
-    scaled = (np.where(nulls, fill, values) - np.array([s.center for s in stats])) / np.array([s.scale for s in stats])
-    for index, column in enumerate(stats):
-        if column.method == "quantile":
-            knots, scores = quantile_points(column)
-            scaled[:, index] = np.interp(scaled[:, index], knots, scores)
-    bound = clip_bounds(statistics)
-    indicators = nulls[:, [s.indicator for s in stats]]
+    return transform_columns([values[:, index] for index in range(len(stats))], statistics)
+
+
+def transform_columns(columns: Sequence[np.ndarray], statistics: Statistics) -> np.ndarray:
+    """`transform_numeric` of a table whose columns lie apart, one after the other: what is being worked on stays in the processor's cache.
+
+    Args:
+        columns: float64 [N] for each of `statistics.numeric`; NaN is null.
+        statistics: fitted on train.
+
+    Returns:
+        float32 [N, num_numeric].
+    """
+    found = np.empty((len(columns[0]), statistics.num_numeric), dtype=np.float32)
+    bounds, rounded, indicator = clip_bounds(statistics), rounded_columns(statistics), len(columns)
     with np.errstate(over="ignore"):  # an overflow becomes inf, which materialising refuses by name
-        return np.concatenate([np.clip(scaled, -bound, bound).astype(np.float32), indicators.astype(np.float32)], axis=1)
+        for index, (given, stats) in enumerate(zip(columns, statistics.numeric, strict=True)):
+            nulls = np.isnan(given)
+            values = given.astype(np.float32).astype(np.float64) if rounded[index] else given
+            scaled = (np.where(nulls, np.nan if stats.fill is None else stats.fill, values) - stats.center) / stats.scale
+            if stats.method == "quantile":
+                scaled = np.interp(scaled, *quantile_points(stats))
+            found[:, index] = np.clip(scaled, -bounds[index], bounds[index]) if np.isfinite(bounds[index]) else scaled
+            if stats.indicator:
+                found[:, indicator] = nulls
+                indicator += 1
+    return found
 
 
 def rounded_columns(statistics: Statistics) -> np.ndarray:
@@ -109,9 +124,9 @@ def encode_categories(table: pa.Table | pa.RecordBatch, statistics: Statistics) 
 
 
 def _codes(values: pa.Array | pa.ChunkedArray, column: CategoryStats) -> np.ndarray:
-    if isinstance(values, pa.DictionaryArray):
-        places = np.asarray(pc.fill_null(values.indices, len(values.dictionary)))
-        return np.append(_codes(values.dictionary, column), NULL)[places]
+    if isinstance(values, pa.DictionaryArray) and len(values.dictionary) < len(values):  # each text is looked up once
+        of_texts = np.append(_codes(values.dictionary, column), NULL)  # the last one for places that are null
+        return np.asarray(of_texts[np.asarray(pc.fill_null(values.indices, len(values.dictionary)))])
     text = values.cast(pa.large_string())
     found = pc.index_in(text, value_set=pa.array(column.values, type=pa.large_string()))
     codes = pc.if_else(pc.is_null(text), NULL, pc.fill_null(pc.add(found, FIRST), UNKNOWN))

@@ -90,7 +90,10 @@ def batches(ref: TableRef, max_rows: int, columns: Sequence[str] | None = None) 
         return
     for batch in found.table.to_batches(max_chunksize=max_rows):
         chosen = batch if columns is None else batch.select(list(columns))
-        yield chosen if found.code is None else chosen.filter(pc.equal(batch.column(CODE), found.code))
+        if found.code is not None:
+            chosen = chosen.filter(pc.equal(batch.column(CODE), found.code))
+        if len(chosen):
+            yield chosen
 
 
 def fits(sample: pa.Table, rows: int) -> bool:
