@@ -1,9 +1,10 @@
-"""docs/benchmarks.md: each benchmark rewrites its own section and leaves the others as they were."""
+"""The pages of figures: each benchmark rewrites its own section and leaves the others as they were."""
 
 from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -19,16 +20,17 @@ how often there is a false alarm: [benchmarks-leaks.md](benchmarks-leaks.md).
 """
 
 
-def write_section(name: str, text: str, page: Path = PAGE) -> None:
+def write_section(name: str, text: str, page: Path = PAGE, head: str = HEAD) -> None:
     """Put a section in its place, or at the end where it is new.
 
     Args:
         name: of the section's marks, e.g. training.
         text: Markdown, beginning with a heading of second level.
-        page: the page; begun where it is absent.
+        page: the page.
+        head: what the page begins with where it is absent.
     """
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    whole = page.read_text() if page.exists() else HEAD
+    whole = page.read_text() if page.exists() else head
     section = f"{begin}\n{text.strip()}\n{end}"
     if begin in whole and end in whole:
         before, rest = whole.split(begin, 1)
@@ -38,7 +40,19 @@ def write_section(name: str, text: str, page: Path = PAGE) -> None:
     write_atomic(page, whole)
 
 
-def markdown_table(rows: list[dict[str, str]]) -> str:
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table.
+
+    >>> print(table(["a", "b"], [["1", "2"]]))
+    | a | b |
+    |---|---|
+    | 1 | 2 |
+    """
+    first, *others = (f"| {' | '.join(line)} |" for line in (headers, *rows))
+    return "\n".join([first, "|---" * len(headers) + "|", *others])
+
+
+def markdown_table(rows: Sequence[Mapping[str, str]]) -> str:
     """Rows with the same keys as a Markdown table.
 
     >>> print(markdown_table([{"a": "1", "b": "2"}]))
@@ -46,9 +60,7 @@ def markdown_table(rows: list[dict[str, str]]) -> str:
     |---|---|
     | 1 | 2 |
     """
-    names = list(rows[0])
-    lines = [names, ["---"] * len(names), *([row[name] for name in names] for row in rows)]
-    return "\n".join("|---" * len(names) + "|" if line[0] == "---" else f"| {' | '.join(line)} |" for line in lines)
+    return table(list(rows[0]), [list(row.values()) for row in rows])
 
 
 def machine() -> str:

@@ -6,9 +6,6 @@ their loop; theirs runs in a greenlet, which hands over in the callback at the e
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
+from benchmarks.environments import environment
 from training.parallel import Parallel
 
 PACKAGES = ("lightning==2.6.6", "accelerate==1.15.0", "skorch==1.4.0")
@@ -29,25 +27,16 @@ Batch = tuple[dict[str, Tensor], Tensor]
 MeanLoss = Callable[[Tensor, Tensor], Tensor]
 
 
-def environment(home: Path) -> Path:
-    """Python of an environment that has the peers, on top of the one that is running; made unless it is there.
+def peers(home: Path) -> Path:
+    """Python of an environment that has the peers, on top of the one that is running.
 
     Args:
         home: folder for it.
 
     Raises:
-        subprocess.CalledProcessError: the peers cannot be installed here.
+        RuntimeError: the peers cannot be installed here.
     """
-    folder = home / "-".join(name.replace("==", "-") for name in PACKAGES)
-    python, done = folder / "bin" / "python", folder / "installed"
-    if not done.is_file():
-        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-        ours = sysconfig.get_paths()["purelib"]
-        inside = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
-        (inside / "parent.pth").write_text(ours + "\n")
-        subprocess.run([str(python), "-m", "pip", "install", "-q", "-c", str(CONSTRAINTS), *PACKAGES], check=True, stdout=sys.stderr)
-        done.touch()
-    return python
+    return environment(home / "-".join(name.replace("==", "-") for name in PACKAGES), PACKAGES, CONSTRAINTS, on_top=True)
 
 
 class Rows(Dataset[Batch]):

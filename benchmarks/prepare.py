@@ -11,15 +11,15 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from benchmarks.environments import environment
 from benchmarks.page import PAGE, machine, markdown_table, write_section
-from benchmarks.preparation.memory import Peak, sampled
+from benchmarks.preparation.processes import Peak, sampled
 from benchmarks.preparation.rows import write_rows
 
 PEERS = Path(__file__).parent / "preparation" / "peers"
@@ -42,16 +42,6 @@ def commands(python: Path) -> dict[str, tuple[list[str], list[str]]]:
     ours = [sys.executable, "-m", "benchmarks.preparation.ours"]
     scripts = {SCAN: "scan.py", PANDAS: "pandas_sklearn.py", POLARS: "polars_by_hand.py"}
     return {WHOLE: (ours, []), ALIKE: (ours, ["--alike"]), **{tool: ([str(python), str(PEERS / script)], []) for tool, script in scripts.items()}}
-
-
-def environment(home: Path) -> Path:
-    """Python of the peers' environment, which is made unless it is there."""
-    python = home / "bin" / "python"
-    if not (home / "installed").is_file():
-        subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", *PACKAGES], check=True)
-        (home / "installed").touch()
-    return python
 
 
 def measure(rows: int, rounds: int, python: Path, folder: Path) -> list[Run]:
@@ -136,7 +126,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--page", type=Path, default=PAGE)
     options = parser.parse_args(arguments)
     sizes, rounds = (FULL, 1) if options.full else (tuple(options.rows), options.rounds)
-    python, runs = environment(options.cache), []
+    python, runs = environment(options.cache, PACKAGES), []
     for rows in sizes:
         with tempfile.TemporaryDirectory(prefix="bulkhead-bench-", dir=options.folder) as name:
             runs += measure(rows, rounds, python, Path(name))

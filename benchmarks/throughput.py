@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.made_up import prepare, prepare_images, prepare_texts, variant
 from benchmarks.page import PAGE, machine, markdown_table, write_section
-from benchmarks.peers import PACKAGES, environment
+from benchmarks.peers import PACKAGES, peers
 from schemas.home import home
 from schemas.records import RunSpec
 
@@ -156,7 +156,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--output", type=Path, default=PAGE, help="page whose section is rewritten")
     options = parser.parse_args(arguments)
-    python = None if options.no_peers else environment(home() / "bench-training")
+    python = None if options.no_peers else peers(home() / "bench-training")
     results = []
     for case in CASES:
         with tempfile.TemporaryDirectory(prefix="bulkhead-bench-") as name:

@@ -10,7 +10,7 @@ from schemas.audit import AuditReport
 from schemas.load import load_declaration
 from schemas.parameters import ConfigPath, Overrides, shown
 from tasks.audit import audit_sides, report_audit, require_passed
-from tasks.context import run_name
+from tasks.names import run_name
 from tasks.source import fingerprint_source, validate_table
 from tasks.split import split_rows
 

@@ -12,10 +12,11 @@ from schemas.fold_records import CrossValidation
 from schemas.load import load_declaration
 from schemas.parameters import ConfigPath, Epochs, Folds, Model, Overrides, chosen
 from schemas.records import PreflightReport, Prepared, RunSpec, SourceRef, SplitTables, ValidatedTable
-from tasks.context import RunContext, fold_runs, run_name, tracked
+from tasks.context import RunContext, fold_runs, tracked
 from tasks.crossvalidate import collect_fold, report_folds
 from tasks.evaluate import evaluate_model
 from tasks.launch import train_folds
+from tasks.names import run_name
 from tasks.poison import poison_test
 from tasks.preflight import check_model
 from tasks.prepared import bind

@@ -9,8 +9,8 @@ from prefect import flow
 
 from schemas.parameters import shown
 from schemas.records import EvaluationReport
-from tasks.context import run_name
 from tasks.evaluate import evaluate_model
+from tasks.names import run_name
 from tasks.prepared import FinishedRunDir, read_run
 
 Side = Annotated[Literal["test", "val"], shown("Rows", "Which rows to score.")]

@@ -11,8 +11,9 @@ from schemas.errors import ConfigError
 from schemas.load import load_declaration
 from schemas.parameters import ConfigPath, Epochs, Model, Overrides, Registration, chosen
 from schemas.records import Prepared
-from tasks.context import RunContext, run_name, tracked
+from tasks.context import RunContext, tracked
 from tasks.evaluate import evaluate_model
+from tasks.names import run_name
 from tasks.promote import promote_registered
 from tasks.register import collect_evidence, export, judge_challenger, register_model
 from tasks.report import report_run

@@ -10,7 +10,7 @@ from schemas.config import Declaration
 from schemas.load import load_declaration
 from schemas.parameters import ConfigPath, Overrides
 from schemas.records import Prepared, SplitTables, ValidatedTable
-from tasks.context import run_name
+from tasks.names import run_name
 from tasks.poison import poison_test
 from tasks.prepared import bind, holding, require_same, require_same_source
 from tasks.source import fingerprint_source, validate_table

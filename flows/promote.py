@@ -7,7 +7,7 @@ from prefect import flow
 from flows.prepare import todays_rows
 from schemas.parameters import Alias, ModelName, ModelUri
 from schemas.registry_records import Promotion
-from tasks.context import run_name
+from tasks.names import run_name
 from tasks.promote import judge_version, promote_version, prove_version, roll_back_to_previous
 
 

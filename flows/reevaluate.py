@@ -8,7 +8,8 @@ from flows.prepare import todays_rows
 from schemas.load import load_declaration
 from schemas.parameters import ConfigPath, Overrides, Stop
 from schemas.registry_records import Reevaluation
-from tasks.context import run_name, tracked
+from tasks.context import tracked
+from tasks.names import run_name
 from tasks.reevaluate import fetch_champion, reevaluate_champion, report_reevaluation, require_good
 
 

@@ -6,7 +6,7 @@ from prefect import flow
 
 from schemas.parameters import ApplyDiff, ModelUri, Stop
 from schemas.registry_records import Reproduction
-from tasks.context import run_name
+from tasks.names import run_name
 from tasks.reproduce import compare_origin, read_origin, retrain, tell
 
 

@@ -9,7 +9,8 @@ from flows.prepare import prepare_data
 from flows.summary import RunSummary
 from flows.train import train_on
 from schemas.records import TrainReport
-from tasks.context import reopened, run_name
+from tasks.context import reopened
+from tasks.names import run_name
 from tasks.prepared import read_prepared
 from tasks.resume import StartedRunName, unfinished
 

@@ -6,7 +6,7 @@ from prefect import flow
 
 from schemas.parameters import ModelUri, Source, Target
 from schemas.registry_records import Scored
-from tasks.context import run_name
+from tasks.names import run_name
 from tasks.score import score_rows
 
 

@@ -8,8 +8,9 @@ from flows.prepare import prepare_data
 from schemas.load import load_declaration
 from schemas.parameters import ConfigPath, Epochs, Model, Overrides, chosen
 from schemas.records import PreflightReport, Prepared, RunSpec, TrainReport
-from tasks.context import RunContext, await_servers, run_name, tracked
+from tasks.context import RunContext, await_servers, tracked
 from tasks.launch import train_model
+from tasks.names import run_name
 from tasks.preflight import check_model
 from tasks.track import log_checks, log_prepared
 

@@ -96,13 +96,6 @@ class RunContext:
         return spec
 
 
-def run_name() -> str:
-    """Name of a flow run in Prefect: the flow and the model, file or folder that it was called with."""
-    given = flow_run.parameters
-    of = given.get("model_uri", "").removeprefix("models:/") or Path(str(given.get("config_path") or given.get("run_dir") or given.get("run") or "")).stem
-    return f"{flow_run.flow_name} {of}".strip()
-
-
 @contextmanager
 def tracked(declaration: Declaration, kind: Kind) -> Iterator[RunContext]:
     """Open a run when it is its model's turn; whatever happens inside, MLflow hears how it ended.

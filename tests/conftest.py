@@ -18,6 +18,7 @@ SETTINGS = {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "GIT_PYTHON_REFRESH": "quiet",
     "OMP_WAIT_POLICY": "PASSIVE",  # as in training/__init__.py, also where torch is loaded first
+    "OMP_NUM_THREADS": "1",  # workers of pytest share the cores; a training that a test launches sets its own
 }
 for _name, _value in SETTINGS.items():
     os.environ.setdefault(_name, _value)

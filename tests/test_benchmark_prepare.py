@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from benchmarks.preparation.memory import Peak
 from benchmarks.preparation.ours import prepare
+from benchmarks.preparation.processes import Peak
 from benchmarks.preparation.rows import write_rows
 from benchmarks.prepare import ALIKE, PANDAS, POLARS, SCAN, WHOLE, Run, exponent, section
 

@@ -115,13 +115,10 @@ class Layout:
         """Half precision inside, where declared."""
         return torch.autocast(self.parallel.device.type, HALF.get(self.train.precision), enabled=self.train.precision in HALF)
 
-    def grad_norms(self, gradients: list[Tensor]) -> tuple[Tensor, ...]:
-        """2-norm [] of each parameter's whole gradient, from this rank's part of them. Collective where sharded."""
-        norms = torch._foreach_norm(gradients)
-        if not self.sharded:
-            return tuple(norms)
-        squares = self.parallel.all_reduce_sum(torch.stack(norms).square())
-        return tuple(squares.sqrt().unbind())
+    def grad_norms(self, gradients: list[Tensor]) -> Tensor:
+        """2-norms [P] of each parameter's whole gradient, from this rank's part of them. Collective where sharded."""
+        norms = torch.stack(torch._foreach_norm(gradients))
+        return self.parallel.all_reduce_sum(norms.square()).sqrt() if self.sharded else norms
 
     @contextmanager
     def scoring(self) -> Iterator[None]:

@@ -3,6 +3,9 @@
 The loop has one position, `state.step`. At each boundary it evaluates if that is due, saves, and stops if that was
 agreed; otherwise it makes the next step. Whatever it does next follows from the state alone, so a run that was
 killed anywhere goes on from its last checkpoint as if nothing had happened.
+
+A step that was launched counts once its gate is read (`_settle`). On the CPU that is at once; where waiting costs, it is
+after the next step's backward pass was launched, and before anything that needs the state: an update, an evaluation, a checkpoint.
 """
 
 from __future__ import annotations
@@ -23,19 +26,19 @@ from schemas.observed import Observed
 from schemas.records import RunSpec, TrainReport
 from training import keys
 from training.augment import Augment
-from training.batches import Window, WindowReader, as_tensors, to_device_if_it_fits
+from training.batches import WindowReader, as_tensors, to_device_if_it_fits
+from training.boundaries import Boundaries
 from training.checkpoint import Checkpoints, folder_name
 from training.data.shards import load_arrays
 from training.failure import explained, non_finite
 from training.faults import reach
 from training.guard import StopSignal
-from training.health import GradientHealth, layer_norms, memory_mb
 from training.journal import Journal, Values
 from training.layout import Layout
 from training.lease import always, one_writer
 from training.losses import make_loss
 from training.models.build import build_model
-from training.modes import apply_mode, promise
+from training.modes import apply_mode, leave_memory_unfilled, promise
 from training.optim import describe_rates, make_optimizer
 from training.parallel import Parallel
 from training.profiling import StepProfiler
@@ -45,7 +48,8 @@ from training.sampling import Sampler, require_enough_rows
 from training.schedule import Schedule
 from training.scoring import Interrupted
 from training.state import TrainerState, environment, identity
-from training.step import Gate, Step
+from training.step import Launched, Step
+from training.step_log import StepLog
 from training.validation import Validation
 from training.witness import Witness
 
@@ -115,7 +119,9 @@ class Trainer:
         declaration, device, train = self.declaration, self.parallel.device, self.train
         self.sampler = Sampler(self.spec.arrays.train.rows, train.batch_size, train.seed, train.drop_last, self.train_tensors["label"].device)
         self.total_steps = train.epochs * self.sampler.steps_per_epoch
+        self.boundaries = Boundaries(train, self.sampler.steps_per_epoch, self.total_steps)
         self.model = build_model(declaration, self.spec.statistics).to(device)
+        leave_memory_unfilled()
         self.num_parameters = sum(p.numel() for p in self.model.parameters())
         self.layout = Layout(self.model, self.parallel, train)
         self.loss = make_loss(declaration, self.spec.statistics).to(device)
@@ -125,7 +131,8 @@ class Trainer:
         augment = Augment(train.augment, sum(s.indicator for s in self.spec.statistics.numeric), self.train_tensors)
         self.step = Step(self.layout, self.loss, self.optimizer, train, augment)
         self.resumable = Resumable(self.layout, self.optimizer, self.schedule, self.step.scaler)
-        self.health = GradientHealth()
+        self.step_log = StepLog(self.journal, device, self.step.scaler.is_enabled())
+        self.launched: Launched | None = None
         facts = identity(self.spec, declaration, self.parallel.world_size), environment(device)
         self.checkpoints = Checkpoints(self.run_dir / "checkpoints", *facts, train.keep, self.journal.event, self.allowed)
 
@@ -146,7 +153,7 @@ class Trainer:
         self.saved_step = self.state.step
         self.between_updates = True
         self.seconds_before = self.state.seconds
-        self.since_log = (time.monotonic(), self.state.rows)
+        self.step_log.begin(self.state.rows)
         reach("start.resumed")
 
     def _rehearse(self) -> None:
@@ -182,7 +189,7 @@ class Trainer:
         try:
             return self._loop()
         except Exception as error:
-            told = explained(error, self.declaration, self.state.step, self.parallel.rank, self._save_alone)
+            told = explained(error, self.declaration, self.state.step + (self.launched is not None), self.parallel.rank, self._save_alone)
             if told is error:
                 raise
             raise told from error
@@ -190,7 +197,7 @@ class Trainer:
     def _loop(self) -> TrainReport:
         stopping = False
         while True:
-            due = self._evaluation_is_due()
+            due = self.state.step > self.state.evaluated_step and self.boundaries.evaluation(self.state.step)
             if due and not stopping:
                 stopping = self._evaluate()
                 self._save()
@@ -202,80 +209,65 @@ class Trainer:
                 return self._finish("interrupted")
             else:
                 stopping = self._train_one_step()
-                if stopping or self._checkpoint_is_due():
+                if stopping or self.boundaries.checkpoint(self.state.step):
                     self._save()
 
     def _train_one_step(self) -> bool:
         """zero_grad, micro-batches, clip, gate, update, schedule; whether a stop was agreed."""
         begun = time.monotonic()
-        step = self.state.step
+        step = self.state.step + (self.launched is not None)
         reach("step.begun")
         window = self.reader.read(step)
         self.step.gradients(window, lambda: self.stop.requested)
         reach("step.backward")
+        if self._settle():  # in the step before: then this one is left to the run that goes on
+            self.step.undo()
+            return True
         grad_norm = self.step.clip()
         if step + 1 < self.total_steps:
             self.reader.prefetch(step + 1)
-        gate = self.step.gate(window, grad_norm)
+        launched = Launched(window, self.step.gate(window, grad_norm), self.schedule.rate(self.state.updates), self.step.boundary)
         reach("step.gated")
-        rate = self.schedule.rate(self.state.updates)
-        if not gate.finite and not gate.overflowed:
-            self._stop_on_non_finite(window, gate, rate)
         self.between_updates = False
-        if gate.overflowed:
-            self.step.skip()
-        else:
-            self.step.update()
-            self.state.updates += 1
-            self.schedule.apply(self.optimizer, self.state.updates)
-        self._count(window, gate, begun)
-        self.between_updates = True
-        self.profiler.step(self.state.step)
+        self.step.update(launched.gate)
+        self.launched, self.between_updates = launched, True
+        self.state.train_seconds += time.monotonic() - begun
+        stopping = self._settle() if not self.step.ahead or self.boundaries.needs_state(step + 1) else False
+        self.profiler.step(step + 1)
+        return stopping
+
+    def _settle(self) -> bool:
+        """Count the step that was launched, if there is one, and log it, or raise that it is not finite; whether a stop was agreed in it."""
+        launched = self.launched
+        if launched is None:
+            return False
+        if launched.gate.failed:
+            self._stop_on_non_finite(launched)
+        self._count(launched)
         reach("step.updated")
-        if self.state.step % self.train.log_every == 0 and not gate.overflowed:
-            self._log_step(gate, rate)
-        return gate.stop
+        if self.state.step % self.train.log_every == 0 and not launched.gate.overflowed:
+            self._mark_position()
+            self.step_log.write(launched.gate, launched.rate, self.state)
+        return launched.gate.stop
 
-    def _count(self, window: Window, gate: Gate, begun: float) -> None:
-        state = self.state
-        state.step += 1
-        state.rows += len(window.rows)
-        state.loss_sum += gate.loss * gate.weight_sum
-        state.weight_sum += gate.weight_sum
-        state.train_seconds += time.monotonic() - begun
+    def _count(self, launched: Launched) -> None:
+        """The state after a step."""
+        gate, self.between_updates = launched.gate, False
+        self.state.count(len(launched.window.rows), gate.loss, gate.weight_sum, updated=not gate.overflowed)
+        self.schedule.apply(self.optimizer, self.state.updates)
+        self.launched, self.between_updates = None, True
 
-    def _log_step(self, gate: Gate, rate: float) -> None:
-        layers = layer_norms(self.step.trace.grad_norms())
-        self._mark_position()
-        now, rows = time.monotonic(), self.state.rows
-        speed = (rows - self.since_log[1]) / max(now - self.since_log[0], 1e-9)
-        self.since_log = (now, rows)
-        values: Values = {
-            "train/loss": gate.loss,
-            "lr": rate,
-            "grad_norm": gate.grad_norm,
-            "rows_per_second": speed,
-            "memory_mb": memory_mb(self.parallel.device),
-        }
-        if self.step.scaler.is_enabled():
-            values["loss_scale"] = self.step.scaler.get_scale()
-        self.journal.values("step", values | {f"grad_norm/{layer}": norm for layer, norm in layers.items()})
-        for note in self.health.observe(self.state.step, layers, gate.grad_norm):
-            self.state.instabilities.append(note)
-            self.journal.event(note)
+    def _take_or_undo(self, launched: Launched) -> None:
+        """Count a launched step without the other ranks; one that may not count changed no weights."""
+        if launched.gate.failed:
+            self.step.undo(launched.boundary)
+        else:
+            self._count(launched)
 
     def _mark_position(self) -> None:
         self.journal.at(self.state.step, self.sampler.epoch(max(self.state.step - 1, 0)) + 1)
 
-    def _checkpoint_is_due(self) -> bool:
-        every = self.train.checkpoint_every
-        return every is not None and self.state.step % every == 0 and not self._evaluation_is_due()  # an evaluation saves
-
     # -------------------------------------------------------------------------------- evaluation
-
-    def _evaluation_is_due(self) -> bool:
-        step, every = self.state.step, self.train.eval_every or self.sampler.steps_per_epoch
-        return step > self.state.evaluated_step and (step % every == 0 or step == self.total_steps)
 
     def _evaluate(self) -> bool:
         """Score validation and a slice of train in eval mode; keep the weights if they are the best so far. Collective.
@@ -310,7 +302,7 @@ class Trainer:
         self._mark_position()
         self.journal.values("evaluation", values | {"best": float(better)})
         self._log_evaluation(values, better)
-        self.since_log = (time.monotonic(), self.state.rows)
+        self.step_log.begin(self.state.rows)
         return self.parallel.any(self.stop.requested)
 
     def _measure(self, val: np.ndarray, train: np.ndarray) -> Values:
@@ -319,13 +311,11 @@ class Trainer:
         return figures | self.validation.measure(val, train)
 
     def _log_evaluation(self, values: Values, better: bool) -> None:
-        name = self.declaration.metric
+        name, epoch = self.declaration.metric, self.sampler.epoch(self.state.step - 1) + 1
         waited = "best" if better else f"{self.state.waited} of {self.train.patience} without improvement"
-        log.info(
-            "epoch %d/%d step %d/%d: train loss %.5g, val loss %.5g, val %s %.5g (%s), %.0f rows/s",
-            *(self.sampler.epoch(self.state.step - 1) + 1, self.train.epochs, self.state.step, self.total_steps),
-            *(values["train/loss"], values["val/loss"], name, values[f"val/{name}"], waited, self.state.rows_per_second),
-        )
+        place = f"epoch {epoch}/{self.train.epochs} step {self.state.step}/{self.total_steps}"
+        figures = "train loss %.5g, val loss %.5g, val %s %.5g (%s), %.0f rows/s"
+        log.info(f"{place}: {figures}", values["train/loss"], values["val/loss"], name, values[f"val/{name}"], waited, self.state.rows_per_second)
 
     # ----------------------------------------------------------------------------------- save, end
 
@@ -345,6 +335,8 @@ class Trainer:
         if not self.parallel.is_main:
             return "rank 0 saves what was reached"
         self.step.undo()
+        if self.launched is not None:
+            self._take_or_undo(self.launched)
         if self.saved_step != self.state.step and not self.resumable.save_alone(self.checkpoints):
             return "the last checkpoint stands"
         return f"the state after step {self.state.step} is saved"
@@ -386,15 +378,22 @@ class Trainer:
         digest.write_atomic(self.run_dir / RESULT, report.model_dump_json(indent=1))
         return report
 
-    def _stop_on_non_finite(self, window: Window, gate: Gate, rate: float) -> None:
+    def _stop_on_non_finite(self, launched: Launched) -> None:
         """Dump the step, save the state before it, and raise the agreed cause on every rank. Collective.
+
+        Where the next window was begun already, the step is made again for its dump: weights, random streams and
+        whatever else it depends on are those that it had.
 
         Raises:
             NonFiniteError: always.
         """
-        error = non_finite(self.spec, self.run_dir, self.step, window, gate, rate)
+        self.step.undo(launched.boundary)
+        if self.step.trace.step != launched.window.step:
+            self.step.gradients(launched.window)
+        error = non_finite(self.spec, self.run_dir, self.step, launched.window, launched.gate, launched.rate)
         self._mark_position()
         self.journal.event(f"stopped: {error}")
-        self.step.undo()
+        self.step.undo(launched.boundary)
+        self.launched = None
         self._save()
         raise error

@@ -96,7 +96,7 @@ class Stage:
         gradients = list(step.trace.gradients.values())
         self.gradients.append([g.detach().cpu() for g in gradients])
         finite = all(map(math.isfinite, losses)) and all(bool(torch.isfinite(g).all()) for g in gradients)
-        norm = torch.linalg.vector_norm(torch.stack(step.trace.norms))
+        norm = torch.linalg.vector_norm(step.trace.norms)
         finding, largest = (None, {}) if finite else self._locate(window, dump)
         return RankReplay(
             rank=dump["rank"],

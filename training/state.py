@@ -46,6 +46,14 @@ class TrainerState:
     seconds: float = 0.0
     instabilities: list[str] = field(default_factory=list)
 
+    def count(self, rows: int, loss: float, weight: float, updated: bool) -> None:
+        """Count a step: a window of so many rows, with its loss and sum of weights."""
+        self.step += 1
+        self.updates += updated
+        self.rows += rows
+        self.loss_sum += loss * weight
+        self.weight_sum += weight
+
     def observe(self, metric: float, greater_is_better: bool, min_delta: float) -> bool:
         """Count the evaluation of this step; whether it is the best so far."""
         self.evaluated_step = self.step

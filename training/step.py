@@ -6,9 +6,11 @@ exchanged in the last micro-batch only. In mode elastic the gradient of each log
 added in a fixed tree, so that the sum does not depend on which rank has which shard. The learning rate moves after
 the step (training.schedule), if it updated.
 
-The gate is the step's one wait for the device: there every rank reads loss, gradient norm and stop flag of all. Loss and
-flag set out before the last backward pass and are summed beneath it; the norm is that of gradients which are exchanged
-already. A value that is not finite on any rank is not finite on every rank, before any parameter changed.
+The gate tells every rank loss, gradient norm and stop flag of all. Loss and flag set out before the last backward pass and
+are summed beneath it; the norm is that of gradients which are exchanged already. A value that is not finite on any rank is
+not finite on every rank, and changes no parameter. Where a wait for the device costs (CUDA), the update is made or left out on
+the device, and the gate's figures travel to the host meanwhile: whoever asks for them a step later does not wait. `undo` takes back
+what else a window changed, so that it can be made again.
 
 S rows of this rank's share, M micro-batches, P trainable parameters.
 """
@@ -18,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -36,39 +39,83 @@ SMALLEST_SCALE = 1.0  # of fp16: below it a gradient that overflows is no matter
 
 @dataclass
 class Trace:
-    """What a step computed on this rank: kept until the next step, for the log and for the dump.
+    """What a step computed on this rank: kept until the next step begins, for the dump.
 
-    `spans`: begin and end in the share of each micro-batch [M]. `row_losses`, `scores`: per micro-batch, [M] of [rows]
+    `step`: of the window. `spans`: begin and end in the share of each micro-batch [M]. `row_losses`, `scores`: per micro-batch, [M] of [rows]
     and [rows, K]. `losses`: per micro-batch, its part of the window's loss (times the number of ranks, where they
     average), float64 []; `shard_losses`: their sum by logical shard. `gradients`, `norms`: by parameter, [P]; norms before clipping.
     """
 
+    step: int = -1
     spans: list[tuple[int, int]] = field(default_factory=list)
     losses: list[Tensor] = field(default_factory=list)
     shard_losses: list[Tensor] = field(default_factory=list)
     row_losses: list[Tensor] = field(default_factory=list)
     scores: list[Tensor] = field(default_factory=list)
     gradients: dict[str, Tensor] = field(default_factory=dict)
-    norms: tuple[Tensor, ...] = ()
+    norms: Tensor = field(default_factory=lambda: torch.empty(0))
 
     def grad_norms(self) -> dict[str, float]:
         """Gradient norm by parameter name; waits for the device."""
-        return dict(zip(self.gradients, torch.stack(self.norms).tolist(), strict=True))
+        return dict(zip(self.gradients, self.norms.tolist(), strict=True))
 
 
-@dataclass(frozen=True)
 class Gate:
-    """What every rank knows after the gate.
+    """What every rank knows after the gate. The figures are on their way from the device; the first that is asked for waits for them.
 
-    `loss`: weighted mean over the global window. `weight_sum`: of that window. `grad_norm`: before clipping.
-    `stop`: a stop was asked for on some rank. `may_overflow`: fp16, and the loss scale can still be lowered.
+    Args:
+        figures: float64 [5 + P] on the device: loss, gradient norm, weight sum, ranks that ask for a stop, loss scale, norm by parameter.
+        names: of the parameters [P].
+        scaled: fp16, so that a gradient that is not finite may be an overflow.
     """
 
-    loss: float
-    weight_sum: float
-    grad_norm: float
-    stop: bool
-    may_overflow: bool = False
+    def __init__(self, figures: Tensor, names: tuple[str, ...], scaled: bool) -> None:
+        self._names, self._scaled, self._on_device = names, scaled, figures[:2]
+        self._copy = figures.to("cpu", non_blocking=True)  # on CUDA into pinned memory
+        self._arrived = torch.cuda.Event() if figures.device.type == "cuda" else None
+        if self._arrived is not None:
+            self._arrived.record()
+
+    @cached_property
+    def _figures(self) -> list[float]:
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return [float(value) for value in self._copy.tolist()]
+
+    @property
+    def left_out(self) -> Tensor:
+        """1 where the update must not be made, else 0: float32 [] on the device. Never waits."""
+        return (~torch.isfinite(self._on_device)).any().to(torch.float32)
+
+    @property
+    def loss(self) -> float:
+        """Weighted mean over the global window."""
+        return self._figures[0]
+
+    @property
+    def grad_norm(self) -> float:
+        """Before clipping."""
+        return self._figures[1]
+
+    @property
+    def weight_sum(self) -> float:
+        """Of the global window."""
+        return self._figures[2]
+
+    @property
+    def stop(self) -> bool:
+        """Whether a stop was asked for on some rank."""
+        return self._figures[3] > 0
+
+    @property
+    def loss_scale(self) -> float:
+        """With which the step was made; 1 without fp16."""
+        return self._figures[4]
+
+    @property
+    def grad_norms(self) -> dict[str, float]:
+        """Gradient norm by parameter name, before clipping."""
+        return dict(zip(self._names, self._figures[5:], strict=True))
 
     @property
     def finite(self) -> bool:
@@ -76,9 +123,24 @@ class Gate:
         return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
 
     @property
+    def failed(self) -> bool:
+        """Whether the run must stop: a value is not finite, and no smaller loss scale would cure it."""
+        return not self.finite and not self.overflowed
+
+    @property
     def overflowed(self) -> bool:
-        """Whether the step is to be left out and the loss scale lowered: the loss is finite, its scaled gradient is not."""
-        return self.may_overflow and math.isfinite(self.loss) and not math.isfinite(self.grad_norm)
+        """Whether the step is left out and the loss scale lowered: the loss is finite, its scaled gradient is not, and the scale can still be lowered."""
+        return self._scaled and math.isfinite(self.loss) and not math.isfinite(self.grad_norm) and self.loss_scale > SMALLEST_SCALE
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A step that may still be on its way through the device. `rate`: the learning rate it was made with; `boundary`: for `Step.undo`."""
+
+    window: Window
+    gate: Gate
+    rate: float
+    boundary: list[Tensor]
 
 
 class Step:
@@ -101,9 +163,14 @@ class Step:
         )
         self.parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self.trace = Trace()
-        self._complete = False
-        self._running = running_buffers(self.model)
-        self._boundary: list[Tensor] = []
+        # Whether the update is decided on the device, where reading the gate before it would be a wait. Fused optimizers can.
+        self.ahead = self.parallel.device.type == "cuda" and bool(optimizer.defaults.get("fused"))
+        self.boundary: list[Tensor] = []
+        self._complete = self._updated = False
+        scaling = self._scale_and_growth()
+        self._scale = scaling[0] if scaling else torch.ones((), device=self.parallel.device)
+        self._running = [*running_buffers(self.model), *scaling]
+        self._divisor = torch.tensor([self.parallel.world_size, 1], dtype=torch.float64, device=self.parallel.device)
         self._stop: Callable[[], bool] = lambda: False
         self._agreed: Callable[[], Tensor] | None = None
 
@@ -145,7 +212,7 @@ class Step:
 
     def clip(self) -> Tensor:
         """Clip as declared; the gradient norm before clipping, []. A gradient that is not finite is left as it is, for the dump."""
-        total = torch.linalg.vector_norm(torch.stack(self.trace.norms))
+        total = torch.linalg.vector_norm(self.trace.norms)
         gradients = list(self.trace.gradients.values())
         if self.train.clip == "norm":
             factor = (self.train.clip_at / (total + 1e-6)).clamp(max=1.0)
@@ -157,11 +224,10 @@ class Step:
         return total
 
     def gate(self, window: Window, grad_norm: Tensor) -> Gate:
-        """Learn loss, gradient norm and stop of all ranks. Collective; waits for the device."""
+        """Bring loss, gradient norm and stop of all ranks on their way. Collective."""
         loss, stop = self._sums().unbind()
-        values = torch.stack([loss, grad_norm.to(torch.float64), window.weight_sum, stop]).tolist()
-        may_overflow = self.scaler.is_enabled() and not math.isfinite(values[1]) and self.scaler.get_scale() > SMALLEST_SCALE
-        return Gate(loss=values[0], grad_norm=values[1], weight_sum=values[2], stop=values[3] > 0, may_overflow=may_overflow)
+        first = torch.stack([loss, grad_norm.to(torch.float64), window.weight_sum, stop, self._scale.to(torch.float64)])
+        return Gate(torch.cat([first, self.trace.norms.to(torch.float64)]), tuple(self.trace.gradients), self.scaler.is_enabled())
 
     def _sums(self) -> Tensor:
         """The window's loss and the number of ranks that ask for a stop, float64 [2]. Collective."""
@@ -170,33 +236,50 @@ class Step:
         if self._agreed is None:
             raise TrainingError("expected gradients of a window before its gate")
         total, self._agreed = self._agreed(), None
-        return total / torch.tensor([self.parallel.world_size, 1], dtype=total.dtype, device=total.device)
+        return total / self._divisor
 
     def _own(self, loss: Tensor) -> Tensor:
         return torch.stack([loss, torch.full_like(loss, float(self._stop()))])
 
-    def update(self) -> None:
-        """Change the parameters."""
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self._boundary = []
+    def update(self, gate: Gate) -> None:
+        """Change the parameters, unless a value is not finite on some rank: then only the loss scale moves, if there is one.
 
-    def skip(self) -> None:
-        """Leave the parameters as they are and lower the loss scale, after a gradient that overflowed."""
+        The first update is decided on the host: a fused optimizer that left out its first one would go on with momentum
+        that was never written (torch 2.13), and would have a state that an undisturbed run has not.
+        """
+        if self.ahead and self._updated:
+            self.optimizer.found_inf = gate.left_out  # as torch's GradScaler tells it
+            self.optimizer.step()
+            del self.optimizer.found_inf
+        elif gate.finite:
+            self.optimizer.step()  # gradients are unscaled already
+            self._updated = True
         self.scaler.update()
-        self._boundary = []
+        self.boundary = []
 
-    def undo(self) -> None:
-        """Put running statistics back to the last boundary: a forward pass changes them, long before the step is decided on."""
-        for buffer, value in zip(self._running, self._boundary, strict=False):
-            buffer.copy_(value)
+    def undo(self, boundary: list[Tensor] | None = None) -> None:
+        """Put running statistics and the loss scale back: a window changes them long before it is known whether it counts.
+
+        Args:
+            boundary: what `boundary` was while the window was worked on; by default that of the present one. Empty: nothing is undone.
+        """
+        for value, before in zip(self._running, self.boundary if boundary is None else boundary, strict=False):
+            value.copy_(before)
+        self.scaler.update(new_scale=self._scale)  # forget what was unscaled, so that a window can be made again
+
+    def _scale_and_growth(self) -> list[Tensor]:
+        """The scaler's two tensors, which it makes at its first use."""
+        if not self.scaler.is_enabled():
+            return []
+        self.scaler.scale(torch.zeros((), device=self.parallel.device))
+        return [tensor for tensor in (self.scaler._scale, self.scaler._growth_tracker) if tensor is not None]
 
     # -------------------------------------------------------------------------------- gradients
 
     def _accumulate(self, window: Window) -> None:
-        self._boundary = [buffer.clone() for buffer in self._running]
+        self.boundary = [value.clone() for value in self._running]
         self.optimizer.zero_grad(set_to_none=True)
-        self.trace = Trace()
+        self.trace = Trace(window.step)
         if self.layout.kind == "logical":
             self._assign(self.parallel.tree_sum(self._tree(window, 0, len(window.shards))))
         else:

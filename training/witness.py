@@ -39,6 +39,7 @@ class Witness:
         self._begins = True
         self._clean = False
         self._measured: list[Tensor] = []
+        self._left_out: Tensor | float = 0.0  # calls of the optimizer that changed nothing: known to the device alone (training.step)
         self._hooked = not self.layout.train.compile
         if self._hooked:
             self.layout.model.register_forward_pre_hook(self._forward)
@@ -60,14 +61,17 @@ class Witness:
         complete = all(p.grad is not None for p in self._parameters)
         self.counts.update(updates=1, begun_clean=self._clean, with_all_gradients=complete, at_declared_rate=declared)
         self._begins = True
+        left_out = getattr(optimizer, "found_inf", 0.0)
+        self._left_out = self._left_out + left_out
         if not self.layout.sharded and (self.counts["updates"] & (self.counts["updates"] - 1)) == 0:
-            self._measure()
+            self._measure(left_out)
 
-    def _measure(self) -> None:
-        """Norm and largest value of the gradient that the optimizer gets; left on the device."""
+    def _measure(self, left_out: Tensor | float) -> None:
+        """Norm and largest value of the gradient that the optimizer gets, 0 where it is left out; kept on the device."""
         gradients = [p.grad.detach() for p in self._parameters if p.grad is not None]
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-        self._measured.append(torch.stack([norm, torch.stack([g.abs().max() for g in gradients]).max()]))
+        found = torch.stack([norm, torch.stack([g.abs().max() for g in gradients]).max()])
+        self._measured.append(found if isinstance(left_out, float) else torch.where(left_out > 0, 0.0, found))
 
     def observed(self) -> Observed:
         """All that is known at the end of the run. Collective."""
@@ -101,6 +105,8 @@ class Witness:
         if not self._hooked:
             return None
         exchanging = self.counts["exchanging"] if self.layout.kind == "replicated" else None
+        self.counts.subtract(dict.fromkeys(("updates", "begun_clean", "with_all_gradients", "at_declared_rate"), int(self._left_out)))
+        self._left_out = 0.0
         counts = {name: int(number) for name, number in self.counts.items()} | {"exchanging": exchanging}
         norm, value = torch.stack(self._measured).amax(0).tolist() if self._measured else (None, None)
         return Passes.model_validate(counts | {"measured": len(self._measured), "largest_norm": norm, "largest_value": value})

@@ -19,47 +19,59 @@ import pandas as pd
 
 from benchmarks.leaks.bases import Base
 from benchmarks.leaks.cases import Case, Tables, honest_cases, planted_cases
-from benchmarks.leaks.page import Measured, page
+from benchmarks.leaks.page import HEAD, Measured, cases_section, speed_section
 from benchmarks.leaks.plants_roles import Planted
 from benchmarks.leaks.run import Results, run_cases
 from benchmarks.leaks.speed import measured, write_tables
 from benchmarks.leaks.splitting import Sides
 from benchmarks.leaks.tools import Peer, peers
-from schemas.digest import write_atomic
+from benchmarks.page import write_section
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = ROOT / "docs" / "benchmarks-leaks.md"
 HONEST = 200
 QUICK_CASES, QUICK_HONEST = 8, 4
 PEER_SECONDS = 300.0
+TABLES = [(words, rows, keys) for words, rows in (("1 M", 1_000_000), ("10 M", 10_000_000)) for keys in ("numbers", "texts")]  # of the speed table
+QUICK_TABLES = [("20 k", 20_000, "numbers")]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and write the page."""
     options = _options(arguments)
-    started = time.monotonic()
-    tables = Tables(None if options.quick else _data(options.data))
-    cases = _cases(tables, options)
     installed = [] if options.no_peers else _installed(peers(options.cache / "environments"))
-    found = Measured([], {c.name: planted.columns for c in cases if (planted := tables.planted(c))}, installed)
     try:
-        results = Results(options.cache / "results.jsonl")
-        found.records = run_cases(cases, tables, installed, results)
-        found.poison = poison_results()
-        found.speed = _speed(options, installed) if not options.only else []
+        if options.part != "speed":
+            write_section("cases", cases_section(_measured(options, installed)), options.output, HEAD)
+        if options.part != "cases" and not options.only:
+            write_section("speed", speed_section(_speed(options, installed)), options.output, HEAD)
     finally:
         for peer in installed:
             peer.stop()
-    found.minutes, found.kept = (time.monotonic() - started) / 60, results.kept
-    found.settings = f"seed {options.seed}" + (", the quick form" if options.quick else "") + (f", only {options.only}" if options.only else "")
-    write_atomic(options.output, page(found))
-    print(f"{options.output}: {len(cases)} cases, {found.minutes:.1f} minutes", file=sys.stderr)
+    print(options.output, file=sys.stderr)
+
+
+def _measured(options: argparse.Namespace, installed: Sequence[Peer]) -> Measured:
+    """Every case through every tool, and the poison test."""
+    started = time.monotonic()
+    tables = Tables(None if options.quick else _data(options.data))
+    cases, results = _cases(tables, options), Results(options.cache / "results.jsonl")
+    return Measured(
+        columns={c.name: planted.columns for c in cases if (planted := tables.planted(c))},
+        peers=installed,
+        records=run_cases(cases, tables, installed, results),
+        poison=poison_results(),
+        settings=f"seed {options.seed}" + (", the quick form" if options.quick else "") + (f", only {options.only}" if options.only else ""),
+        minutes=(time.monotonic() - started) / 60,
+        kept=results.kept,
+    )
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.leaks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     home = Path(os.environ.get("BULKHEAD_HOME", ROOT / ".bulkhead"))
     parser.add_argument("--quick", action="store_true", help="a few cases on generated data, no large tables")
+    parser.add_argument("--part", choices=("cases", "speed"), help="what is found and what is wrongly accused, or how long it takes; default both")
     parser.add_argument("--only", metavar="KIND", help="one kind or family of leaks, e.g. shared_ids or copies")
     parser.add_argument("--no-peers", action="store_true", help="this project alone")
     parser.add_argument("--seed", type=int, default=0, help="chooses rows, splits and places of the leaks")
@@ -105,9 +117,8 @@ def poison_results() -> list[tuple[str, bool, bool]]:
 
 def _speed(options: argparse.Namespace, installed: Sequence[Peer]) -> list[dict[str, str]]:
     """Lines of the speed table; the large tables only in the full form."""
-    plans = [("20 k", 20_000, "numbers")] if options.quick else [("1 M", 1_000_000, "numbers"), ("1 M", 1_000_000, "texts"), ("10 M", 10_000_000, "numbers")]
     lines = []
-    for words, rows, keys in plans:
+    for words, rows, keys in QUICK_TABLES if options.quick else TABLES:
         folder = Path(tempfile.mkdtemp(prefix="bulkhead-speed-"))
         try:
             write_tables(folder, rows, keys)

@@ -1,8 +1,8 @@
-"""The page of the benchmark: tables of what was measured, with how it was measured beside them."""
+"""The sections of docs/benchmarks-leaks.md: tables of what was measured, with how it was measured beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -11,19 +11,19 @@ from benchmarks.leaks.kinds import KINDS, RATES, ROLE_KINDS
 from benchmarks.leaks.run import Record
 from benchmarks.leaks.score import Score, Seen, alarms, score, seen
 from benchmarks.leaks.tools import NOT_RUN, OURS, Peer
+from benchmarks.page import machine, markdown_table, table
 
-TITLE = "# Leaks: what is found, and how often there is a false alarm"
+HEAD = "# Leaks: what is found, and how often there is a false alarm\n"
 NOTHING = "–"
 
 
 @dataclass
 class Measured:
-    """All that a run of the benchmark found out."""
+    """What the tools made of the cases."""
 
     records: list[Record]
     columns: dict[str, tuple[str, ...]]
     peers: Sequence[Peer]
-    speed: list[dict[str, str]] = field(default_factory=list)
     poison: list[tuple[str, bool, bool]] = field(default_factory=list)
     settings: str = ""
     minutes: float = 0.0
@@ -35,22 +35,20 @@ def _kept(measured: Measured) -> str:
     return f", after a leg that was broken off and left {measured.kept} of {len(measured.records)} results" if measured.kept else ""
 
 
-def page(measured: Measured) -> str:
-    """The whole page as Markdown."""
-    parts = [TITLE, _how(measured), _summary(measured), _kinds(measured), _missed(measured), _honest(measured), _poison(measured), _speed(measured)]
-    return "\n\n".join(p for p in parts if p) + "\n"
+def cases_section(measured: Measured) -> str:
+    """What was found, missed and wrongly accused, as Markdown."""
+    parts = [_how(measured), _summary(measured), _kinds(measured), _missed(measured), _honest(measured), _poison(measured)]
+    return "\n\n".join(p for p in parts if p)
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table.
-
-    >>> print(table(["a", "b"], [["1", "2"]]))
-    | a | b |
-    |---|---|
-    | 1 | 2 |
-    """
-    lines = [headers, ["---"] * len(headers), *rows]
-    return "\n".join("|" + "|".join(f" {c} " if c != "---" else c for c in line) + "|" for line in lines)
+def speed_section(lines: Sequence[Mapping[str, str]]) -> str:
+    """How long the checks and the peers take, as Markdown."""
+    said = (
+        f"Measured by `make bench-leaks`, or `python -m benchmarks.leaks --part speed`, on {machine()}. Generated Parquet files; each figure from processes "
+        "that do nothing else. The bare scan reads every value of the columns that the hard assertions use; keys are numbers, or texts such as K123-7, "
+        "which could have been spelt otherwise."
+    )
+    return f"## Speed\n\n{said}\n\n{markdown_table(lines)}"
 
 
 def _how(measured: Measured) -> str:
@@ -58,7 +56,7 @@ def _how(measured: Measured) -> str:
     honest = [r for r in measured.records if r.tool == OURS and not r.case.kind]
     kinds = {r.case.kind for r in planted}
     return (
-        f"Made by `make bench-leaks` ({measured.settings}; {measured.minutes:.0f} minutes{_kept(measured)}). Every figure below is written by that command.\n\n"
+        f"Made by `make bench-leaks` ({measured.settings}; {measured.minutes:.0f} minutes{_kept(measured)}). Every figure is written by that command.\n\n"
         f"* **Planted:** {len(planted)} cases of {len(kinds)} kinds of leak, at rates of 0.1, 1 and 10 % of the rows where a rate has a meaning, for binary, "
         "multiclass and regression labels, in public data whose known leaks were taken out and in generated data (`benchmarks/leaks/`).\n"
         f"* **Honest:** {len(honest)} splits of the same tables, at random, by group or by time, with nothing planted.\n"
@@ -167,13 +165,3 @@ def _poison(measured: Measured) -> str:
     return f"## Poison test\n\nHeld-out rows are corrupted and everything is fitted again; what was fitted must keep its bytes. {said}\n\n" + table(
         ["fitted", "on", "poison test"], rows
     )
-
-
-def _speed(measured: Measured) -> str:
-    if not measured.speed:
-        return ""
-    headers = list(measured.speed[0])
-    said = (
-        "Generated Parquet files; each figure from processes that do nothing else. The bare scan reads every value of the columns that the hard assertions use."
-    )
-    return f"## Speed\n\n{said}\n\n" + table(headers, [[line.get(h, NOTHING) for h in headers] for line in measured.speed])

@@ -6,13 +6,13 @@ import json
 import os
 import select
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from benchmarks.environments import environment
 from benchmarks.leaks.plants_roles import Planted
 from schemas.audit import FilesToAudit
 
@@ -100,17 +100,11 @@ class Peer:
 
     def install(self) -> bool:
         """Make the environment unless it is there; `absent` says why there is none."""
-        folder = self.home / f"{self.name}-{self.version}"
-        python, done = folder / "bin" / "python", folder / "installed"
-        if not done.is_file():
-            made = subprocess.run([sys.executable, "-m", "venv", str(folder)], capture_output=True, text=True, check=False)
-            if made.returncode == 0:
-                made = subprocess.run([str(python), "-m", "pip", "install", "-q", *self.packages], capture_output=True, text=True, check=False)
-            if made.returncode:
-                self.absent = (made.stderr.strip().splitlines() or ["pip failed"])[-1][:200]
-                return False
-            done.touch()
-        return self._start(python)
+        try:
+            return self._start(environment(self.home / f"{self.name}-{self.version}", self.packages))
+        except RuntimeError as error:
+            self.absent = str(error)
+            return False
 
     def _start(self, python: Path) -> bool:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")} | {"OMP_NUM_THREADS": "2"}

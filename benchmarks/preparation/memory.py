@@ -1,6 +1,6 @@
-"""How much memory preparing and training take under `data.memory_limit`, over the whole tree of processes.
+"""How much memory and CPU a run takes under `data.memory_limit`, from the table to the report, over the whole tree of processes.
 
-    python -m benchmarks.preparation.memory [--rows 50000000] [--limit 1GB] [--folder DIR] [--json FILE]
+    python -m benchmarks.preparation.memory [--rows 1000000 10000000 50000000] [--limit 1GB] [--folder DIR] [--page docs/memory.md]
 
 Anonymous memory is what the processes hold; pages of mapped files (programs, training arrays) are the kernel's to take
 back, and are told apart from it. The table has 8 numeric columns and one categorical.
@@ -11,16 +11,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.page import machine, markdown_table, write_section
+from benchmarks.preparation.processes import Peak, sampled
 from benchmarks.preparation.rows import write_rows
+from benchmarks.prepare import exponent
 
-POLL_SECONDS = 0.1
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "memory.md"
+SIZES = (1_000_000, 10_000_000, 50_000_000)
+PREPARED = "poison"  # the last step of the preparation
 DECLARATION = """
 name: memory
 data:
@@ -35,80 +38,101 @@ evaluate: {{baselines: [], bootstrap: 20}}
 """
 
 
-class Peak(NamedTuple):
-    """A command's peaks over its processes, in bytes, with its wall and CPU seconds and whether it ended well."""
+class Measured(NamedTuple):
+    """A command over a table of so many rows."""
 
-    anonymous: int
-    file: int
-    seconds: float
-    cpu_seconds: float
-    ended_well: bool
+    rows: int
+    limit: str
+    command: str
+    peak: Peak
 
-
-def sampled(command: list[str], environment: dict[str, str], log: Path) -> Peak:
-    """Run a command and look at its processes ten times a second."""
-    started, before = time.perf_counter(), os.times()
-    with log.open("w") as out:
-        process = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
-        anonymous = file = 0
-        while process.poll() is None:
-            found = [_resident(pid) for pid in _tree(process.pid)]
-            anonymous, file = max(anonymous, sum(a for a, _ in found)), max(file, sum(f for _, f in found))
-            time.sleep(POLL_SECONDS)
-    after = os.times()
-    cpu = after.children_user + after.children_system - before.children_user - before.children_system
-    return Peak(anonymous, file, time.perf_counter() - started, cpu, process.returncode == 0)
+    @property
+    def prepared_anonymous(self) -> int:
+        """Peak anonymous bytes until the data were prepared."""
+        names = [step.name for step in self.peak.steps]
+        return max(step.anonymous for step in self.peak.steps[: names.index(PREPARED) + 1])
 
 
-def _tree(pid: int) -> list[int]:
-    """A process and all that descend from it."""
-    found = [pid]
-    try:
-        for children in Path(f"/proc/{pid}/task").glob("*/children"):
-            found += [p for child in children.read_text().split() for p in _tree(int(child))]
-    except OSError:  # it ended meanwhile
-        pass
-    return found
-
-
-def _resident(pid: int) -> tuple[int, int]:
-    """Anonymous and file-backed resident bytes of a process; nothing of one that has ended."""
-    try:
-        fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    except OSError:
-        return 0, 0
-    return tuple(1024 * int(fields.get(name, "0 kB").split()[0]) for name in ("RssAnon", "RssFile"))  # type: ignore[return-value]
-
-
-def measure(rows: int, limit: str, folder: Path) -> dict[str, object]:
-    """Prepare and train for one epoch; peaks of both, and what the preparation found."""
+def measure(rows: int, limit: str, command: str, folder: Path) -> Measured:
+    """Run the command on a new table."""
     table = write_rows(folder / "table.parquet", rows, measures=2, levels=(50,))
     declaration = folder / "memory.yaml"
     declaration.write_text(DECLARATION.format(table=table, limit=limit))
     environment = os.environ | {"BULKHEAD_HOME": str(folder / "home"), "TMPDIR": str(folder)}
-    found: dict[str, object] = {"rows": rows, "limit": limit}
-    for name in ("prepare", "train"):
-        log = folder / f"{name}.log"
-        peak = sampled([sys.executable, "-m", "flows.cli", name, str(declaration)], environment, log)
-        found[name] = peak._asdict()
-        print(f"{name}: {json.dumps(peak._asdict())}", flush=True)
-        if not peak.ended_well:
-            raise SystemExit(f"{name} failed:\n{log.read_text()[-3000:]}")
-    return found
+    log = folder / f"{command}.log"
+    peak = sampled([sys.executable, "-m", "flows.cli", command, str(declaration)], environment, log)
+    print(f"{rows:,} rows, {limit}, {command}: {json.dumps(peak._asdict())}", flush=True)
+    if not peak.ended_well:
+        raise SystemExit(f"{command} failed:\n{log.read_text()[-3000:]}")
+    return Measured(rows, limit, command, peak)
+
+
+def section(found: list[Measured]) -> str:
+    """The part of the page that holds the figures, from runs of one command over tables of different sizes."""
+    found = sorted(found, key=lambda m: m.rows)
+    largest = found[-1].peak
+    processes = [{"processes": role, "peak anonymous GB": _gigabytes(a), "pages of files at most, GB": _gigabytes(f)} for role, a, f in largest.roles]
+    return "\n\n".join(
+        [
+            "## Figures",
+            f"`python -m benchmarks.preparation.memory` on {machine()}, which other work may have shared: `bulkhead {found[0].command}` with "
+            f"`data.memory_limit: {found[0].limit}` on 8 numeric columns, one categorical, id, group, time and label; split by group, a linear model, one epoch, "
+            "one rank. Memory is that of all processes together, Prefect's server among them, sampled ten times a second.",
+            markdown_table([_whole(measured) for measured in found]),
+            f"Step by step; peaks are those of {found[-1].rows:,} rows, the exponent is the slope of log CPU over log rows, start-up included (1: as rows grow):",
+            markdown_table(_by_step(found)),
+            f"By process, at {found[-1].rows:,} rows:",
+            markdown_table(processes),
+        ]
+    )
+
+
+def _whole(measured: Measured) -> dict[str, str]:
+    return {
+        "rows": f"{measured.rows:,}",
+        "peak anonymous GB, preparing": _gigabytes(measured.prepared_anonymous),
+        "peak anonymous GB, whole run": _gigabytes(measured.peak.anonymous),
+        "pages of files at most, GB": _gigabytes(measured.peak.file),
+        "CPU s": f"{measured.peak.cpu_seconds:,.0f}",
+        "wall s": f"{measured.peak.seconds:,.0f}",
+    }
+
+
+def _by_step(found: list[Measured]) -> list[dict[str, str]]:
+    """A line for each step that every run has, and one for the whole."""
+    sizes, steps = [m.rows for m in found], [{s.name: s for s in m.peak.steps} for m in found]
+    lines = [(name, [s[name].cpu_seconds for s in steps], steps[-1][name]) for name in steps[-1] if all(name in s for s in steps)]
+    lines.append(("all", [m.peak.cpu_seconds for m in found], found[-1].peak))  # type: ignore[arg-type]
+    return [
+        {
+            "step": name,
+            **{f"CPU s, {rows:,} rows": f"{cpu:.1f}" for rows, cpu in zip(sizes, seconds, strict=True)},
+            **({"exponent": f"{exponent(sizes, seconds):.2f}" if min(seconds) > 0 else ""} if len(sizes) > 1 else {}),
+            "peak anonymous GB": _gigabytes(peak.anonymous),
+            "pages of files GB": _gigabytes(peak.file),
+        }
+        for name, seconds, peak in lines
+    ]
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:.2f}"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure; the exit code."""
+    """Measure, and rewrite the section of the page; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.preparation.memory", description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--rows", type=lambda text: int(float(text)), default=50_000_000)
+    parser.add_argument("--rows", type=lambda text: int(float(text)), nargs="+", default=SIZES)
     parser.add_argument("--limit", default="1GB")
+    parser.add_argument("--command", choices=("prepare", "run"), default="run")
     parser.add_argument("--folder", type=Path, help="where table, runs and spilled rows go (default: a temporary folder)")
-    parser.add_argument("--json", type=Path, help="write the figures there")
+    parser.add_argument("--page", type=Path, default=PAGE)
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="bulkhead-memory-", dir=options.folder) as name:
-        found = measure(options.rows, options.limit, Path(name))
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1))
+    found = []
+    for rows in options.rows:
+        with tempfile.TemporaryDirectory(prefix="bulkhead-memory-", dir=options.folder) as name:
+            found.append(measure(rows, options.limit, options.command, Path(name)))
+    write_section("memory", section(found), options.page)
     return 0
 
 

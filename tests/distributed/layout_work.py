@@ -62,7 +62,8 @@ def stop_at(trainer: Trainer, step: int | None) -> None:
     one_step, parallel = trainer._train_one_step, trainer.parallel
 
     def step_then_stop() -> bool:
-        trainer.stop.requested = trainer.state.step + 1 == step and parallel.rank == parallel.world_size - 1
+        made = trainer.state.step + (trainer.launched is not None)
+        trainer.stop.requested = made + 1 == step and parallel.rank == parallel.world_size - 1
         return bool(one_step())
 
     trainer._train_one_step = step_then_stop  # type: ignore[method-assign]

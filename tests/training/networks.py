@@ -46,6 +46,18 @@ class HalfUsed(nn.Module):
         return self.used(batch["numeric"])
 
 
+class Unset(nn.Module):
+    """A network with a parameter that nobody gives a value."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.empty(shape.numeric))
+        self.head = nn.Linear(shape.numeric, shape.outputs)
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return self.head(batch["numeric"] * self.scale)
+
+
 class FirstColumn(nn.Module):
     """Scores that are the first input column: tells which row a score came from."""
 

@@ -123,11 +123,13 @@ def make_run(
 def keep_torch_settings() -> Iterator[None]:
     """Put back what a training run sets for its whole process."""
     deterministic, threads, precision = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads(), torch.get_float32_matmul_precision()
+    filling = torch.utils.deterministic.fill_uninitialized_memory
     cudnn = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(deterministic)
+        torch.utils.deterministic.fill_uninitialized_memory = filling
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(precision)
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = cudnn

@@ -95,7 +95,7 @@ def test_a_gradient_that_is_not_finite_is_stopped_at_the_gate_and_left_for_the_d
     window = reader.read(0)
     step.gradients(window)
     next(iter(step.trace.gradients.values()))[0, 0] = float("nan")
-    step.trace.norms = torch._foreach_norm(list(step.trace.gradients.values()))
+    step.trace.norms = torch.stack(torch._foreach_norm(list(step.trace.gradients.values())))
     gate = step.gate(window, step.clip())
     assert not gate.finite and np.isfinite(gate.loss)
     assert sum(int((~torch.isfinite(g)).sum()) for g in step.trace.gradients.values()) == 1, "clipping must not spread it"

@@ -286,3 +286,13 @@ def test_the_command_writes_the_result_and_leaves_the_cause_of_a_failure(tmp_pat
     )
     assert failed.returncode == 1
     assert json.loads(cause.read_text())["message"]["message"].startswith(f"ConfigError: {tmp_path / 'absent.json'}: expected a resolved run")
+
+
+@pytest.mark.req("T12")
+def test_new_memory_is_filled_while_the_network_is_built_and_no_longer(tmp_path: Path) -> None:
+    trainer = Trainer(make_run(tmp_path / "sound"), tmp_path / "run", Parallel(), StopSignal())
+    trainer._train_one_step()
+    assert torch.are_deterministic_algorithms_enabled() and not torch.utils.deterministic.fill_uninitialized_memory
+    spec = make_run(tmp_path / "unset", model={"kind": "custom", "path": "tests.training.networks:Unset"})
+    with pytest.raises(NonFiniteError, match=r"loss is nan .*at step 1, "):
+        go(spec, tmp_path / "unset-run")

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.errors import DataError, first_few
-from schemas.records import CategoryStats, LabelStats, NumericStats, Statistics
+from schemas.records import LabelStats, NumericStats, Statistics
 
 UNKNOWN, NULL, FIRST = 0, 1, 2  # category codes: unknown or rare, null, then the vocabulary
 
@@ -112,25 +112,42 @@ def encode_categories(table: pa.Table | pa.RecordBatch, statistics: Statistics) 
         table: holds the columns of `statistics.categorical` as text, null where missing.
         statistics: fitted on train.
 
+    >>> from schemas.records import CategoryStats
     >>> column = CategoryStats(name="k", values=("b", "a"), counts=(5, 2))
     >>> fitted = Statistics(train_sha256="", rows=7, numeric=(), categorical=(column,), tensor=())
     >>> encode_categories(pa.table({"k": ["a", "b", "new", None]}), fitted).tolist()
     [[3], [2], [0], [1]]
     """
-    codes = np.empty((table.num_rows, len(statistics.categorical)), dtype=np.int64)
-    for index, column in enumerate(statistics.categorical):
-        codes[:, index] = _codes(table.column(column.name), column)
-    return codes
+    return CategoryCodes(statistics)(table)
 
 
-def _codes(values: pa.Array | pa.ChunkedArray, column: CategoryStats) -> np.ndarray:
-    if isinstance(values, pa.DictionaryArray) and len(values.dictionary) < len(values):  # each text is looked up once
-        of_texts = np.append(_codes(values.dictionary, column), NULL)  # the last one for places that are null
-        return np.asarray(of_texts[np.asarray(pc.fill_null(values.indices, len(values.dictionary)))])
-    text = values.cast(pa.large_string())
-    found = pc.index_in(text, value_set=pa.array(column.values, type=pa.large_string()))
-    codes = pc.if_else(pc.is_null(text), NULL, pc.fill_null(pc.add(found, FIRST), UNKNOWN))
-    return np.asarray(codes.to_numpy() if isinstance(codes, pa.ChunkedArray) else codes.to_numpy(zero_copy_only=False), dtype=np.int64)
+class CategoryCodes:
+    """`encode_categories` of batch after batch: the vocabularies, and dictionaries that batches share, are looked up once."""
+
+    def __init__(self, statistics: Statistics) -> None:
+        self._names = [column.name for column in statistics.categorical]
+        self._texts = [pa.array(column.values, type=pa.large_string()) for column in statistics.categorical]
+        self._seen: list[tuple[pa.Array, np.ndarray] | None] = [None] * len(self._names)  # the last dictionary, and the codes of its texts
+
+    def __call__(self, table: pa.Table | pa.RecordBatch) -> np.ndarray:
+        """Codes int64 [N, C]."""
+        codes = np.empty((table.num_rows, len(self._names)), dtype=np.int64)
+        for index, name in enumerate(self._names):
+            column = table.column(name)
+            codes[:, index] = self._of_places(column, index) if isinstance(column, pa.DictionaryArray) else self._of_texts(column, index)
+        return codes
+
+    def _of_places(self, values: pa.DictionaryArray, index: int) -> np.ndarray:
+        seen, texts = self._seen[index], values.dictionary
+        if seen is None or (len(seen[0]), seen[0].buffers()) != (len(texts), texts.buffers()):
+            seen = self._seen[index] = texts, np.append(self._of_texts(texts, index), NULL)  # the last one for places that are null
+        return np.asarray(seen[1][np.asarray(pc.fill_null(values.indices, len(texts)))])
+
+    def _of_texts(self, values: pa.Array | pa.ChunkedArray, index: int) -> np.ndarray:
+        text = values.cast(pa.large_string())
+        found = pc.index_in(text, value_set=self._texts[index])
+        codes = pc.if_else(pc.is_null(text), NULL, pc.fill_null(pc.add(found, FIRST), UNKNOWN))
+        return np.asarray(codes.to_numpy() if isinstance(codes, pa.ChunkedArray) else codes.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
 def encode_labels(table: pa.Table | pa.RecordBatch, statistics: Statistics) -> np.ndarray:

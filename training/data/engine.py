@@ -159,6 +159,44 @@ def row(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[Any, ...]:
     return found[0]
 
 
+def fill(connection: Any, table: str, queries: Iterable[str]) -> None:
+    """Make a temporary table of the rows of several queries, run one after the other: each may take all the memory that there is.
+
+    Args:
+        connection: the engine; Spark takes a single query.
+        table: its name; an earlier one is replaced.
+        queries: at least one, with the same columns.
+    """
+    for number, query in enumerate(queries):
+        connection.execute(f"insert into {table} {query}" if number else f"create or replace temp table {table} as {query}")
+
+
+def num_parts(num_rows: int, limit: int | None, bytes_a_row: int) -> int:
+    """Into how many parts rows are cut so that each takes no more than a limit, which is none where it is None."""
+    return 1 if limit is None else max(1, -(-num_rows * bytes_a_row // limit))
+
+
+def part_sql(value: str, part: int, parts: int) -> str:
+    """SQL condition: a value is of one part, from 0, of so many by its hash; of a single part every value is, also null."""
+    return f"{part_number_sql(value, parts)} = {part}" if parts > 1 else "true"
+
+
+def part_number_sql(value: str, parts: int) -> str:
+    """SQL of the part, from 0, of so many that a value is of by its hash."""
+    return f"hash({value}) % {parts}" if parts > 1 else "0"
+
+
+def count_distinct(connection: duckdb.DuckDBPyConnection, value: str, relation: str) -> int:
+    """How many different values an expression has over a relation, nulls left out; by grouping, which spills to disk as `count(distinct …)` does not.
+
+    Args:
+        connection: the engine.
+        value: SQL of the expression.
+        relation: SQL relation.
+    """
+    return int(row(connection, f"select count(*) from (select {value} as v from {relation} group by 1) as d where v is not null")[0])
+
+
 def row_text_sql(columns: Sequence[str]) -> str:
     """SQL for a text of the row that two rows share only if they are equal: each value with its length, null apart.
 
@@ -216,7 +254,10 @@ class TableWriter:
         self.schema, self.rows = schema.with_metadata(dict(metadata or {})), 0
         self._size, self._waiting = group_rows(schema), list[pa.Table]()
         coded = [f.name for f in schema if not (f.name.startswith("__") or pa.types.is_floating(f.type) or pa.types.is_nested(f.type))]
-        self._writer = pq.ParquetWriter(file, self.schema, compression="none", use_dictionary=coded or False, write_statistics=_numbers(schema) or False)
+        at_once = None if any(pa.types.is_nested(f.type) for f in schema) else self._size  # else looked at 1,024 by 1,024 for the end of a page
+        self._writer = pq.ParquetWriter(
+            file, self.schema, compression="none", use_dictionary=coded or False, write_statistics=_numbers(schema) or False, write_batch_size=at_once
+        )
 
     def write(self, table: pa.Table) -> None:
         """Add rows; they are cast to the file's types."""

@@ -19,13 +19,13 @@ from schemas.cv_config import BY_GROUP, BY_TIME, STRATIFIED
 from schemas.digest import verify
 from schemas.errors import SplitError
 from schemas.records import SplitTables, TableSpec, ValidatedTable, digest_of
-from training.data.engine import engine_for, literal, parquet, row
+from training.data.engine import count_distinct, engine_for, literal, parquet
 from training.data.fold_times import END, TimeFold, time_fold_sql, time_folds
 from training.data.groups import BRIDGES, settled_sql
 from training.data.ledger import Ledger, opened
 from training.data.side_summary import refuse_unusable
-from training.data.split import ROWS, SIDED, SIDES, cut_point, hash_sql, sides_in_order, way_of, write_sides
-from training.data.strata import allot, bin_edges, count_units, stratum_sql
+from training.data.split import ROWS, SIDED, SIDES, cut_point, hash_sql, known_side_sql, sides_in_order, way_of, write_sides
+from training.data.strata import Units, allot, bin_edges, stratum_sql
 from training.data.time_cuts import time_text
 
 POOL = "pool_rows"
@@ -47,6 +47,7 @@ class Folds(NamedTuple):
     plan: dict[str, Any]
     frozen: dict[str, Any]
     decided: str | None = None
+    joined: str = ""
 
 
 def make_fold(validated: ValidatedTable, pool: SplitTables, declaration: Declaration, number: int, out_dir: Path, ledger: Path) -> SplitTables:
@@ -83,8 +84,9 @@ def make_fold(validated: ValidatedTable, pool: SplitTables, declaration: Declara
         connection.execute(f"create temp table {SIDES} as {_sides_sql(folds, pool)}")
         refuse_unusable(connection, SIDED, spec, declaration, (name, REMEDIES[kind]))
         if book is not None:
-            book.append(connection, way, validated.table.file.sha256, folds.frozen, folds.decided)
-        made = write_sides(connection, spec, declaration, Path(out_dir), folds.plan, SIDED, sides_in_order(connection, spec))
+            book.append(connection, way, validated.table.file.sha256, folds.frozen, folds.decided, declaration.data.memory_bytes)
+        in_order = sides_in_order(connection, spec, SIDED, declaration.data.memory_bytes, Path(out_dir))
+        made = write_sides(connection, spec, declaration, Path(out_dir), folds.plan, SIDED, in_order)
         left_out = Counter(made.excluded) + Counter(pool.excluded)
         copied = book.copy_to(Path(out_dir) / "ledger.jsonl") if book is not None else None
         return made.model_copy(update={"strategy": f"cv {kind}", "excluded": dict(sorted(left_out.items())), "ledger": copied})
@@ -157,13 +159,14 @@ def _require_enough(connection: duckdb.DuckDBPyConnection, spec: TableSpec, decl
     """Refuse more folds than there are keys to deal out."""
     kind, wanted = declaration.fold_kind, declaration.cv.folds
     column, words = ("__group", "groups") if kind in BY_GROUP else ("__key", "rows" if spec.id else "different rows")
-    count = row(connection, f"select count(distinct {column}) from {POOL}")[0]
+    count = count_distinct(connection, column, POOL)
     if count < wanted:
         raise SplitError(f"cv.folds: expected at least {wanted} {words} in train and validation, one for each fold, got {count}; lower cv.folds")
 
 
 def _sides_sql(folds: Folds, pool: SplitTables) -> str:
-    chosen = settled_sql(folds.side_sql, POOL) if pool.bridges is not None else f"select __id, {folds.side_sql} as side from {POOL}"
+    side, joined = folds.side_sql, folds.joined
+    chosen = settled_sql(side, POOL, joined) if pool.bridges is not None else f"select __id, {side} as side from {POOL} {joined}"
     return f"{chosen} union all select __id, 'holdout' from {ROWS} where __declared = 'test'"
 
 
@@ -179,13 +182,14 @@ def _stratified(
     shares: dict[str, dict[str, float]] = {"fold": {str(i): 1 / cv.folds for i in range(cv.folds)}, "part": {"train": 1 - cv.val, "val": cv.val}}
     for place, (dealt, targets) in enumerate(shares.items()):
         held = f"(select key_hash, split_part(side, '/', {place + 1}) as side from {book.assigned})"
-        count_units(connection, POOL, key, stratum_sql(spec.label, edges), held)
-        allot(connection, targets, hash_sql("unit", f"cv-{dealt}:{cv.seed}"))
+        digits, limit = hash_sql("unit", f"cv-{dealt}:{cv.seed}"), declaration.data.memory_bytes
+        allot(connection, Units(POOL, key, stratum_sql(spec.label, edges), digits, held, limit), targets)
         connection.execute(f"create or replace temp table unit_{dealt}s as select * from unit_sides")
     both = "(select f.key_hash, f.side as fold, p.side as part, f.is_new from unit_folds f join unit_parts p using (key_hash))"
-    side = f"(select case when fold = {literal(str(number))} then 'test' else part end from {both} as dealt where key_hash = md5({key}))"
+    sides = f"(select key_hash, case when fold = {literal(str(number))} then 'test' else part end as side from {both})"
     frozen = {"bin_edges": edges} if edges and not book.frozen else {}
-    return Folds(side, plan | {"key": key.strip("_")}, frozen, f"(select key_hash, concat(fold, '/', part) as side from {both} where is_new)")
+    decided = f"(select key_hash, concat(fold, '/', part) as side from {both} where is_new)"
+    return Folds("known.side", plan | {"key": key.strip("_")}, frozen, decided, known_side_sql(sides, key))
 
 
 def _by_time(connection: duckdb.DuckDBPyConnection, spec: TableSpec, declaration: Declaration, number: int, plan: dict[str, Any], book: Ledger | None) -> Folds:

@@ -92,16 +92,17 @@ def derive_groups(connection: duckdb.DuckDBPyConnection, validated: ValidatedTab
     return Grouping(plan, frozen, NEW_KEYS if book is not None else None, has_bridges)
 
 
-def settled_sql(side_sql: str, table: str) -> str:
+def settled_sql(side_sql: str, table: str, joined: str = "") -> str:
     """SQL of `__id` and side where rows may belong to several groups: the side that all of them have, else 'bridge'.
 
     Args:
         side_sql: the side of one row by its `__group`; null where it is unknown.
         table: the rows, with one group each; the others stand in `bridging_rows`.
+        joined: a join that `side_sql` looks things up in.
     """
-    plain = f"select __id, {side_sql} as side from {table} where __id not in (select __id from {BRIDGES})"
+    plain = f"select __id, {side_sql} as side from {table} {joined} where __id not in (select __id from {BRIDGES})"
     several = f"(select t.* exclude (__group), b.__group from {table} t join {BRIDGES} b on b.__id = t.__id)"
-    each = f"(select __id, coalesce({side_sql}, 'bridge') as side from {several})"
+    each = f"(select __id, coalesce({side_sql}, 'bridge') as side from {several} as several {joined})"
     return f"{plain} union all select __id, case when min(side) = max(side) then min(side) else 'bridge' end from {each} group by __id"
 
 

@@ -25,22 +25,25 @@ PART_SHARE = 0.04  # of the memory limit that the rows of one part take; sorted 
 MOST_PARTS = 512  # files that are open at once
 
 
-def in_hash_order(connection: duckdb.DuckDBPyConnection, table: str, columns: tuple[str, ...], limit: int, folder: Path) -> Iterator[pa.RecordBatch]:
-    """The rows of a table, ordered by `md5(__id)`; equal to the engine's `order by`.
+def in_hash_order(
+    connection: duckdb.DuckDBPyConnection, table: str, columns: tuple[str, ...], limit: int, folder: Path, by: str = "md5(__id)"
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a table, ordered by a hash; equal to the engine's `order by`.
 
     Args:
         connection: the engine.
-        table: relation with `__id`, unique.
+        table: relation; it is run twice, and once for a few rows.
         columns: which to read.
         limit: bytes of `data.memory_limit`.
         folder: where parts are kept while they are needed; it exists.
+        by: SQL of the hash, 32 hexadecimal digits, different for each row.
     """
     listed = ", ".join(map(ident, columns))
     total = connection.execute(f"select count(*) from {table}").fetchall()[0][0]
     first = connection.sql(f"select {listed} from {table} limit 10000").to_arrow_table()
     parts = int(np.clip(np.ceil(first.nbytes / max(1, len(first)) * total / (PART_SHARE * limit)), 1, MOST_PARTS))
-    place = f"cast(cast(concat('0x', substr(md5(__id), 1, 8)) as ubigint) * {parts} // 4294967296 as usmallint)"
-    reader = connection.sql(f"select {listed}, md5(__id) as {HASH}, {place} as {PLACE} from {table}").to_arrow_reader(BATCH_ROWS)
+    place = f"cast(cast(concat('0x', substr({by}, 1, 8)) as ubigint) * {parts} // 4294967296 as usmallint)"
+    reader = connection.sql(f"select {listed}, {by} as {HASH}, {place} as {PLACE} from {table}").to_arrow_reader(BATCH_ROWS)
     temporary = Path(tempfile.mkdtemp(prefix=".parts-", dir=folder))
     try:
         yield from _sorted(_dealt(reader, temporary, parts), columns)

@@ -10,7 +10,7 @@ from schemas.config import Declaration
 from schemas.errors import first_few
 from schemas.records import TableSpec
 from training.data.columns import Resolved
-from training.data.engine import ident, row, rows
+from training.data.engine import count_distinct, ident, row, rows
 from training.data.typed import ignored_sql, unlabelled_sql
 
 
@@ -55,7 +55,7 @@ def label_violations(connection: duckdb.DuckDBPyConnection, spec: TableSpec, tab
 
 def _one_label(connection: duckdb.DuckDBPyConnection, spec: TableSpec, name: str, table: str, declaration: Declaration) -> Iterator[str]:
     declared, label = declaration.task.label(name), ident(name)
-    classes = row(connection, f"select count(distinct {label}) from {table}")[0]
+    classes = count_distinct(connection, label, table)
     if declared.kind == "regression":
         if not classes:
             yield f"column {name!r}: expected values of the label, got nulls only; remove it from the labels"

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 from pydantic import Field, ValidationError
 
 from schemas.digest import fsync_folder, sha256_file, write_atomic
 from schemas.errors import IntegrityError
-from schemas.records import FileRef, Record, digest_of
+from schemas.records import FileRef, Record, TableRef, digest_of
 from training.data.engine import literal, row, write_parquet
+from training.data.hash_order import in_hash_order
 
 FIRST = "0" * 64
 DRAFT = "draft.parquet"
@@ -91,7 +93,9 @@ class Ledger:
             return self.nothing()
         return f"(select key_hash, side from read_parquet([{', '.join(parts)}], hive_partitioning = false))"
 
-    def append(self, connection: duckdb.DuckDBPyConnection, split: dict[str, Any], table: str, frozen: dict[str, Any], decided: str | None) -> None:
+    def append(
+        self, connection: duckdb.DuckDBPyConnection, split: dict[str, Any], table: str, frozen: dict[str, Any], decided: str | None, limit: int | None = None
+    ) -> None:
         """Write down what is new; nothing is written when nothing is.
 
         Args:
@@ -100,17 +104,27 @@ class Ledger:
             table: SHA-256 of the validated table.
             frozen: cut points or bin edges decided now.
             decided: SQL relation of new `key_hash`, `side`, or None.
+            limit: bytes of `data.memory_limit`.
         """
         count = row(connection, f"select count(*) from {decided}")[0] if decided else 0
         if not count and not frozen:
             return
         entry = Entry(way=self.way, split=split, frozen=frozen, table=table)
         if decided and count:
-            draft = write_parquet(connection, f"select key_hash, side from {decided} order by key_hash", _parts(self.path) / DRAFT)
+            draft = self._draft(connection, decided, limit)
             entry = entry.model_copy(update={"part": f"{draft.file.sha256[:32]}.parquet", "part_sha256": draft.file.sha256, "keys": count})
         self._all.append(entry.sealed(self._all[-1].sha256 if self._all else FIRST))
         write_atomic(self.path, "".join(e.line for e in self._all))
         _settle(self.path, self._all[-1])
+
+    def _draft(self, connection: duckdb.DuckDBPyConnection, decided: str, limit: int | None) -> TableRef:
+        """The file of new keys in their order."""
+        folder, columns = _parts(self.path), ("key_hash", "side")
+        if limit is None:
+            return write_parquet(connection, f"select key_hash, side from {decided} order by key_hash", folder / DRAFT)
+        folder.mkdir(parents=True, exist_ok=True)
+        in_order = in_hash_order(connection, decided, columns, limit, folder, by="key_hash")
+        return write_parquet(connection, in_order, folder / DRAFT, schema=pa.schema([(name, pa.string()) for name in columns]))
 
     def copy_to(self, path: Path) -> FileRef:
         """This way's entries as a file of their own: what the split stood on, unchanged by later runs."""

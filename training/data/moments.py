@@ -17,6 +17,7 @@ import duckdb
 
 from schemas.errors import DataError, first_few
 from training.data.engine import ident
+from training.data.order_statistics import values_at
 
 BITS = 62  # integers up to 2^62 fit BIGINT, and their sum the engine's HUGEINT
 LARGEST = 1e300  # beyond it a difference of two values may overflow
@@ -85,7 +86,7 @@ def _ordinary(found: dict[str, tuple[float, float]]) -> dict[str, tuple[float, f
 def column_quantiles(
     connection: duckdb.DuckDBPyConnection, table: str, levels: Mapping[str, Sequence[float]], present: Mapping[str, int]
 ) -> dict[str, tuple[float, ...]]:
-    """Exact quantiles, linear between order statistics; the sort spills to disk, so memory stays bounded.
+    """Exact quantiles, linear between order statistics; columns are not sorted, so memory stays bounded.
 
     Args:
         connection: an open engine.
@@ -102,12 +103,9 @@ def column_quantiles(
 
 
 def _quantiles(connection: duckdb.DuckDBPyConnection, table: str, column: str, levels: Sequence[float], present: int) -> tuple[float, ...]:
-    """One column at a time: the engine's own quantiles of several columns outgrow its memory limit."""
     positions = [(present - 1) * level for level in levels]
-    ranks = sorted({math.floor(p) for p in positions} | {math.ceil(p) for p in positions})
-    ordered = f"select {_number(column)} as x, row_number() over (order by {_number(column)}) - 1 as place from {table} where {ident(column)} is not null"
-    found = connection.execute(f"select place, x from ({ordered}) where place in ({', '.join(map(str, ranks))})").fetchall()
-    values = {place: x + 0.0 for place, x in found}
+    column_values = f"(select {_number(column)} as x from {table} where {ident(column)} is not null)"
+    values = values_at(connection, column_values, [rank for p in positions for rank in (math.floor(p), math.ceil(p))])
     return tuple(_between(values[math.floor(p)], values[math.ceil(p)], p - math.floor(p)) for p in positions)
 
 

@@ -23,9 +23,9 @@ from schemas import digest
 from schemas.config import DataConfig, Declaration, SplitName
 from schemas.errors import DataError, IntegrityError, first_few
 from schemas.records import ArraysRef, FileRef, SplitArrays, SplitTables, Statistics, TableRef, TableSpec, ValidatedTable, digest_of
-from training.data.apply import encode_categories, encode_label, encode_labels, transform_columns
+from training.data.apply import CategoryCodes, encode_label, encode_labels, transform_columns
 from training.data.engine import TableWriter, chosen_engine, connect, engine_for, ident
-from training.data.in_memory import batches, relation
+from training.data.in_memory import batches, held, relation
 from training.data.sequences import write_sequences
 from training.data.tensors import rows_per_batch, tensor_array
 
@@ -161,7 +161,7 @@ def _layout(spec: TableSpec, statistics: Statistics) -> Layout:
         names = [s.name for s in statistics.numeric]
         layout["numeric"] = ("float32", (statistics.num_numeric,), lambda batch: transform_columns([_numbers(batch, n) for n in names], statistics))
     if statistics.categorical:
-        layout["categorical"] = ("int64", (len(statistics.categorical),), lambda batch: encode_categories(batch, statistics))
+        layout["categorical"] = ("int64", (len(statistics.categorical),), CategoryCodes(statistics))
     for stats in statistics.tensor:
         layout[f"tensor_{stats.name}"] = (stats.dtype, stats.shape, _tensor_maker(stats.name, stats.shape, stats.dtype))
     if statistics.labels:
@@ -306,7 +306,8 @@ def _write_ids(target: Path, table: TableRef, spec: TableSpec) -> None:
 def _refuse_new_nulls(ref: TableRef, side: str, statistics: Statistics, data: DataConfig | None) -> None:
     """Refuse nulls in a column where train has none: nothing was fitted that could fill them."""
     names = [s.name for s in statistics.numeric if s.fill is None]
-    if not names:
+    in_memory = held(ref)
+    if not names or (in_memory and not any(in_memory.table.column(n).null_count for n in names)):
         return
     with engine_for(data) if data else closing(connect()) as connection:
         table = relation(connection, ref)

@@ -10,7 +10,7 @@ import duckdb
 from schemas.config import SPLITS, Declaration, SplitName
 from schemas.errors import SplitError, first_few
 from schemas.records import TableSpec
-from training.data.engine import ident, row, rows
+from training.data.engine import count_distinct, ident, row, rows
 from training.data.time_cuts import time_text
 
 REMEDIES = {
@@ -44,7 +44,7 @@ def refuse_unusable(connection: duckdb.DuckDBPyConnection, sided: str, spec: Tab
     empty = [s for s in SPLITS if not counts.get(s)]
     if empty:
         reasons = "".join(f", {n} left out ({r})" for r, n in sorted(counts.items()) if r not in SPLITS)
-        groups = f"; {row(connection, f'select count(distinct __group) from {sided}')[0]} groups" if spec.grouped else ""
+        groups = f"; {count_distinct(connection, '__group', sided)} groups" if spec.grouped else ""
         shown = ", ".join(f"{s} {counts.get(s, 0)}" for s in SPLITS)
         raise SplitError(f"{name}: expected rows on every side, got {shown}{reasons}{groups}: {' and '.join(empty)} would be empty; {remedy}")
     for label in spec.label_columns if spec.text is None else ():
@@ -62,8 +62,7 @@ def summarize(
         count, first, last = row(connection, f"select count(*), min(__time), max(__time) from {relation}")
         found[side] = {"rows": count, "share": round(count / kept, 6)}
         if spec.grouped:
-            # grouping spills to disk, which count(distinct …) does not
-            found[side]["groups"] = row(connection, f"select count(*) from (select __group from {relation} where __group is not null group by 1)")[0]
+            found[side]["groups"] = count_distinct(connection, "__group", relation)
         if spec.time:
             found[side] |= {"time_min": time_text(first, spec), "time_max": time_text(last, spec)}
         found[side] |= _labels(connection, relation, spec, declaration)

@@ -27,11 +27,12 @@ from schemas.records import SplitTables, TableRef, TableSpec, TestTable, TrainTa
 from schemas.tables import arrow_schema
 from training.data.engine import ROW_GROUP_ROWS, TableWriter, chosen_engine, ident, literal, rows, write_parquet
 from training.data.groups import BRIDGES, GROUPED_ROWS, Grouping, derive_groups, grouping_way, needs_group_ledger, settled_sql
+from training.data.hash_order import in_hash_order
 from training.data.in_memory import CODE, Rows, held, hold, let_go, registered, relation
 from training.data.ledger import Ledger, opened
 from training.data.side_summary import refuse_unusable, summarize
 from training.data.sided_rows import code_sql, in_file_order, with_sides
-from training.data.strata import allot, bin_edges, count_units, stratum_sql
+from training.data.strata import Units, allot, bin_edges, stratum_sql
 from training.data.time_cuts import declared_cuts, share_cuts, time_side_sql, time_text
 from training.data.typed import validated_columns
 
@@ -42,13 +43,15 @@ SIDED = f"(select t.*, s.side as __side from {ROWS} t join {SIDES} s on s.__id =
 class Decision(NamedTuple):
     """SQL for the side of a row of `ROWS` (or the reason it has none), and what stands behind it.
 
-    `plan` is for people; `frozen` and `decided` (a relation of key_hash, side) go to the ledger when they are new.
+    `plan` is for people; `frozen` and `decided` (a relation of key_hash, side) go to the ledger when they are new; `joined` is
+    a join that the SQL looks sides up in.
     """
 
     side_sql: str
     plan: dict[str, Any]
     frozen: Mapping[str, Any] = MappingProxyType({})
     decided: str | None = None
+    joined: str = ""
 
 
 def split(validated: ValidatedTable, declaration: Declaration, out_dir: Path, ledger: Path) -> SplitTables:
@@ -81,10 +84,11 @@ def split(validated: ValidatedTable, declaration: Declaration, out_dir: Path, le
         sided = _sided(connection, decision, grouping) if table is None else registered(connection, "sided_rows", table)
         refuse_unusable(connection, sided, validated.spec, declaration)
         if group_book is not None:
-            group_book.append(connection, grouped_by, validated.table.file.sha256, dict(grouping.frozen), grouping.decided)
+            group_book.append(connection, grouped_by, validated.table.file.sha256, dict(grouping.frozen), grouping.decided, declaration.data.memory_bytes)
         if book is not None:
-            book.append(connection, way, validated.table.file.sha256, dict(decision.frozen), decision.decided)
-        in_order = in_file_order(connection, validated, decision.side_sql) if in_place else sides_in_order(connection, validated.spec, sided)
+            book.append(connection, way, validated.table.file.sha256, dict(decision.frozen), decision.decided, declaration.data.memory_bytes)
+        by_hash = (validated.spec, sided, declaration.data.memory_bytes, Path(out_dir))
+        in_order = in_file_order(connection, validated, decision.side_sql) if in_place else sides_in_order(connection, *by_hash)
         made = write_sides(connection, validated.spec, declaration, Path(out_dir), decision.plan, sided, in_order if table is None else table)
         let_go(validated.table)
         return made.model_copy(update=_stood_on(connection, grouping, made, Path(out_dir), book, group_book))
@@ -99,7 +103,8 @@ def _sided(connection: duckdb.DuckDBPyConnection, decision: Decision, grouping: 
     """Relation of all rows with their `__side`; what does not depend on the row alone is kept in the table `SIDES` of `__id` and `side`."""
     if _of_the_row(decision, grouping):
         return f"(select *, {decision.side_sql} as __side from {ROWS})"
-    sides = settled_sql(decision.side_sql, ROWS) if grouping.has_bridges else f"select __id, {decision.side_sql} as side from {ROWS}"
+    side, joined = decision.side_sql, decision.joined
+    sides = settled_sql(side, ROWS, joined) if grouping.has_bridges else f"select __id, {side} as side from {ROWS} {joined}"
     connection.execute(f"create temp table {SIDES} as {sides}")
     return SIDED
 
@@ -109,11 +114,23 @@ def _of_the_row(decision: Decision, grouping: Grouping) -> bool:
     return decision.decided is None and not grouping.plan
 
 
-def sides_in_order(connection: duckdb.DuckDBPyConnection, spec: TableSpec, sided: str = SIDED) -> Iterator[pa.RecordBatch]:
-    """The rows of the sides in the order of their hash, wherever they were read from, with the place of their side in `SPLITS`."""
-    columns = ", ".join(map(ident, validated_columns(spec)))
-    chosen = f"select {columns}, {code_sql('__side')} as {ident(CODE)} from {sided} where __side in ('train', 'val', 'test') order by md5(__id)"
-    yield from connection.sql(chosen).to_arrow_reader(ROW_GROUP_ROWS)
+def sides_in_order(connection: duckdb.DuckDBPyConnection, spec: TableSpec, sided: str, limit: int | None, folder: Path) -> Iterator[pa.RecordBatch]:
+    """The rows of the sides in the order of their hash, wherever they were read from, with the place of their side in `SPLITS`.
+
+    Args:
+        connection: the engine.
+        spec: what the columns are.
+        sided: relation of all rows with their `__side`.
+        limit: bytes of `data.memory_limit`; within it rows are ordered part by part.
+        folder: where parts are kept while they are needed.
+    """
+    columns = validated_columns(spec)
+    chosen = f"select {', '.join(map(ident, columns))}, {code_sql('__side')} as {ident(CODE)} from {sided} where __side in ('train', 'val', 'test')"
+    if limit is None:
+        yield from connection.sql(f"{chosen} order by md5(__id)").to_arrow_reader(ROW_GROUP_ROWS)
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield from in_hash_order(connection, f"({chosen})", (*columns, CODE), limit, folder)
 
 
 def _stood_on(
@@ -275,16 +292,19 @@ def _stratified(connection: duckdb.DuckDBPyConnection, spec: TableSpec, declarat
     regression = declaration.task.kind == "regression"
     edges = (book.frozen.get("bin_edges") or bin_edges(connection, ROWS, spec.label, way.bins)) if regression else None
     key = _key(way)
-    count_units(connection, ROWS, key, stratum_sql(spec.label, edges), book.assigned)
-    allot(connection, way.fractions.model_dump(), hash_sql("unit", way.seed))
+    units = Units(ROWS, key, stratum_sql(spec.label, edges), hash_sql("unit", way.seed), book.assigned, declaration.data.memory_bytes)
+    allot(connection, units, way.fractions.model_dump())
     plan = {"key": _key_name(_key(way), spec), "seed": way.seed, "fractions": way.fractions.model_dump(), **({"bin_edges": edges} if edges else {})}
     frozen = {"bin_edges": edges} if edges and not book.frozen else {}
     # a row may belong to a group that has no other rows now, and was decided before
     known = f"(select key_hash, side from unit_sides union select key_hash, side from {book.assigned} as held where key_hash not in (select key_hash from unit_sides))"
     sides = known if spec.group_by else "unit_sides"
-    return Decision(
-        f"(select max(side) from {sides} as known where key_hash = md5({key}))", plan, frozen, "(select key_hash, side from unit_sides where is_new)"
-    )
+    return Decision("known.side", plan, frozen, "(select key_hash, side from unit_sides where is_new)", known_side_sql(sides, key))
+
+
+def known_side_sql(sides: str, key: str) -> str:
+    """The join of rows with the side of their unit, `known.side`, from a relation of `key_hash` (unique) and `side`."""
+    return f"left join (select key_hash, side from {sides} as sides) as known on known.key_hash = md5({key})"
 
 
 # --------------------------------------------------------------------------------------------- files

@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 
-from training.data.engine import ident, literal, row, rows
+from schemas.errors import SplitError
+from training.data.engine import fill, ident, literal, num_parts, part_number_sql, part_sql, row
+from training.data.order_statistics import values_at
 
+BYTES_A_UNIT = 256  # of data.memory_limit: a unit while it is counted, joined or put in its place
+BYTES_A_CELL = 32  # of a profile's rows of one class: int64, float64, and what is made of them
 EPSILON = 1e-9  # keeps 0.7 * 10 from being floored to 6
 
 
 def bin_edges(connection: duckdb.DuckDBPyConnection, table: str, label: str, bins: int) -> list[float]:
     """Where the bins of a numeric label begin: exact quantiles, repeated ones once."""
-    total = row(connection, f"select count({ident(label)}) from {table}")[0]
-    places = {max(1, math.ceil(total * i / bins)) for i in range(1, bins)}
-    ordered = f"select cast({ident(label)} as double) as x, row_number() over (order by {ident(label)}) as place from {table} where {ident(label)} is not null"
-    return sorted({float(r[0]) for r in rows(connection, f"select x from ({ordered}) as o where place in ({', '.join(map(str, sorted(places)))})")})
+    values = f"(select cast({ident(label)} as double) as x from {table} where {ident(label)} is not null)"
+    total = row(connection, f"select count(*) from {values}")[0]
+    return sorted(set(values_at(connection, values, [max(1, math.ceil(total * i / bins)) - 1 for i in range(1, bins)]).values()))
 
 
 def stratum_sql(label: str, edges: list[float] | None) -> str:
@@ -35,31 +38,34 @@ def stratum_sql(label: str, edges: list[float] | None) -> str:
     return f"case {whens} else '{len(edges)}' end"
 
 
-def count_units(connection: duckdb.DuckDBPyConnection, table: str, key: str, stratum: str, assigned: str) -> None:
-    """Make tables of rows by unit and stratum, and of units with their profile and, where decided before, their side.
+class Units(NamedTuple):
+    """What is dealt out: the rows, the column that names a row's unit, and SQL for a row's class and for the seeded hash of `unit`.
 
-    Args:
-        connection: the engine.
-        table: the rows to split.
-        key: column that names a row's unit.
-        stratum: SQL for the row's class.
-        assigned: relation of `key_hash` and `side` decided before.
+    The hash orders units of the same profile. `assigned`: relation of `key_hash` and `side` decided before. `limit`: bytes of `data.memory_limit`.
     """
-    connection.execute(f"create or replace temp table unit_counts as select {key} as unit, {stratum} as stratum, count(*) as n from {table} group by 1, 2")
-    profile = "string_agg(concat(length(stratum), ':', stratum, '=', n), ',' order by stratum)"
-    units = f"select unit, md5(unit) as key_hash, {profile} as profile, sum(n) as size from unit_counts group by unit"
-    connection.execute(f"create or replace temp table units as select u.*, a.side as held from ({units}) u left join {assigned} a on a.key_hash = u.key_hash")
+
+    table: str
+    key: str
+    stratum: str
+    digits: str
+    assigned: str
+    limit: int | None = None
 
 
-def allot(connection: duckdb.DuckDBPyConnection, shares: Mapping[str, float], digits: str) -> None:
+def allot(connection: duckdb.DuckDBPyConnection, units: Units, shares: Mapping[str, float]) -> None:
     """Make table `unit_sides` (key_hash, side, is_new): held units keep their side, new ones are dealt out.
 
     Args:
-        connection: the engine, after `count_units`.
+        connection: the engine.
+        units: to deal out.
         shares: side → target share of rows.
-        digits: SQL for the seeded hash of `unit`; it orders units of the same profile.
+
+    Raises:
+        SplitError: units are of so many profiles that to deal them out takes more than the limit.
     """
-    order = f"floor(log2(size)) desc, min({digits}), profile"  # large units first; among those alike in size the seed decides
+    parts = num_parts(row(connection, f"select count(*) from {units.table}")[0], units.limit, BYTES_A_UNIT)
+    _count_units(connection, units, parts)
+    order = "floor(log2(size)) desc, min(digits), profile"  # large units first; among those alike in size the seed decides
     connection.execute(
         "create or replace temp table new_profiles as select profile, count(*) as units, min(unit) as example, "
         f"row_number() over (order by {order}) - 1 as position from units where held is null group by profile, size"
@@ -67,14 +73,56 @@ def allot(connection: duckdb.DuckDBPyConnection, shares: Mapping[str, float], di
     connection.execute(
         "create or replace temp table strata as select stratum, row_number() over (order by stratum) - 1 as position from (select distinct stratum from unit_counts)"
     )
+    _refuse_too_many_profiles(connection, units.limit)
     counts = allocate(*_matrices(connection, tuple(shares)), tuple(shares.values()))
     upto = counts.cumsum(axis=1)
     connection.register("dealt", pa.table({"position": np.arange(len(counts))} | {f"upto_{i}": upto[:, i] for i in range(len(shares))}))
-    rank = f"row_number() over (partition by u.profile order by {digits}, u.unit)"
-    new = f"select u.key_hash, {rank} as place, d.* exclude (position) from units u join new_profiles p on p.profile = u.profile join dealt d on d.position = p.position where u.held is null"
     side = f"case {' '.join(f'when place <= upto_{i} then {literal(name)}' for i, name in enumerate(shares))} end"
     held = "select key_hash, held as side, false as is_new from units where held is not null"
-    connection.execute(f"create or replace temp table unit_sides as {held} union all select key_hash, {side}, true from ({new})")
+    new = [f"select key_hash, {side}, true from ({_placed_sql(part, parts)})" for part in range(parts)]
+    fill(connection, "unit_sides", [f"{held} union all {new[0]}", *new[1:]])
+
+
+def _count_units(connection: duckdb.DuckDBPyConnection, units: Units, parts: int) -> None:
+    """Make tables of rows by unit and stratum, and of units with their profile, their digits and, where decided before, their side."""
+    numbered = f"{part_number_sql('md5(unit)', parts)} as part"
+    counted = (
+        f"select {units.key} as unit, {units.stratum} as stratum, count(*) as n from {units.table} where {part_sql(units.key, part, parts)} group by 1, 2"
+        for part in range(parts)
+    )
+    fill(connection, "unit_counts", (f"select *, {numbered} from ({query})" for query in counted))
+    profile = "string_agg(concat(length(stratum), ':', stratum, '=', n), ',' order by stratum)"
+    made = f"select unit, md5(unit) as key_hash, {profile} as profile, sum(n) as size, {units.digits} as digits from unit_counts where part = "
+    held = (f"(select * from {units.assigned} as known where {part_sql('key_hash', part, parts)})" for part in range(parts))
+    joined = (
+        f"select u.*, a.side as held from ({made}{part} group by unit) u left join {known} a on a.key_hash = u.key_hash" for part, known in enumerate(held)
+    )
+    fill(connection, "units", joined)
+
+
+def _placed_sql(part: int, parts: int) -> str:
+    """New units with their place among all of their profile, and the places up to which each side reaches; those of a range of hashes alone."""
+    begin, end = (literal(f"{2**32 * i // parts:08x}") for i in (part, part + 1))
+    here = " and ".join(["u.held is null", *([f"u.digits >= {begin}"] if part else []), *([f"u.digits < {end}"] if part + 1 < parts else [])])
+    rank = "row_number() over (partition by u.profile order by u.digits, u.unit)"
+    joined = "units u join new_profiles p on p.profile = u.profile join dealt d on d.position = p.position"
+    if part:  # units of the ranges before
+        rank += " + coalesce(b.n, 0)"
+        joined += f" left join (select profile, count(*) as n from units where held is null and digits < {begin} group by profile) b on b.profile = u.profile"
+    return f"select u.key_hash, {rank} as place, d.* exclude (position) from {joined} where {here}"
+
+
+def _refuse_too_many_profiles(connection: duckdb.DuckDBPyConnection, limit: int | None) -> None:
+    """Refuse, under a limit, tables of profiles by class that would not fit into it."""
+    if limit is None:
+        return
+    profiles, classes = (row(connection, f"select count(*) from {table}")[0] for table in ("new_profiles", "strata"))
+    needed = profiles * classes * BYTES_A_CELL
+    if needed > limit:
+        raise SplitError(
+            f"data.memory_limit: groups have {profiles:,} different numbers of rows by class, which to deal out takes {needed / 1e6:,.0f}MB, more than the limit of "
+            f"{limit / 1e6:,.0f}MB; raise it, declare fewer bins, or use split.kind: group"
+        )
 
 
 def _matrices(connection: duckdb.DuckDBPyConnection, sides: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ import duckdb
 from schemas.config import Fractions, TimeCuts
 from schemas.errors import SplitError
 from schemas.records import TableSpec
-from training.data.engine import literal, row, rows
+from training.data.engine import count_distinct, literal, row, rows
 
 
 def time_side_sql(cuts: dict[str, float], embargo: float, has_label_time: bool = False) -> str:
@@ -32,7 +32,7 @@ def share_cuts(connection: duckdb.DuckDBPyConnection, table: str, fractions: Fra
     Raises:
         SplitError: fewer than three different times.
     """
-    total, times = row(connection, f"select count(*), count(distinct __time) from {table}")
+    total, times = row(connection, f"select count(*) from {table}")[0], count_distinct(connection, "__time", table)
     if times < 3:
         raise SplitError(f"split.fractions: expected at least 3 different times to cut between, got {times}; use another strategy, or a finer time column")
     before = f"(select __time, sum(count(*)) over (order by __time) - count(*) as before from {table} group by __time)"

@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv
 
 from schemas.config import SPLITS, Declaration, SparkConfig
 from schemas.errors import BulkheadError, ConfigError, DataError
@@ -292,3 +293,14 @@ def test_a_file_that_executors_do_not_see_is_refused(tmp_path: Path) -> None:
     plan = _plan(fingerprint(declaration.data), declaration, tmp_path)
     shutil.move(tmp_path / "t.parquet", tmp_path / "elsewhere.parquet")
     assert "put it on a folder that driver and executors share" in type_group(plan, 0)["message"]
+
+
+@pytest.mark.parametrize(("name", "table"), [("cmapss_fd001", "cmapss_fd001.parquet"), ("bike_hour", "bike_hour.csv"), ("diabetes130", "diabetes130.csv.gz")])
+def test_real_tables(real_data: Path, tmp_path: Path, name: str, table: str) -> None:
+    parquet = real_data / table
+    if parquet.suffix != ".parquet":  # which is all that this engine reads
+        parquet = tmp_path / f"{name}.parquet"
+        texts = csv.ConvertOptions(null_values=["", "?"], strings_can_be_null=True)
+        pq.write_table(csv.read_csv(real_data / table, convert_options=texts), parquet, row_group_size=20_000)
+    found = require_equal(load_declaration(EXAMPLES / f"{name}.yaml", [f"data.uri={parquet}"]), tmp_path)
+    assert found["rows"][0] > 15_000

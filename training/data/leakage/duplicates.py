@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+
 from schemas.config import Declaration, SplitName
 from schemas.records import CheckResult
+from training.data.distinct import distinct
 from training.data.engine import ident, row, row_md5_sql, rows
 from training.data.leakage.chance import tail_above
+from training.data.leakage.keys import BATCH_ROWS, uint64
 from training.data.leakage.sides import Sides
+from training.data.leakage.straddle import parts_of
 
 EVIDENCE_PAIRS = 5
 MANY = 0.01  # share of a side from which equal rows need no comparison with train's own
@@ -44,16 +50,27 @@ def hash_features(sides: Sides) -> None:
     Candidates are found by a 64-bit hash, in one scan; where there are none, that is all that is read.
     """
     connection, quick, names = sides.connection, quick_hash_sql(sides), list(sides.spec.label_columns)
-    connection.execute(
-        f"create or replace temp table repeated_hashes as select {quick} as h from {sides.together(sides.spec.features)} group by 1 having count(*) > 1"
-    )
+    connection.register("repeated_hashes", pa.table({"h": repeated_hashes(sides)}))
     found = row(connection, "select count(*) from repeated_hashes")[0]
     labels = "".join(f", {ident(name)} as label_{i}" for i, name in enumerate(names))
     everything = sides.together(["__id", *dict.fromkeys([*names, *sides.spec.features])])
     candidates = f"from {everything} where {quick} in (select h from repeated_hashes)" if found else f"from {everything} limit 0"
     connection.execute(f"create or replace temp table equal_rows as select side, __id{labels}, {row_md5_sql(sides.spec.features)} as content {candidates}")
+    connection.unregister("repeated_hashes")
     texts = f"[{', '.join(f'cast(label_{i} as varchar)' for i in range(len(names)))}]"  # null where unknown
     connection.execute(f"create or replace temp view content as select side, __id, {texts} as labels, content from equal_rows")
+
+
+def repeated_hashes(sides: Sides) -> np.ndarray:
+    """The 64-bit hashes uint64, sorted, that more than one row has; sorted in so many parts as memory asks for, which is cheaper than the engine's grouping."""
+    quick, rows_of = quick_hash_sql(sides), sides.together(sides.spec.features)
+    found, parts = [np.empty(0, np.uint64)], parts_of(sides)
+    for part in range(parts):
+        here = f"where h % {parts} = {part}" if parts > 1 else ""
+        reader = sides.connection.sql(f"select h from (select {quick} as h from {rows_of}) {here}").to_arrow_reader(BATCH_ROWS)
+        hashes = np.sort(np.concatenate([np.empty(0, np.uint64), *(uint64(batch.column(0)) for batch in reader)]))
+        found.append(distinct(hashes[1:][hashes[1:] == hashes[:-1]]))
+    return np.sort(np.concatenate(found))
 
 
 def find_duplicates(sides: Sides, side: SplitName) -> Duplicates:

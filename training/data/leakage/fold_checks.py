@@ -11,7 +11,7 @@ from schemas.config import Declaration
 from schemas.cv_config import BY_TIME
 from schemas.errors import first_few
 from schemas.records import CheckReport, CheckResult, SplitTables, TableSpec
-from training.data.engine import engine_for, literal, parquet, row, rows
+from training.data.engine import count_distinct, engine_for, literal, parquet, row, rows
 from training.data.folds import embargo_of, label_end_sql
 
 EVIDENCE_ROWS = 10
@@ -81,8 +81,8 @@ def check_folds(folds: Sequence[SplitTables], declaration: Declaration) -> Check
         tested = " union all ".join(f"select __id from {parquet(fold.test)}" for fold in folds)
         twice = rows(connection, f"select __id from ({tested}) group by __id having count(*) > 1 order by md5(__id) limit {EVIDENCE_ROWS}")
         everything = " union all ".join(f"select __id from {parquet(table)}" for fold in folds for table in (fold.train, fold.val, fold.test))
-        never = int(row(connection, f"select count(distinct __id) - (select count(distinct __id) from ({tested})) from ({everything})")[0])
-        at_all = int(row(connection, f"select count(distinct __id) from ({everything})")[0])
+        at_all = count_distinct(connection, "__id", f"({everything})")
+        never = at_all - count_distinct(connection, "__id", f"({tested})")
     once = declaration.fold_kind in ONCE
     missing = never - max((fold.excluded.get("bridge", 0) for fold in folds), default=0) if once else 0
     wrong = [f"{len(twice)} or more rows are tested in two folds (first: {first_few([r[0] for r in twice])})"] if twice else []

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from schemas.config import ChecksConfig
 from schemas.records import CheckResult
-from training.data.engine import ident, literal, row
+from training.data.engine import count_distinct, ident, literal, row
 from training.data.leakage.label_sql import LabelNumber, label_numbers
 from training.data.leakage.sampled import Codes, Flags, Floats, numbers
 from training.data.leakage.sides import Sides
@@ -90,7 +90,7 @@ def _entities(sides: Sides) -> Iterator[str]:
     if not names:
         return
     crowd, total = row(sides.connection, f"select max(n), sum(n) from (select count(*) as n from {train} where __time is not null group by __time)")
-    counts = row(sides.connection, f"select {', '.join(f'count(distinct {ident(n)})' for n in names)} from {train}")
+    counts = [count_distinct(sides.connection, ident(n), train) for n in names]
     yield from (ident(n) for n, count in zip(names, counts, strict=True) if crowd <= count and count * LEAST_LENGTH <= total)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from schemas.config import ChecksConfig
 from schemas.records import CheckResult
-from training.data.engine import ident, row
+from training.data.engine import count_distinct, ident, row
 from training.data.leakage.sampled import Flags, Floats, Sampled
 from training.data.leakage.sides import Sides
 
@@ -91,8 +91,7 @@ def _neat(m: Moments) -> float:
 
 
 def _is_measured(sides: Sides, name: str, count: int) -> bool:
-    distinct = row(sides.connection, f"select count(distinct {ident(name)}) from {sides.together((name,))}")[0]
-    return bool(distinct >= LEAST_DISTINCT * count)
+    return count_distinct(sides.connection, ident(name), sides.together((name,))) >= LEAST_DISTINCT * count
 
 
 # ------------------------------------------------------------------------------- range, median, ranks
@@ -156,10 +155,9 @@ def _as_median(sides: Sides, name: str, value: float) -> list[Pooled]:
     """By rank, so that a median between two values counts as well: as many rows below as above over all sides, not so in train."""
     column, where = ident(name), f"{ident(name)} is not null"
     counted = ", ".join(f"count(*) filter (where {column} {sign} {value!r} {side})" for side in ("", "and side = 'train'") for sign in ("<", ">"))
-    spread = f"count(distinct {column})"
-    below, above, train_below, train_above, distinct = row(sides.connection, f"select {counted}, {spread} from {sides.together((name,))} where {where}")
+    below, above, train_below, train_above = row(sides.connection, f"select {counted} from {sides.together((name,))} where {where}")
     total, train_total = below + above, train_below + train_above
-    if total - train_total < LEAST_ROWS or not train_total or distinct < LEAST_DISTINCT * total:
+    if total - train_total < LEAST_ROWS or not train_total or not _is_measured(sides, name, total):
         return []
     off, train_off = abs(below - above), abs(train_below - train_above)
     expected = math.sqrt(train_total * (total - train_total) / total)

@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 
 from schemas.config import ChecksConfig
 from schemas.records import CheckResult
-from training.data.engine import row, rows
+from training.data.engine import fill, part_sql, row, rows
 from training.data.leakage.label_sql import LabelNumber, label_numbers
 from training.data.leakage.sides import Sides
+from training.data.leakage.straddle import parts_of
 
 LEAST_SHARE, LEAST_ROWS = 0.05, 30
 EVIDENCE_ROWS = 5
+BYTES_A_ROW = 128  # of data.memory_limit: a moment or a name, a sum, and the engine's table of them
 
 
 class SharedTimes(NamedTuple):
@@ -37,19 +39,28 @@ def find_shared_times(sides: Sides) -> list[SharedTimes]:
 
 
 def _shared(sides: Sides, side: Any, label: LabelNumber) -> SharedTimes:
-    known = f"__time is not null and {label.sql} is not null"
-    train, relation = sides.relations["train"], sides.relations[side]
-    strangers = f"{relation} anti join (select __group from {train} group by 1) using (__group)"
-    held = f"select __time, __group, avg({label.sql}) as v from {strangers} where {known} and __group is not null group by 1, 2"
-    means = f"select __time, favg({label.sql}) as m from {train} where {known} group by 1"
-    joined = f"with held as ({held}), means as ({means}) select * from held left join means using (__time)"
-    count, correlation, total = row(sides.connection, f"select count(m), corr(v, m), count(*) from ({joined})")
-    shown = rows(
-        sides.connection, f"select __time, __group, v, m from ({joined}) where m is not null order by md5(concat(__group, __time)) limit {EVIDENCE_ROWS}"
-    )
+    train, relation, parts = sides.relations["train"], sides.relations[side], parts_of(sides, BYTES_A_ROW)
+    fill(sides.connection, "strangers", (_strangers_sql(train, relation, label, part_sql("__group", part, parts)) for part in range(parts)))
+    fill(sides.connection, "shared_moments", (_moments_sql(train, label, part_sql("__time", part, parts)) for part in range(parts)))
+    count, correlation = row(sides.connection, "select count(*), corr(v, m) from shared_moments")
+    total = row(sides.connection, "select count(*) from strangers")[0]
+    shown = rows(sides.connection, f"select __time, __group, v, m from shared_moments order by md5(concat(__group, __time)) limit {EVIDENCE_ROWS}")
     examples = tuple({"time": t, f"{side} group": g, f"{side} label": v, "mean train label of other groups": m} for t, g, v, m in shown) if count else ()
     usable = count >= LEAST_ROWS and correlation is not None and math.isfinite(correlation)
     return SharedTimes(side, label.name, int(count), int(total), round(float(correlation), 6) if usable else None, examples)
+
+
+def _strangers_sql(train: str, relation: str, label: LabelNumber, here: str) -> str:
+    """Mean label of each moment of the groups of a side that train does not have, for the groups of a part."""
+    known = f"__time is not null and {label.sql} is not null and __group is not null and {here}"
+    strangers = f"{relation} anti join (select __group from {train} where {here} group by 1) using (__group)"
+    return f"select __time, __group, avg({label.sql}) as v from {strangers} where {known} group by 1, 2"
+
+
+def _moments_sql(train: str, label: LabelNumber, here: str) -> str:
+    """The rows of `strangers` with the mean label of train at their moment, where it has that, for the moments of a part."""
+    means = f"select __time, favg({label.sql}) as m from {train} where __time is not null and {label.sql} is not null and {here} group by 1"
+    return f"select * from strangers join ({means}) using (__time) where {here}"
 
 
 def judge_shared_times(found: list[SharedTimes], sides: Sides, checks: ChecksConfig) -> CheckResult:

@@ -33,10 +33,10 @@ class Straddle(NamedTuple):
     repeated: np.ndarray
 
 
-def parts_of(sides: Sides) -> int:
-    """Into how many parts the keys of these sides are cut so that the hashes of one fit into memory."""
+def parts_of(sides: Sides, bytes_a_row: int = BYTES_A_ROW) -> int:
+    """Into how many parts the rows of these sides are cut by a hash, so that what is kept of one fits into memory."""
     limit = sides.declaration.data.memory_bytes
-    at_once = ROWS_AT_ONCE if limit is None else min(ROWS_AT_ONCE, limit // BYTES_A_ROW)
+    at_once = ROWS_AT_ONCE if limit is None else min(ROWS_AT_ONCE, limit // bytes_a_row)
     return max(1, -(-sum(sides.num_rows.values()) // at_once))
 
 

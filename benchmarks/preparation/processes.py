@@ -1,0 +1,124 @@
+"""What a command and all processes that descend from it take: CPU seconds and resident memory, by step and by process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+POLL_SECONDS = 0.1
+TICKS = os.sysconf("SC_CLK_TCK")
+MARKS = "✓↺!✗"  # with which a line of `bulkhead` tells that a step has ended
+ROLES = {"training.main": "rank", "torch.distributed": "torchrun", "torchrun": "torchrun", "uvicorn": "Prefect's server"}  # in a command line → its name
+OTHERS = "command and its tasks"
+
+
+class Process(NamedTuple):
+    """A live process: what it is, its anonymous and file-backed resident bytes, its CPU seconds with those of children that have ended."""
+
+    role: str
+    anonymous: int
+    file: int
+    cpu_seconds: float
+
+
+class Step(NamedTuple):
+    """From one line of a command's log to the next: CPU seconds, and peaks in bytes over all processes."""
+
+    name: str
+    cpu_seconds: float
+    anonymous: int
+    file: int
+
+
+class Peak(NamedTuple):
+    """A command's peaks over its processes, in bytes, with its wall and CPU seconds and whether it ended well.
+
+    `steps`: the same by step; `roles`: peaks (anonymous, file) of the processes of a kind.
+    """
+
+    anonymous: int
+    file: int
+    seconds: float
+    cpu_seconds: float
+    ended_well: bool
+    steps: tuple[Step, ...] = ()
+    roles: tuple[tuple[str, int, int], ...] = ()
+
+
+class _Watch:
+    """Peaks since the command's start, since the last step, and by role."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.roles: dict[str, tuple[int, int]] = {}
+        self.cpu = self._cpu_before = 0.0
+        self._anonymous = self._file = self._lines = 0
+
+    def look(self, found: list[Process], log: Path) -> None:
+        """Take in the processes as they are, and close the step whose line has come."""
+        self._anonymous, self._file = max(self._anonymous, sum(p.anonymous for p in found)), max(self._file, sum(p.file for p in found))
+        self.cpu = max(self.cpu, sum(p.cpu_seconds for p in found))
+        for role in {p.role for p in found}:
+            anonymous, file = sum(p.anonymous for p in found if p.role == role), sum(p.file for p in found if p.role == role)
+            before = self.roles.get(role, (0, 0))
+            self.roles[role] = (max(before[0], anonymous), max(before[1], file))
+        lines = log.read_text(errors="replace").splitlines()
+        for line in lines[self._lines :]:
+            if line[:1] in MARKS and line[2:3].strip():
+                self.close(line.split()[1])
+        self._lines = len(lines)
+
+    def close(self, name: str) -> None:
+        """End a step here."""
+        self.steps.append(Step(name, self.cpu - self._cpu_before, self._anonymous, self._file))
+        self._cpu_before, self._anonymous, self._file = self.cpu, 0, 0
+
+
+def sampled(command: list[str], environment: dict[str, str], log: Path) -> Peak:
+    """Run a command and look at its processes ten times a second.
+
+    Args:
+        command: its words.
+        environment: its variables.
+        log: what it prints goes there.
+    """
+    started, before, watch = time.perf_counter(), os.times(), _Watch()
+    with log.open("w") as out:
+        process = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
+        while process.poll() is None:
+            watch.look([p for pid in _tree(process.pid) if (p := _process(pid)) is not None], log)
+            time.sleep(POLL_SECONDS)
+    after = os.times()
+    watch.cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    watch.close("end")
+    peaks = (max(step.anonymous for step in watch.steps), max(step.file for step in watch.steps))
+    roles = tuple((role, *found) for role, found in sorted(watch.roles.items()))
+    return Peak(*peaks, time.perf_counter() - started, watch.cpu, process.returncode == 0, tuple(watch.steps), roles)
+
+
+def _tree(pid: int) -> list[int]:
+    """A process and all that descend from it."""
+    found = [pid]
+    try:
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            found += [p for child in children.read_text().split() for p in _tree(int(child))]
+    except OSError:  # it ended meanwhile
+        pass
+    return found
+
+
+def _process(pid: int) -> Process | None:
+    """A process as it is; None of one that has ended."""
+    folder = Path(f"/proc/{pid}")
+    try:
+        fields = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
+        times = (folder / "stat").read_text().rpartition(")")[2].split()[11:15]
+        words = (folder / "cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return None
+    anonymous, file = (1024 * int(fields.get(name, "0 kB").split()[0]) for name in ("RssAnon", "RssFile"))
+    role = next((role for part, role in ROLES.items() if part in words), OTHERS)
+    return Process(role, anonymous, file, sum(map(int, times)) / TICKS)
