@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from prefect import task
+from prefect import State, task
 from prefect.cache_policies import NO_CACHE
 
 from schemas.config import SPLITS, Declaration
@@ -108,18 +108,28 @@ def assert_disjoint(split: SplitTables, validated: ValidatedTable, declaration: 
     return _judge("disjoint", check_overlap(split, validated, declaration))
 
 
-@task(name="check leakage", description="Exact duplicates across sides and what else gives the test score away.", tags=["check"], cache_policy=NO_CACHE)
-def leakage_checks(split: SplitTables, validated: ValidatedTable, declaration: Declaration) -> CheckReport:
-    """The leakage checks, none failed; a failed one raises `LeakageError`."""
-    return _judge("leakage", check_leakage(split, validated, declaration))
+@stored_task(name="check leakage", description="Duplicates across sides, and what else gives the test score away.", tags=["check"])
+def leakage_checks(split: SplitTables, validated: ValidatedTable, declaration: Declaration) -> Any:
+    """The leakage checks, none failed; a failed one raises `LeakageError`. The same rows under the same declaration give the same report, which is reused."""
+    inputs: dict[str, Any] = {s: split.side(s).file.sha256 for s in SPLITS}
+    inputs |= {"spec": validated.spec, "groups": split.plan.get("groups")}
+    inputs |= {section: getattr(declaration, section) for section in ("data", "task", "split", "checks")}
+    report = stored("leakage", inputs, CheckReport, lambda _: _judge("leakage", check_leakage(split, validated, declaration)))
+    if isinstance(report, State):
+        _warn(cast(CheckReport, report.data))
+    return report
 
 
 def _judge(step: str, report: CheckReport) -> CheckReport:
     verdicts = [r.verdict for r in report.results]
     counts = ", ".join(f"{verdicts.count(v)} {v}" for v in ("pass", "warn", "allowed", "fail") if v in verdicts)
     say(step, counts, "fail" if report.failed else "warn" if "warn" in verdicts else "done")
+    _warn(report)
+    require_passed(report)
+    return report
+
+
+def _warn(report: CheckReport) -> None:
     for result in report.results:
         if result.verdict in ("warn", "allowed"):
             say("", f"{result.name}: {result.summary}" + (f" (allowed: {result.reason})" if result.reason else ""), "warn")
-    require_passed(report)
-    return report
