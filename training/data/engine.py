@@ -28,6 +28,7 @@ ENGINE_SHARE = 0.7  # of data.memory_limit
 THREAD_BYTES = 100_000_000  # that a thread of the engine needs to sort and to group without failing
 SCALAR_BYTES = 8  # of a number; of a text about as many
 GROUPS_AT_ONCE = 4  # row groups that are held, looked at and encoded together, as long as they stay below ROW_GROUP_BYTES
+ROWS_IN_MEMORY = 4  # as many more of rows that are in memory anyway
 Tables = Iterator[pa.Table]
 
 
@@ -236,7 +237,8 @@ def write_parquet(
         reader: Any = connection.sql(query).to_arrow_reader(group_rows(schema)) if isinstance(query, str) else query
         types = reader.schema if schema is None else schema
         with closing(TableWriter(file, types, metadata)) as writer:
-            tables = even_tables(reader.to_batches() if isinstance(reader, pa.Table) else reader, rows_at_once(types))
+            size = rows_at_once(types)
+            tables = even_tables(reader.to_batches(), size * ROWS_IN_MEMORY) if isinstance(reader, pa.Table) else even_tables(reader, size)
             tables = (table.cast(types) for table in tables)  # here, because what looks at rows knows no dictionaries of texts
             for table in through(tables) if through else tables:
                 writer.write(table)

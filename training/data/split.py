@@ -25,7 +25,7 @@ from schemas.digest import file_ref, replacing, verify
 from schemas.errors import SplitError, first_few
 from schemas.records import SplitTables, TableRef, TableSpec, TestTable, TrainTable, ValidatedTable, ValTable, digest_of
 from schemas.tables import arrow_schema
-from training.data.engine import ROW_GROUP_ROWS, TableWriter, chosen_engine, ident, literal, rows, write_parquet
+from training.data.engine import ROW_GROUP_ROWS, TableWriter, chosen_engine, ident, literal, rows, rows_at_once, write_parquet
 from training.data.first_rows import first_rows, of_known_classes
 from training.data.groups import BRIDGES, GROUPED_ROWS, Grouping, derive_groups, grouping_way, needs_group_ledger, settled_sql
 from training.data.hash_order import in_hash_order
@@ -351,7 +351,7 @@ def _written(in_order: Iterator[pa.RecordBatch] | pa.Table, spec: TableSpec, out
         files = {side: stack.enter_context(replacing(path)) for side, path in paths.items()}
         # no digest of the whole table in the metadata: train's bytes would change with every test row
         writers = {side: stack.enter_context(closing(TableWriter(files[side], schema, {"bulkhead.side": side}))) for side in SPLITS}
-        for batch in in_order.to_batches(ROW_GROUP_ROWS) if isinstance(in_order, pa.Table) else in_order:
+        for batch in in_order.to_batches(rows_at_once(schema)) if isinstance(in_order, pa.Table) else in_order:
             table = pa.Table.from_batches([batch])
             rows, code = table.select(schema.names), table[CODE]
             for place, side in enumerate(SPLITS):
