@@ -88,7 +88,7 @@ def is_model(program: Program, node: ast.expr | None, scope: Scope) -> bool:
         return False
     used = not known and name in program.network_names
     named = used or bool(MODEL.match(name)) or (not known and program.module_named(name) is not None)
-    return named and program.local_function(name, scope) is None
+    return named and program.local_function(name, scope) is None and not (isinstance(node, ast.Attribute) and name in program.method_names)
 
 
 def is_frozen_name(key: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -91,12 +92,31 @@ def concerns(program: Program, event: Event, step: Event) -> bool:
         return "zero" in name and "grad" in name
     if event.kind != "zero":
         return any(k.arg == "zero_grad" for k in event.node.keywords) if isinstance(event.node, ast.Call) else False
-    if event.key in ("*", step.key) or not event.key or last_name_of_key(event.key) == last_name_of_key(step.key):
+    if event.key in ("*", step.key) or not event.key:
         return True
+    if last_name_of_key(event.key) == last_name_of_key(step.key):
+        return not _other_element(event.key, step.key)
     target = event.call.func.value if isinstance(event.call.func, ast.Attribute) else None
+    if isinstance(target, ast.Name) and any(b.how == "loop" for b in event.scope.bindings.get(target.id, ())):
+        among = _elements(event, target)
+        return not among or step.key in among
     if _of_another_network(program, target, event, step):
         return False
     return not any(o.name.startswith("torch.optim.") for o in program.origins(target, event.scope)) and "opt" not in last_name_of_key(event.key)
+
+
+def _elements(event: Event, target: ast.Name) -> set[str]:
+    """The optimizers that a loop such as `for o in (first, second):` goes over; empty where that is not written there."""
+    heads = [b.value for b in event.scope.bindings.get(target.id, ())]
+    listed = heads[0].elts if len(heads) == 1 and isinstance(heads[0], ast.Tuple | ast.List) else []
+    keys = {event.frame.key(e) for e in listed}
+    return set() if "" in keys else keys
+
+
+def _other_element(key: str, other: str) -> bool:
+    """Whether two keys name elements of a collection by different literals, as `opts['gen']` and `opts['disc']`."""
+    found = [re.fullmatch(r"(.*)\[('\w+'|-?\d+)\]", k) for k in (key, other)]
+    return all(found) and len({m.group(1) for m in found if m}) == 1 and len({m.group(2) for m in found if m}) == 2
 
 
 def is_epoch_loop(loop: Loop) -> bool:

@@ -100,8 +100,6 @@ class Program:
         self.top = self._enter(tree, None, None)
         self._link_calls()
 
-    # ------------------------------------------------------------------------------------ building
-
     def _enter(self, node: FunctionNode | ast.Module, owner: ast.ClassDef | None, parent: Scope | None) -> Scope:
         scope = Scope(node, owner, parent)
         self.scopes.append(scope)
@@ -161,8 +159,6 @@ class Program:
                 for called in self.callees(node, scope):
                     self.call_sites[called].append((node, scope))
         self._linked = True
-
-    # ------------------------------------------------------------------------------------- questions
 
     def resolve(self, node: ast.AST | None) -> str:
         """The canonical dotted name, e.g. `torch.nn.functional.softmax`; empty where its root is no import."""
@@ -225,6 +221,12 @@ class Program:
     def called_names(self) -> set[str]:
         """The last names of everything that is called in the file."""
         return {n.func.attr if isinstance(n.func, ast.Attribute) else n.func.id for n in self.all_calls if isinstance(n.func, ast.Attribute | ast.Name)}
+
+    @cached_property
+    def method_names(self) -> set[str]:
+        """Methods of the file's classes other than networks; properties, which hold something, left out."""
+        plain = [s for owner, own in self.methods.items() if not self.is_module(owner) for s in own.values() if isinstance(s.node, FunctionNode)]
+        return {s.name for s in plain if isinstance(s.node, FunctionNode) and not any("property" in last_name(d) for d in s.node.decorator_list)}
 
     def scope(self, node: ast.AST) -> Scope:
         """The function in which a node stands."""
@@ -295,8 +297,6 @@ class Program:
                 return scope.functions[name]
             scope = scope.parent
         return None
-
-    # ---------------------------------------------------------------------------------------- origins
 
     def bindings_of(self, node: ast.expr, scope: Scope) -> list[Binding]:
         """Every value that a name or an attribute of `self` is given."""

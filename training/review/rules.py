@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from training.review import (
+    rules_cadence,
     rules_devices,
     rules_distributed,
     rules_evaluation,
@@ -24,6 +25,7 @@ from training.review import (
     rules_selection,
     rules_split,
     rules_step,
+    rules_sync,
     rules_tensor,
     rules_window,
 )
@@ -33,6 +35,7 @@ FAMILIES = (
     rules_step,
     rules_schedule,
     rules_lambda,
+    rules_cadence,
     rules_window,
     rules_precision,
     rules_evaluation,
@@ -51,6 +54,7 @@ FAMILIES = (
     rules_loader,
     rules_randomness,
     rules_distributed,
+    rules_sync,
     rules_devices,
     rules_files,
 )

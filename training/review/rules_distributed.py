@@ -11,6 +11,7 @@ from training.review.program import Program, Scope
 from training.review.rules_loader import PREPARES, is_distributed, loaders, name_of
 from training.review.syntax import constant, dotted, identifiers, keyword, last_name, method, names_read, receiver, words
 from training.review.trace import Event
+from training.review.values import reaching
 from training.review.wrapper import past_wrapper, reaches_loss
 
 COLLECTIVES = {
@@ -303,11 +304,21 @@ def metric_of_one_rank(subject: Subject) -> Iterator[Place]:
 
 
 def _every_nth_row(program: Program, call: ast.Call) -> bool:
-    """Whether it is `Subset(rows, range(rank, len(rows), world))`: the share of one rank."""
-    rows = keyword(call, "indices", 1)
-    if not program.is_torch(call.func, "Subset") or not isinstance(rows, ast.Call) or last_name(rows.func) != "range" or len(rows.args) != 3:
+    """Whether it is `Subset(rows, range(rank, len(rows), world))`, in one line or two, or `Subset(rows, order[rank::world])`: the share of one rank."""
+    rows, scope = keyword(call, "indices", 1), program.scope(call)
+    if isinstance(rows, ast.Name):
+        values = reaching(program, rows, scope)
+        rows = values[0] if len(values) == 1 else rows
+    if isinstance(rows, ast.Call) and last_name(rows.func) in ("list", "tuple") and len(rows.args) == 1:
+        rows = rows.args[0]
+    start: ast.expr | None = None
+    if isinstance(rows, ast.Call) and last_name(rows.func) in ("range", "arange") and len(rows.args) == 3:
+        start = rows.args[0]
+    elif isinstance(rows, ast.Subscript) and isinstance(rows.slice, ast.Slice) and rows.slice.step is not None:
+        start = rows.slice.lower
+    if not program.is_torch(call.func, "Subset") or start is None:
         return False
-    return any("rank" in words(n) for n in identifiers(rows.args[0])) or last_name(rows.args[0]) in program.rank_names
+    return any("rank" in words(n) for n in identifiers(start)) or last_name(start) in program.rank_names
 
 
 @rule(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_model, is_optimizer, is_optimizer_origin
 from training.review.program import Origin, Program, Scope
+from training.review.settings import settings
 from training.review.syntax import constant, dotted, identifiers, is_false, keyword, last_name, method, receiver, words
 
 MOVED = {
@@ -96,25 +97,37 @@ def deprecated_api(subject: Subject) -> Iterator[Place]:
         """,
 )
 def whole_model_saved(subject: Subject) -> Iterator[Place]:
-    """The first argument of `torch.save` or `pickle.dump` is a network, or a dict that holds one."""
+    """The first argument of `torch.save` or `pickle.dump` is a network, a dict or list that holds one, or a network's own `self`."""
     program = subject.program
-    for call in program.all_calls:
-        name = program.resolve(call.func)
-        if not call.args or name not in ("torch.save", "pickle.dump", "joblib.dump", "dill.dump", "cloudpickle.dump"):
+    for call in program.all_calls if "torch" in program.modules_imported else ():
+        name, stored = program.resolve(call.func), keyword(call, "obj", 0)
+        if stored is None or name not in ("torch.save", "pickle.dump", "joblib.dump", "dill.dump", "cloudpickle.dump"):
             continue
-        stored = call.args[0].values if isinstance(call.args[0], ast.Dict) else [call.args[0]]
-        if "torch" not in program.modules_imported:
-            continue
-        for value in stored:
-            if not isinstance(value, ast.Name | ast.Attribute) or not is_model(program, value, program.scope(call)):
+        if dotted(stored) == "self" and program.is_module(program.scope(call).owner):
+            yield call, "self is pickled whole"
+        for value, scope in _stored(program, stored, call):
+            known = program.origins(value, scope)
+            if not isinstance(value, ast.Name | ast.Attribute) or not is_model(program, value, scope):
                 continue
-            known = program.origins(value, program.scope(call))
-            if _annotated_module(program, value, program.scope(call)):
-                known = known or (Origin("torch.nn.Module", call, program.scope(call)),)
+            if _annotated_module(program, value, scope):
+                known = known or (Origin("torch.nn.Module", call, scope),)
             if (name == "torch.save" and not known and last_name(value).rstrip("s") not in ("model", "net", "network")) or (name != "torch.save" and not known):
                 continue
             yield call, f"{dotted(value)} is pickled whole"
             break
+
+
+def _stored(program: Program, stored: ast.expr, call: ast.Call) -> list[tuple[ast.expr, Scope]]:
+    """What a file holds: the elements of a dict or list, written there or followed through names and functions; else the value itself, without `.cpu()`."""
+    scope = program.scope(call)
+    if isinstance(stored, ast.Name):
+        bound = program.bindings_of(stored, scope)
+        if len(bound) == 1 and bound[0].index is None and isinstance(bound[0].value, ast.List | ast.Tuple):
+            stored, scope = bound[0].value, bound[0].scope
+    held = settings(program, stored, scope, call)
+    values = list(held.values()) if held is not None else stored.elts if isinstance(stored, ast.List | ast.Tuple) else [stored]
+    bare = [receiver(v) if method(v) in ("cpu", "eval", "to") else v for v in values]
+    return [(v, program.scope(v) if v in program.parents else scope) for v in bare if v is not None]
 
 
 def _annotated_module(program: Program, node: ast.expr, scope: Scope) -> bool:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import looks_held_out
 from training.review.program import Program
-from training.review.syntax import constant, has_unpacking, identifiers, is_false, is_true, keyword, last_name, words
+from training.review.settings import argument_of, partial_calls
+from training.review.syntax import constant, has_unpacking, identifiers, is_false, is_true, keyword, last_name, method, own_nodes, words
 
 PREPARES = {"accelerate", "lightning", "pytorch_lightning", "lightning_fabric", "deepspeed", "ray", "composer"}
 
@@ -57,31 +58,13 @@ def is_distributed(program: Program) -> bool:
 )
 def sampler_and_shuffle(subject: Subject) -> Iterator[Place]:
     """Both arguments are given, the second as the literal True, the first not as None."""
-    for call in loaders(subject.program):
-        sampler, shuffle = (keyword(call, name, place) or _unpacked(subject.program, call, name) for name, place in (("sampler", 3), ("shuffle", 2)))
-        sampler = sampler or keyword(call, "batch_sampler", 4)
+    program = subject.program
+    bound = [c for p in program.all_calls if p.args and program.is_torch(p.args[0], "DataLoader") for c in partial_calls(program, p)]
+    for call in (*loaders(program), *bound):
+        sampler, shuffle = (argument_of(program, call, name, place) for name, place in (("sampler", 3), ("shuffle", 2)))
+        sampler = sampler or argument_of(program, call, "batch_sampler", 4)
         if sampler is not None and not isinstance(sampler, ast.Constant | ast.IfExp) and is_true(shuffle):
             yield call, "a sampler is given, and shuffle=True: the loader refuses both"
-
-
-def _unpacked(program: Program, call: ast.Call, name: str) -> ast.expr | None:
-    """The argument of that name from `**settings`, where these are a dict that is written once in the file and never changed."""
-    for item in call.keywords:
-        bound = program.bindings_of(item.value, program.scope(call)) if item.arg is None else []
-        value = bound[0].value if len(bound) == 1 and bound[0].index is None and bound[0].how == "assign" else None
-        if value is None or any(isinstance(n, ast.Name) and n.id == last_name(item.value) and _is_changed(program, n) for n in program.nodes[ast.Name]):
-            continue
-        if isinstance(value, ast.Call) and last_name(value.func) == "dict" and not value.args:
-            return keyword(value, name)
-        if isinstance(value, ast.Dict):
-            return next((v for k, v in zip(value.keys, value.values, strict=True) if constant(k) == name), None)
-    return None
-
-
-def _is_changed(program: Program, name: ast.Name) -> bool:
-    """Whether a dict is changed at this place: an item is set, or a method of it is called."""
-    parent = program.parents[name]
-    return isinstance(parent, ast.Attribute) or (isinstance(parent, ast.Subscript) and not isinstance(parent.ctx, ast.Load))
 
 
 @rule(
@@ -114,9 +97,10 @@ def _is_changed(program: Program, name: ast.Name) -> bool:
         """,
 )
 def set_epoch_missing(subject: Subject) -> Iterator[Place]:
-    """A shuffling DistributedSampler of train rows in a file that goes over them again and again and never calls `set_epoch`."""
+    """A shuffling DistributedSampler of train rows in a file that goes over them again and again and never calls `set_epoch` with the epoch."""
     program = subject.program
-    if "set_epoch" in program.called_names or program.modules_imported & PREPARES:
+    told = [c for c in program.all_calls if method(c) == "set_epoch"]
+    if any(_tells_the_epoch(program, c) for c in told) or program.modules_imported & PREPARES:
         return
     named: list[ast.AST] = [n for n in program.nodes[ast.For] if isinstance(n, ast.For) and any("epoch" in w for w in words(last_name(n.target)))]
     named += [n for n in program.nodes[ast.For] if isinstance(n, ast.For) and any("epoch" in w for name in identifiers(n.iter) for w in words(name))]
@@ -130,7 +114,26 @@ def set_epoch_missing(subject: Subject) -> Iterator[Place]:
             and not looks_held_out(name_of(program, call))
             and not any(looks_held_out(last_name(a)) for a in call.args)
         ):
-            yield call, "set_epoch is never called: every epoch has the same order", epochs[0]
+            if told:
+                yield told[0], "set_epoch gets the same number in every epoch: every epoch has the same order", epochs[0]
+            else:
+                yield call, "set_epoch is never called: every epoch has the same order", epochs[0]
+
+
+def _tells_the_epoch(program: Program, call: ast.Call) -> bool:
+    """Whether `set_epoch` may get another number in each epoch: not a literal, nor a name that no loop around it changes, which its function is not given."""
+    given = call.args[0] if call.args else call.keywords[0].value if call.keywords else None
+    if given is None or isinstance(given, ast.Constant):
+        return given is None
+    loops = [a for a in program.ancestors(call) if isinstance(a, ast.For | ast.While)]
+    scope = program.scope(call)
+    named = [n for n in ast.walk(given) if isinstance(n, ast.Name)]
+    if not named or any(not isinstance(n, ast.Name | ast.BinOp | ast.operator | ast.Constant | ast.expr_context) for n in ast.walk(given)):
+        return True  # an attribute, an element, what a call gives
+    changed = {n.id for a in loops for n in ast.walk(a) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    later = [n for n in own_nodes(scope.node) if isinstance(n, ast.For) and n not in loops]
+    counts_here = any(isinstance(inner, ast.For | ast.While) or "epoch" in last_name(n.target) for n in later for inner in ast.walk(n) if inner is not n)
+    return any(n.id in changed for n in named) or not (loops or counts_here)
 
 
 def _passages(subject: Subject, sampler: ast.Call) -> Iterator[ast.AST]:

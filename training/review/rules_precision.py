@@ -6,9 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import is_model, is_scaler
+from training.review.half import half_casts
+from training.review.kinds import is_frozen_name, is_scaler
 from training.review.program import Program
-from training.review.syntax import calls, keyword, last_name, method, receiver
+from training.review.syntax import keyword, last_name, method, receiver
 from training.review.trace import Event
 
 
@@ -205,16 +206,11 @@ def float16_without_scaler(subject: Subject) -> Iterator[Place]:
 
 
 def _half_networks(program: Program, trace: list[Event]) -> Iterator[ast.Call]:
-    """Every `.half()` of a network whose forward stands in a loop with a backward."""
+    """What casts a network to float16 whose forward stands, with gradients, in a loop with a backward."""
     looped = {e.loops[-1] for e in trace if e.kind == "backward" and e.loops}
-    trained = {e.key for e in trace if e.kind == "forward" and looped & set(e.loops) and not e.within("no_grad", "inference_mode")}
     for event in trace:
-        for call in calls(event.node) if event.kind in ("call", "assign") else ():
-            target = receiver(call)
-            if method(call) == "half" and target is not None and is_model(program, target, event.scope):
-                statement = program.statement(call)
-                if trained & {event.frame.key(target), *(event.frame.key(t) for t in getattr(statement, "targets", ()))}:
-                    yield call
+        if event.kind == "forward" and looped & set(event.loops) and not event.within("no_grad", "inference_mode") and not is_frozen_name(event.key):
+            yield from half_casts(program, event.call.func, event.scope)
 
 
 def _is_half(name: str, call: ast.Call) -> bool:

@@ -151,7 +151,7 @@ def scheduler_never_stepped(subject: Subject) -> Iterator[Place]:
 )
 def scheduler_per_batch(subject: Subject) -> Iterator[Place]:
     """The step stands in a loop over batches inside one over epochs, the length counts epochs."""
-    for event, made in _stepped(subject.program, subject.traces):
+    for event, made in stepped(subject.program, subject.traces):
         if _cadence(event) == "batch" and _unit(subject.program, made) == "epoch":
             yield event.node, f"{made.last} counts epochs by its arguments, and is stepped once a batch", made.call
 
@@ -190,12 +190,13 @@ def scheduler_per_batch(subject: Subject) -> Iterator[Place]:
 )
 def scheduler_per_epoch(subject: Subject) -> Iterator[Place]:
     """The step stands in a loop over epochs, outside that over batches, and the length counts batches."""
-    for event, made in _stepped(subject.program, subject.traces):
+    for event, made in stepped(subject.program, subject.traces):
         if _cadence(event) == "epoch" and _unit(subject.program, made) == "batch":
             yield event.node, f"{made.last} counts batches by its arguments, and is stepped once an epoch", made.call
 
 
-def _stepped(program: Program, traces: list[list[Event]]) -> Iterator[tuple[Event, Origin]]:
+def stepped(program: Program, traces: list[list[Event]]) -> Iterator[tuple[Event, Origin]]:
+    """Every step of a schedule, and the one call that made it."""
     for trace in traces:
         for event in trace:
             if event.kind == "schedule":
@@ -272,7 +273,7 @@ def _unit_of(program: Program, length: ast.expr | None, scope: Scope) -> str:
 )
 def plateau_without_metric(subject: Subject) -> Iterator[Place]:
     """A plateau schedule, and nothing else it could be, stepped without arguments."""
-    for event, made in _stepped(subject.program, subject.traces):
+    for event, made in stepped(subject.program, subject.traces):
         if made.last == "ReduceLROnPlateau" and not event.call.args and not event.call.keywords:
             yield event.node, "ReduceLROnPlateau.step() needs the metric it watches"
 
@@ -313,7 +314,7 @@ def plateau_without_metric(subject: Subject) -> Iterator[Place]:
 )
 def plateau_per_batch(subject: Subject) -> Iterator[Place]:
     """A plateau schedule is stepped unconditionally in the loop over batches."""
-    for event, made in _stepped(subject.program, subject.traces):
+    for event, made in stepped(subject.program, subject.traces):
         if (
             made.last == "ReduceLROnPlateau"
             and _cadence(event) == "batch"
@@ -359,7 +360,7 @@ def plateau_per_batch(subject: Subject) -> Iterator[Place]:
 def rate_written_by_hand(subject: Subject) -> Iterator[Place]:
     """In one loop a schedule steps and `group["lr"]` is assigned, both unconditionally."""
     chained = re.compile(r"^(CosineAnnealingLR|LinearLR|ExponentialLR|StepLR|MultiStepLR|PolynomialLR)$")
-    for event, made in _stepped(subject.program, subject.traces):
+    for event, made in stepped(subject.program, subject.traces):
         if not chained.match(made.last) or not event.loops or event.branches:
             continue
         for node in ast.walk(event.loops[-1].node):

@@ -7,22 +7,29 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.loops import Steps, is_epoch_loop, last_name_of_key, step_groups
+from training.review.program import Scope
 from training.review.syntax import identifiers, is_true, keyword, last_name, method, names_read, receiver, words
 from training.review.trace import Event
 from training.review.values import loss_kind
 
 
-def _window(steps: Steps) -> ast.If | None:
+def window_of(steps: Steps) -> ast.If | None:
     """The `if (i + 1) % n == 0` around a step, where the backward stands outside of it."""
     if steps.loop is None or any(e.within("accumulate") for e in (steps.step, *(b.event for b in steps.backwards))):
         return None
     for branch, taken in steps.step.branches:
-        if not (taken and isinstance(branch, ast.If) and any(isinstance(n, ast.Mod) for n in ast.walk(branch.test))):
+        if not (taken and isinstance(branch, ast.If) and any(isinstance(n, ast.Mod) for n in ast.walk(condition(branch, steps.step.scope)))):
             continue
         if any((branch, True) in b.event.branches for b in steps.backwards):
             continue
         return branch
     return None
+
+
+def condition(branch: ast.If, scope: Scope) -> ast.expr:
+    """The condition of a branch; of a name that is bound once, as `last = (i + 1) % n == 0`, what it stands for."""
+    bound = scope.bindings.get(branch.test.id, []) if isinstance(branch.test, ast.Name) else []
+    return bound[0].value if len(bound) == 1 and bound[0].how == "assign" and bound[0].index is None else branch.test
 
 
 def _inner_window(steps: Steps) -> bool:
@@ -63,7 +70,7 @@ def _inner_window(steps: Steps) -> bool:
 def accumulation_not_divided(subject: Subject) -> Iterator[Place]:
     """A step once a window, and between the loss and its backward nothing is divided or scaled."""
     for steps in step_groups(subject):
-        if steps.loop is None or steps.step.via == "closure" or not (_window(steps) or _inner_window(steps)) or _scales(subject, steps):
+        if steps.loop is None or steps.step.via == "closure" or not (window_of(steps) or _inner_window(steps)) or _scales(subject, steps):
             continue
         yield steps.backwards[0].event.node, "the gradient of a window is a sum over its batches: the loss is not divided by their number", steps.loop.node
 
@@ -135,7 +142,7 @@ def _only_logs(statement: ast.stmt, losses: set[str]) -> bool:
 def last_window_dropped(subject: Subject) -> Iterator[Place]:
     """A step once a window in a loop that ends, its condition looks at the window alone, no step follows the loop, and what is left is cleared."""
     for steps in step_groups(subject):
-        branch = _window(steps)
+        branch = window_of(steps)
         if branch is None or steps.loop is None or isinstance(steps.loop.node, ast.While) or not isinstance(branch.test, ast.Compare):
             continue
         if not (isinstance(steps.loop.node.iter, ast.Call) and last_name(steps.loop.node.iter.func) == "enumerate"):
@@ -178,7 +185,7 @@ def last_window_dropped(subject: Subject) -> Iterator[Place]:
 def cleared_in_every_batch(subject: Subject) -> Iterator[Place]:
     """A step once a window, and in the same loop a clear that no condition guards."""
     for steps in step_groups(subject):
-        branch = _window(steps)
+        branch = window_of(steps)
         if branch is None or steps.loop is None:
             continue
         for clear in steps.clears:

@@ -1,0 +1,85 @@
+"""In which direction a score gets better, by its name and by what it is computed from."""
+
+from __future__ import annotations
+
+import ast
+
+from training.review.program import Program, Scope
+from training.review.syntax import constant, last_name, method, own_nodes, receiver, words
+from training.review.values import reaching_elements
+
+RISES = {
+    "acc",
+    "accuracy",
+    "f1",
+    "auc",
+    "auroc",
+    "auprc",
+    "iou",
+    "miou",
+    "dice",
+    "recall",
+    "precision",
+    "bleu",
+    "rouge",
+    "psnr",
+    "ssim",
+    "ndcg",
+    "mrr",
+    "kappa",
+    "r2",
+    "top1",
+}
+FALLS = {"loss", "losses", "error", "err", "mse", "mae", "rmse", "mape", "perplexity", "ppl", "nll", "wer", "cer", "fid", "bce", "rmsle"}
+TURNED = {"neg", "negative", "minus", "inv", "inverse", "reward", "improvement", "reduction", "drop", "delta", "gain"}
+OTHER = {"max": "min", "min": "max", "": ""}
+
+
+def direction(program: Program, node: ast.expr | None, scope: Scope, depth: int = 0) -> str:
+    """`max` where a greater value is better, `min` where a smaller one is; empty where nothing says so, or two things contradict each other."""
+    match node:
+        case ast.UnaryOp(op=ast.USub()):
+            return OTHER[direction(program, node.operand, scope, depth + 1)]
+        case ast.BinOp(op=ast.Sub()) if isinstance(constant(node.left), int | float):
+            return OTHER[direction(program, node.right, scope, depth + 1)]
+        case ast.BinOp(op=ast.Div()):
+            return direction(program, node.left, scope, depth + 1)
+        case ast.Subscript(slice=ast.Constant(value=str())):
+            return _of_name(str(constant(node.slice)))
+        case ast.Name() | ast.Attribute():
+            return _of_value(program, node, scope, depth)
+        case ast.Call():
+            return _of_call(program, node, scope, depth)
+    return ""
+
+
+def _of_name(name: str) -> str:
+    found = words(name.replace("/", "_").replace("-", "_"))
+    if found & TURNED or bool(found & RISES) == bool(found & FALLS):
+        return ""
+    return "max" if found & RISES else "min"
+
+
+def _of_value(program: Program, node: ast.Name | ast.Attribute, scope: Scope, depth: int) -> str:
+    """By the name; where the value is turned round before it gets that name, nothing is known."""
+    values = [v for v, index in reaching_elements(program, node, scope) if index is None] if isinstance(node, ast.Name) else []
+    behind = {direction(program, v, scope, depth + 1) for v in values} - {""} if depth < 4 else set()
+    named = _of_name(last_name(node))
+    if named:
+        return named if behind <= {named} else ""
+    return behind.pop() if len(behind) == 1 and not words(last_name(node)) & TURNED else ""
+
+
+def _of_call(program: Program, call: ast.Call, scope: Scope, depth: int) -> str:
+    """By the function's name, or by what a function of this file returns; of `.item()` and the like by what it is called on."""
+    if method(call) in ("item", "mean", "cpu", "detach") and not program.resolve(call.func):
+        return direction(program, receiver(call), scope, depth + 1)
+    if last_name(call.func) == "float" and len(call.args) == 1:
+        return direction(program, call.args[0], scope, depth + 1)
+    function = program.callees_by_name(call, scope)
+    if function is not None and depth < 4:
+        returned = [n.value for n in own_nodes(function.node) if isinstance(n, ast.Return) and n.value is not None]
+        found = {direction(program, value, function, depth + 1) for value in returned}
+        known = found.pop() if len(found) == 1 else ""
+        return known if not known or _of_name(function.name) in ("", known) else ""
+    return _of_name(last_name(call.func))
