@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_frozen_name, is_model
 from training.review.program import Program, Scope
 from training.review.rules_module import is_layer
-from training.review.syntax import dotted, identifiers, last_name, method, names_read, own_nodes, receiver
+from training.review.syntax import FunctionNode, calls, dotted, identifiers, last_name, method, names_read, own_nodes, receiver
 from training.review.values import reaching, reaching_elements
 
 ADDS_TO = {"index_add", "scatter_add", "index_copy", "scatter_reduce", "index_reduce"}
@@ -74,15 +74,40 @@ def forward_detached(subject: Subject) -> Iterator[Place]:
 
 
 def _trained_without_gradient(program: Program, owner: ast.ClassDef, forward: Scope) -> Iterator[Place]:
-    """Calls of own layers under `no_grad` in `forward`, where an optimizer of the file is given the parameters of that very layer."""
+    """Own layers that run under `no_grad` in `forward`, or in a method that it calls, where an optimizer of the file holds that very layer, or the network, which was made from nothing."""
     held = {last_name(receiver(c)) for c in program.all_calls if method(c) == "parameters" and _in_optimizer(program, c)}
-    for node in own_nodes(forward.node):
-        if not isinstance(node, ast.With) or not any(last_name(getattr(i.context_expr, "func", None)) in ("no_grad", "inference_mode") for i in node.items):
-            continue
-        for call in (c for c in ast.walk(node) if isinstance(c, ast.Call) and dotted(c.func).startswith("self.")):
-            name = last_name(call.func)
-            if name in held & set(program.attributes[owner]):
-                yield call, f"self.{name} is run without gradients here, and an optimizer holds its parameters: it cannot learn"
+    whole = _is_held(program, owner) and not STARTS_TRAINED & program.identifiers and not any("pretrain" in n or "freeze" in n for n in program.identifiers)
+    quiet = [n for n in own_nodes(forward.node) if isinstance(n, ast.With) and any(_is_quiet(i.context_expr) for i in n.items)]
+    called = {method(c) for c in calls(forward.node) if dotted(receiver(c)) == "self"}
+    own = [forward, *(s for name, s in program.methods[owner].items() if name in called)]
+    decorated = [s.node for s in own if isinstance(s.node, FunctionNode) and any(_is_quiet(d) for d in s.node.decorator_list)]
+    for region in (*quiet, *decorated):
+        for call in (c for c in ast.walk(region) if isinstance(c, ast.Call) and dotted(c.func).startswith("self.")):
+            name, scope = last_name(call.func), program.scope(call)
+            fresh = whole and not is_frozen_name(name) and {o.call for o in program.origins(call.func, scope) if is_layer(program, o.call, o.scope)}
+            if name in program.attributes[owner] and (name in held or (fresh and not _called_otherwise(program, name, region))):
+                yield call, f"self.{name} is run without gradients here, and an optimizer holds its parameters: it cannot learn", region
+
+
+STARTS_TRAINED = {"load_state_dict", "from_pretrained", "requires_grad", "requires_grad_", "enable_grad", "load", "lerp_", "copy_", "mul_"}
+
+
+def _is_quiet(node: ast.expr) -> bool:
+    """Whether it is `torch.no_grad()`, with or without parentheses."""
+    return last_name(node.func if isinstance(node, ast.Call) else node) in ("no_grad", "inference_mode")
+
+
+def _is_held(program: Program, owner: ast.ClassDef) -> bool:
+    """Whether an optimizer of the file holds the parameters of an object of this class."""
+    asked = [c for c in program.all_calls if method(c) == "parameters" and _in_optimizer(program, c)]
+    return any(o.name == owner.name for c in asked for o in program.origins(receiver(c), program.scope(c)))
+
+
+def _called_otherwise(program: Program, name: str, region: ast.AST) -> bool:
+    """Whether a layer is also called, or handed on, outside of a region."""
+    inside = set(ast.walk(region))
+    uses = [n for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and n.attr == name and isinstance(n.ctx, ast.Load) and n not in inside]
+    return any(not (isinstance(program.parents[n], ast.Attribute)) for n in uses)
 
 
 def _in_optimizer(program: Program, call: ast.Call) -> bool:
@@ -116,9 +141,23 @@ def _layers_behind(program: Program, inner: ast.expr, forward: Scope) -> set[str
     while isinstance(inner, ast.Subscript):
         inner = inner.value
     values = [value for value, _ in reaching_elements(program, inner, forward)] if isinstance(inner, ast.Name) else [inner]
+    values += [v for value in values for v in _through_functions(program, value, forward)]
     called = [n.func for value in values for n in ast.walk(value) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
     called = [f for f in called if not any(isinstance(a, ast.With) for a in program.ancestors(f))]
     return {f.attr for f in called if dotted(f.value) == "self" and any(is_layer(program, o.call, o.scope) for o in program.origins(f, forward))}
+
+
+def _through_functions(program: Program, value: ast.expr, forward: Scope, depth: int = 0) -> Iterator[ast.expr]:
+    """What a function of torch or a method was called with, where that is a name which is used for nothing else."""
+    inner = value.args[0] if isinstance(value, ast.Call) and value.args and program.resolve(value.func).startswith("torch.") else None
+    inner = receiver(value) if inner is None and not program.resolve(getattr(value, "func", None)) else inner
+    if not isinstance(inner, ast.Name) or depth > 3:
+        return
+    uses = [n for n in own_nodes(forward.node) if isinstance(n, ast.Name) and n.id == inner.id and isinstance(n.ctx, ast.Load)]
+    values = reaching(program, inner, forward)
+    if len(values) == 1 and len(uses) == 1:
+        yield values[0]
+        yield from _through_functions(program, values[0], forward, depth + 1)
 
 
 def _lives_on(program: Program, inner: ast.expr, node: ast.AST, forward: Scope) -> bool:
@@ -155,11 +194,30 @@ def _goes_on(program: Program, node: ast.AST, forward: Scope) -> bool:
         return dotted(parent.func).startswith("self.") or ((function or added) and _goes_on(program, parent, forward))
     if isinstance(parent, ast.Return):
         return True
+    if isinstance(parent, ast.BinOp) and not isinstance(parent.op, ast.Sub):
+        return _is_only_use(program, node, forward) and _goes_on(program, parent, forward)
+    if isinstance(parent, ast.List | ast.Tuple):
+        joined = program.parents[parent]
+        joins = isinstance(joined, ast.Call) and program.is_torch(joined.func, "cat", "concat", "stack", "hstack")
+        return joins and _is_only_use(program, node, forward) and _goes_on(program, joined, forward)
     if not (isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name)):
         return False
     name, line = parent.targets[0].id, parent.lineno
     uses = [n for n in own_nodes(forward.node) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load) and n.lineno > line]
     return any(_goes_on(program, use, forward) for use in uses if program.statement(use) is not parent)
+
+
+def _is_only_use(program: Program, node: ast.AST, forward: Scope) -> bool:
+    """Whether the layers behind a value that is detached, or that holds a detached one, are called nowhere else in the file."""
+    value = node
+    if isinstance(node, ast.Name):
+        values = reaching(program, node, forward)
+        value = values[0] if len(values) == 1 else node
+    layers = {c.func.attr for c in ast.walk(value) if isinstance(c, ast.Call) and isinstance(c.func, ast.Attribute) and dotted(c.func.value) == "self"}
+    inner = _detached(program, value)
+    if not layers and inner is not None:
+        layers = _layers_behind(program, inner, forward)
+    return bool(layers) and all(sum(last_name(c.func) == name for c in program.all_calls) == 1 for name in layers)
 
 
 def _is_blank(program: Program, node: ast.expr | None, forward: Scope) -> bool:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.kept import DETACHED, kept_by
 from training.review.kinds import is_model
 from training.review.loops import last_name_of_key
 from training.review.program import Program, Scope
@@ -13,7 +14,10 @@ from training.review.syntax import dotted, last_name, method, names_read, own_no
 from training.review.trace import Event
 from training.review.values import reaching
 
-DETACHED = {"item", "detach", "float", "numpy", "tolist", "data", "detach_", "int", "len", "isfinite", "isnan", "reduce_mean", "gather", "mean_item"}
+PLAIN = {"float", "int", "len", "tensor", "zeros", "ones"}
+
+
+KEEPS_CUT = {"sum", "mean", "requires_grad_", "to", "cuda", "cpu", "clone", "float", "double", "view", "reshape", "squeeze"}
 
 
 @rule(
@@ -59,17 +63,45 @@ def loss_kept_with_graph(subject: Subject) -> Iterator[Place]:
             losses = {e.key for e in inside if e.kind == "backward"} - {""}
             losses |= {key for e in inside if e.kind == "backward" for key in _terms(e, inside)}
             losses |= {e.key for e in inside if isinstance(e.node, ast.Assign) and _sums(e.node.value, e, losses)}
+            losses |= {key for e in inside if e.kind == "assign" and e.key in losses for key in _parts(e, inside)}
+            losses |= _outputs(subject.program, region, inside)
             for event in inside:
-                kept = _keeps(subject.program, event)
-                if (
-                    kept is not None
-                    and (isinstance(region, ast.For | ast.While) or _outlives(event))
-                    and event.frame.key(kept) in losses
-                    and not event.within("no_grad", "inference_mode")
-                    and event.key not in losses
-                    and not _rebound(event, inside, losses)
-                ):
-                    yield event.node, f"{ast.unparse(kept)} is kept with its graph: memory grows with every batch", region
+                for kept in kept_by(subject.program, event):
+                    if (
+                        (isinstance(region, ast.For | ast.While) or _outlives(event))
+                        and event.frame.key(kept) in losses
+                        and not event.within("no_grad", "inference_mode")
+                        and event.key not in losses
+                        and not _rebound(event, inside, losses)
+                    ):
+                        yield event.node, f"{ast.unparse(kept)} is kept with its graph: memory grows with every batch", region
+
+
+def _parts(event: Event, inside: list[Event]) -> Iterator[str]:
+    """The names that are added up in a loss, where they are computed in the same region, and not as plain numbers."""
+    value = event.node.value if isinstance(event.node, ast.Assign) else None
+    pending, names = [value], []
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.BinOp):
+            pending += [node.left, node.right]
+        elif isinstance(node, ast.Name):
+            names.append(event.frame.key(node))
+    for other in inside:
+        made = other.node.value if other.kind == "assign" and isinstance(other.node, ast.Assign) else None
+        computed = isinstance(made, ast.BinOp | ast.UnaryOp) or (
+            isinstance(made, ast.Call) and method(made) not in DETACHED and last_name(made.func) not in PLAIN
+        )
+        if other.key in names and computed and not any(method(n) in DETACHED for n in ast.walk(made or event.node)):
+            yield other.key
+
+
+def _outputs(program: Program, region: ast.AST, inside: list[Event]) -> set[str]:
+    """The names that hold a network's output in the loop itself, unless something is cleared or deleted there."""
+    if not isinstance(region, ast.For) or any(isinstance(n, ast.Delete) or method(n) == "clear" for n in ast.walk(region)):
+        return set()
+    direct = [e for e in inside if e.kind == "assign" and isinstance(e.node, ast.Assign) and e.loops and e.loops[-1].node is region]
+    return {e.key for e in direct if isinstance(e.node, ast.Assign) and isinstance(e.node.value, ast.Call) and is_model(program, e.node.value.func, e.scope)}
 
 
 def _regions(trace: list[Event]) -> Iterator[tuple[ast.AST, list[Event]]]:
@@ -106,46 +138,6 @@ def _sums(value: ast.expr, event: Event, losses: set[str]) -> bool:
     """Whether a value is a sum of nothing but losses."""
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
         return all(event.frame.key(side) in losses or _sums(side, event, losses) for side in (value.left, value.right))
-    return False
-
-
-def _keeps(program: Program, event: Event) -> ast.expr | None:
-    """The loss that an event adds to something with its graph."""
-    node = event.node
-    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
-        return _bare(node.value)
-    if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.Add) and len(node.targets) == 1:
-        left, right = node.value.left, node.value.right
-        if dotted(left) and dotted(left) == dotted(node.targets[0]):
-            return _bare(right)
-        return _bare(left) if dotted(right) and dotted(right) == dotted(node.targets[0]) else None
-    if isinstance(node, ast.Call) and method(node) == "append" and len(node.args) == 1:
-        return _bare(node.args[0])
-    if isinstance(node, ast.Call) and method(node) in ("update", "add") and node.args and _accumulates(program, node, event.scope):
-        return _bare(node.args[0])
-    return None
-
-
-def _bare(node: ast.expr) -> ast.expr | None:
-    """The value that still has its graph, under arithmetic alone."""
-    if isinstance(node, ast.BinOp):
-        return _bare(node.left) or _bare(node.right)
-    if isinstance(node, ast.Call) and method(node) in ("cpu", "mean", "sum", "clone", "to"):
-        return _bare(node.func.value) if isinstance(node.func, ast.Attribute) else None
-    return node if isinstance(node, ast.Name | ast.Attribute) and last_name(node) not in ("data",) else None
-
-
-def _accumulates(program: Program, call: ast.Call, scope: Scope) -> bool:
-    """Whether the method, in this file, adds its first argument to an attribute without detaching it."""
-    for function in program.callees(call, scope):
-        if len(function.parameters) < 2:
-            continue
-        name = function.parameters[1]
-        detached = any(isinstance(n, ast.Attribute) and n.attr in DETACHED and names_read(n) == {name} for n in own_nodes(function.node)) or any(
-            isinstance(n, ast.Call) and last_name(n.func) in DETACHED and name in names_read(n) for n in own_nodes(function.node)
-        )
-        adds = any(isinstance(n, ast.AugAssign) and name in names_read(n.value) for n in own_nodes(function.node))
-        return adds and not detached
     return False
 
 
@@ -195,13 +187,13 @@ def loss_cut_from_graph(subject: Subject) -> Iterator[Place]:
     for trace in subject.traces:
         for event in (e for e in trace if e.kind == "backward"):
             target = receiver(event.node) if not event.via else (event.call.args[0] if event.call.args else None)
-            if isinstance(target, ast.Call) and (method(target) in ("detach", "item") or (program.is_torch(target.func, "tensor") and _recomputed(target))):
+            if target is not None and _cut(program, target):
                 yield event.node, f"backward on {ast.unparse(target)}: it has no graph"
             if not isinstance(target, ast.Name):
                 continue
             for value in reaching(program, target, event.scope):
                 made = _returned_tensor(program, value, event.scope)
-                cut = isinstance(value, ast.Call) and (method(value) == "detach" or (program.is_torch(value.func, "tensor") and _recomputed(value)))
+                cut = _cut(program, value)
                 if made is not None:
                     yield made, f"{target.id} is cut off from the network here", event.node
                 elif cut:
@@ -213,6 +205,29 @@ def loss_cut_from_graph(subject: Subject) -> Iterator[Place]:
                 assigned = isinstance(node, ast.Assign) and dotted(node.targets[0]) == f"{target.id}.requires_grad"
                 if forced or assigned:
                     yield node, f"{target.id} would have a gradient by itself if it depended on the network", event.node
+
+
+def _cut(program: Program, node: ast.expr) -> bool:
+    """Whether a value has no path back: detached, or made anew of computed numbers, under arithmetic with more of the kind and methods that keep that so."""
+    if isinstance(node, ast.BinOp):
+        sides = [side for side in (node.left, node.right) if not isinstance(side, ast.Constant)]
+        return bool(sides) and all(_cut(program, side) for side in sides)
+    if isinstance(node, ast.UnaryOp):
+        return _cut(program, node.operand)
+    if isinstance(node, ast.Attribute):
+        return node.attr == "data"
+    if not isinstance(node, ast.Call):
+        return False
+    if program.is_torch(node.func, "tensor", "as_tensor", "FloatTensor", "from_numpy", "Variable"):
+        return _recomputed(node) and (not program.is_torch(node.func, "as_tensor", "Variable") or _numbers(node.args[0]))
+    if method(node) in KEEPS_CUT and not program.resolve(node.func):
+        return _cut(program, node.func.value) if isinstance(node.func, ast.Attribute) else False
+    return method(node) in ("detach", "item") and not node.args
+
+
+def _numbers(node: ast.expr) -> bool:
+    """Whether a value is no tensor with a graph any more."""
+    return any((isinstance(n, ast.Attribute) and n.attr == "data") or method(n) in ("item", "tolist", "numpy", "detach") for n in ast.walk(node))
 
 
 def _returned_tensor(program: Program, value: ast.expr, scope: Scope) -> ast.Call | None:

@@ -6,11 +6,12 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.keepers import keeper_calls
 from training.review.kinds import is_model, looks_held_out
 from training.review.loops import last_name_of_key
 from training.review.program import Binding, Program, Scope
 from training.review.rules_evaluation import evaluations
-from training.review.syntax import FunctionNode, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, words
+from training.review.syntax import FunctionNode, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, words
 
 RANK_METRICS = {
     "roc_auc_score", "average_precision_score", "f1_score", "precision_score", "recall_score", "r2_score", "matthews_corrcoef", "cohen_kappa_score",
@@ -233,39 +234,55 @@ def _from_test(program: Program, call: ast.Call, scope: Scope) -> bool:
         """,
 )
 def best_by_train_loss(subject: Subject) -> Iterator[Place]:
-    """A score that is named after train rows is compared with the best one, which it becomes, to keep weights or to stop; the loop has a held-out score too."""
+    """A score that is named after train rows is compared with the best one, which it becomes, to keep weights or to stop, here or in a helper; the loop has a held-out score too."""
     program = subject.program
     for node in (n for n in program.nodes[ast.If] if isinstance(n, ast.If)):
-        scope, loop = program.scope(node), next((a for a in program.ancestors(node) if isinstance(a, ast.For | ast.While)), None)
         keeps = any(
             isinstance(c, ast.Break) or (isinstance(c, ast.Call) and (method(c) == "state_dict" or program.resolve(c.func) == "torch.save"))
             for c in ast.walk(node)
         )
-        score = _that_becomes_best(program, node, scope)
-        if loop is None or not keeps or score is None or not _of_train(score, scope):
-            continue
-        made = [n for n in scope.bindings if looks_held_out(n) and not _of_train_name(n)]
-        inside = set(ast.walk(loop))
-        at_hand = [n for n in made if any(b.statement in inside for b in scope.bindings[n])]
-        if at_hand:
-            yield node.test, f"{score.id} is a score of train rows, and {at_hand[0]} is at hand", loop
+        score = _that_becomes_best(program, node, program.scope(node))
+        if keeps and score is not None:
+            yield from _beside_held_out(program, node, node.test, score)
+    for call, given in keeper_calls(program):
+        yield from _beside_held_out(program, call, call, given)
 
 
-def _that_becomes_best(program: Program, node: ast.If, scope: Scope) -> ast.Name | None:
-    """The name that a condition compares with another one, which it becomes below."""
+def _beside_held_out(program: Program, node: ast.AST, place: ast.expr, score: ast.expr) -> Iterator[Place]:
+    """The finding, where a score is one of train rows and a held-out one is at hand in the same loop."""
+    scope, loop = program.scope(node), next((a for a in program.ancestors(node) if isinstance(a, ast.For | ast.While)), None)
+    if loop is None or not isinstance(score, ast.Name | ast.Subscript) or not _of_train(score, scope):
+        return
+    inside = set(ast.walk(loop))
+    made = [n for n in scope.bindings if looks_held_out(n) and not _of_train_name(n)]
+    at_hand = [n for n in made if any(b.statement in inside for b in scope.bindings[n])]
+    key = [
+        str(constant(n.slice)) for n in inside if isinstance(n, ast.Subscript) and isinstance(score, ast.Subscript) and dotted(n.value) == dotted(score.value)
+    ]
+    at_hand += [k for k in key if looks_held_out(k)]
+    if at_hand:
+        yield place, f"{ast.unparse(score)} is a score of train rows, and {at_hand[0]} is at hand", loop
+
+
+def _that_becomes_best(program: Program, node: ast.If, scope: Scope) -> ast.expr | None:
+    """What a condition compares with a name which it becomes below, or with the least or greatest of a list."""
     for test in node.test.values if isinstance(node.test, ast.BoolOp) else (node.test,):
-        if not isinstance(test, ast.Compare) or len(test.comparators) != 1 or not isinstance(test.left, ast.Name):
+        if not isinstance(test, ast.Compare) or len(test.comparators) != 1:
             continue
-        inside, score = set(ast.walk(node)), test.left
-        if any(b.statement in inside and dotted(b.value) == score.id for b in program.bindings_of(test.comparators[0], scope)):
-            return score
+        inside = set(ast.walk(node))
+        for score, best in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
+            if any(b.statement in inside and ast.unparse(b.value) == ast.unparse(score) for b in program.bindings_of(best, scope)):
+                return score
+            if isinstance(best, ast.Call) and last_name(best.func) in ("min", "max") and len(best.args) == 1 and isinstance(best.args[0], ast.Name):
+                return score
     return None
 
 
-def _of_train(score: ast.Name, scope: Scope) -> bool:
+def _of_train(score: ast.expr, scope: Scope) -> bool:
     """Whether a score is named after train rows, and what it was computed from is not held out."""
-    made = [b.value for b in scope.bindings.get(score.id, ()) if b.how == "assign"]
-    return _of_train_name(score.id) and not looks_held_out(score.id) and not any(looks_held_out(n) for v in made for n in identifiers(v))
+    name = str(constant(score.slice)) if isinstance(score, ast.Subscript) else last_name(score)
+    made = [b.value for b in scope.bindings.get(name, ()) if b.how == "assign"] if isinstance(score, ast.Name) else []
+    return _of_train_name(name) and not looks_held_out(name) and not any(looks_held_out(n) for v in made for n in identifiers(v))
 
 
 def _of_train_name(name: str) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_model
 from training.review.program import Program, Scope
+from training.review.shapes import same_dimensions
 from training.review.syntax import (
     constant,
     dotted,
@@ -17,8 +18,11 @@ from training.review.syntax import (
     last_name,
     method,
     receiver,
+    words,
 )
 from training.review.values import reaching, reaching_elements
+
+SHIFTS = {"shift", "skew", "relative", "rel"}  # relative positions are shifted by a view on purpose
 
 
 @rule(
@@ -44,29 +48,44 @@ from training.review.values import reaching, reaching_elements
         """,
 )
 def view_as_transpose(subject: Subject) -> Iterator[Place]:
-    """The sizes of a tensor's own shape, in another order, are given to `view` or `reshape` of the same tensor, or of a linear layer of it."""
+    """The sizes of a tensor's own shape, in another order, are given to `view` or `reshape` of it, or of what has its dimensions: layers and functions that keep all but the last."""
     program = subject.program
     for call in program.all_calls:
-        scope = program.scope(call)
-        source = _viewed(program, receiver(call), scope)
-        if method(call) not in ("view", "reshape") or source is None:
+        functional = program.resolve(call.func) == "torch.reshape"
+        if method(call) not in ("view", "reshape") or not call.args or SHIFTS & words(program.scope(call).name):
             continue
-        given = call.args[0].elts if len(call.args) == 1 and isinstance(call.args[0], ast.Tuple) else call.args
-        sizes = given[:-1] if given and constant(given[-1]) == -1 else given  # the rest, whatever it is
-        factors = [f for size in sizes for f in _factors(size)]
-        order = [_size_of(program, size, source.id, call, scope) for size in factors]
-        known = [o for o in order if o is not None]
-        permuted = len(known) >= 2 and len(known) == len(order) and sorted(known) == list(range(len(known))) and known != sorted(known)
-        moved_back = len(order) > 2 and order[:3] == [0, None, 1] and constant(factors[1]) not in (1, -1)  # [B, heads, T, …] of [B, T, …]
-        if (permuted or moved_back) and not _changed_between(program, source, scope, call, given):
-            yield call, f"{source.id} is viewed with its own sizes in another order: this mixes elements, it does not transpose"
+        scope, viewed, sizes = program.scope(call), (call.args[0] if functional else receiver(call)), (call.args[1:] if functional else call.args)
+        given = list(sizes[0].elts) if len(sizes) == 1 and isinstance(sizes[0], ast.Tuple | ast.List) else sizes
+        factors = [f for size in given for f in _factors(size)]
+        for source in same_dimensions(program, viewed, scope):
+            order = _with_rest([_size_of(program, f, source.id, call, scope) for f in factors], factors, _dimensions(source.id, factors, scope))
+            known = [o for o in order if o is not None]
+            permuted = len(known) >= 2 and len(known) == len(order) and sorted(known) == list(range(len(known))) and known != sorted(known)
+            moved_back = order[:2] == [1, 0] or (
+                len(order) > 2 and order[:3] == [0, None, 1] and constant(factors[1]) not in (1, -1)
+            )  # [B, heads, T, …] of [B, T, …]
+            if (permuted or moved_back) and not _changed_between(program, source, scope, call, given):
+                yield call, f"{source.id} is viewed with its own sizes in another order: this mixes elements, it does not transpose"
 
 
-def _viewed(program: Program, source: ast.expr | None, scope: Scope) -> ast.Name | None:
-    """The tensor whose shape a view has: the name itself, or what a linear layer is called with, which keeps all dimensions but the last."""
-    if isinstance(source, ast.Call) and len(source.args) == 1 and any(o.last == "Linear" for o in program.origins(source.func, scope)):
-        source = source.args[0]
-    return source if isinstance(source, ast.Name) else None
+def _dimensions(source: str, factors: list[ast.expr], scope: Scope) -> int:
+    """How many dimensions a tensor has, by the names that are unpacked from its shape; 0 where that is not known."""
+    for name in (f.id for f in factors if isinstance(f, ast.Name)):
+        for binding in scope.bindings.get(name, ()):
+            target = binding.statement.targets[0] if isinstance(binding.statement, ast.Assign) else None
+            whole = isinstance(target, ast.Tuple) and not any(isinstance(e, ast.Starred) for e in target.elts) and not isinstance(binding.value, ast.Subscript)
+            if isinstance(target, ast.Tuple) and whole and _is_shape(binding.value, source):
+                return len(target.elts)
+    return 0
+
+
+def _with_rest(order: list[int | None], factors: list[ast.expr], dimensions: int) -> list[int | None]:
+    """The order with a `-1` as the dimensions that are not named; a last one that nothing is known of is left out."""
+    at = [i for i, f in enumerate(factors) if constant(f) == -1]
+    rest: list[int | None] = [d for d in range(dimensions) if d not in order]
+    if len(at) == 1 and rest and all(o is not None for i, o in enumerate(order) if i != at[0]):
+        return [*order[: at[0]], *rest, *order[at[0] + 1 :]]
+    return order[:-1] if at == [len(order) - 1] else order
 
 
 def _factors(size: ast.expr) -> list[ast.expr]:
@@ -93,6 +112,8 @@ def _size_of(program: Program, size: ast.expr, source: str, call: ast.Call, scop
 
 
 def _is_shape(value: ast.expr, source: str) -> bool:
+    if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice) and value.slice.lower is None:
+        value = value.value
     return dotted(value) == f"{source}.shape" or (
         isinstance(value, ast.Call) and method(value) == "size" and not value.args and dotted(receiver(value)) == source
     )
@@ -103,7 +124,9 @@ def _changed_between(program: Program, source: ast.Name, scope: Scope, call: ast
     read = [getattr(b.statement, "lineno", 0) for size in given for b in scope.bindings.get(last_name(size), ())]
     start = min(read, default=call.lineno)
     return any(
-        start <= getattr(b.statement, "lineno", 0) < call.lineno for b in scope.bindings.get(source.id, ()) if b.statement is not program.statement(call)
+        start <= getattr(b.statement, "lineno", 0) < call.lineno and source.id not in {n.id for n in same_dimensions(program, b.value, scope)}
+        for b in scope.bindings.get(source.id, ())
+        if b.statement is not program.statement(call)
     )
 
 

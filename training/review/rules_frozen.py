@@ -1,0 +1,246 @@
+"""Rules BH427 and BH428: an optimizer holds what cannot learn."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.freezing import Freeze, frees, freezes
+from training.review.kinds import is_frozen_name, is_optimizer_origin
+from training.review.program import Program, Scope
+from training.review.rules_module import is_layer
+from training.review.syntax import FunctionNode, calls, dotted, last_name, method, own_nodes, receiver
+
+PLAIN_USES = {"parameters", "named_parameters", "train", "eval", "to", "cuda", "state_dict", "load_state_dict", "zero_grad", "cpu"}
+PLAIN_CALLS = {"print", "len", "sum", "count_parameters", "id", "summary", "parameters"}
+
+
+@rule(
+    "BH427",
+    "new-layer-frozen",
+    "error",
+    title="What should be trained is frozen",
+    why="A new head that is put in before all parameters are frozen is frozen too: `backward` raises, or, where anything else has a gradient, the head keeps its random weights.",
+    remedy="freeze first, then replace the layer; give the optimizer what is still free",
+    bad="""
+        import torch
+        from torchvision.models import resnet18
+
+        def fit(loader, loss_fn, classes):
+            model = resnet18(weights="DEFAULT")
+            model.fc = torch.nn.Linear(512, classes)
+            for p in model.parameters():
+                p.requires_grad = False
+            optimizer = torch.optim.AdamW(model.fc.parameters())
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss_fn(model(x), y).backward()
+                optimizer.step()
+        """,
+    good="""
+        import torch
+        from torchvision.models import resnet18
+
+        def fit(loader, loss_fn, classes):
+            model = resnet18(weights="DEFAULT")
+            for p in model.parameters():
+                p.requires_grad = False
+            model.fc = torch.nn.Linear(512, classes)
+            optimizer = torch.optim.AdamW(model.fc.parameters())
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss_fn(model(x), y).backward()
+                optimizer.step()
+        """,
+)
+def new_layer_frozen(subject: Subject) -> Iterator[Place]:
+    """A network is frozen as a whole after a layer of it was replaced, or all that an optimizer holds is frozen, and nothing sets it free again."""
+    program = subject.program
+    found = list(freezes(program)) if subject.trains else []
+    held = list(_held(program)) if found else []
+    for freeze in found:
+        free = [n for n in frees(program) if program.scope(n) is not freeze.scope or getattr(n, "lineno", 0) > freeze.node.lineno]
+        if free or is_frozen_name(freeze.network) or not _is_trained(program, freeze, held):
+            continue
+        new = [n for n in _layers_set(program, freeze) if freeze.spared is None or freeze.spared not in _path(n.targets[0], freeze.network)]
+        before = [n for n in new if n.lineno < freeze.node.lineno]
+        after = [n for n in _layers_set(program, freeze) if n.lineno > freeze.node.lineno]
+        if before and not after:
+            yield freeze.node, f"{ast.unparse(before[-1].targets[0])} is new, and frozen here with all the rest"
+        elif freeze.spared is None and not after and not _layers_elsewhere(program, freeze):
+            yield from (
+                (call, f"all that this optimizer holds was frozen in line {freeze.node.lineno}")
+                for call, scope, names in held
+                if scope is freeze.scope
+                and call.lineno > freeze.node.lineno
+                and all(_within(n, freeze.network) for n in names)
+                and _untouched(program, freeze, call)
+            )
+
+
+def _held(program: Program) -> Iterator[tuple[ast.Call, Scope, list[str]]]:
+    """Every optimizer of torch: where, and the networks whose parameters it is given; none where it is given anything else."""
+    for call in program.all_calls:
+        scope = program.scope(call)
+        if call.args and any(is_optimizer_origin(o) and o.call is call for o in program.origins(call, scope)):
+            names = [_root_of(receiver(c)) for c in calls(call.args[0]) if method(c) in ("parameters", "named_parameters")]
+            if names and all(names):
+                yield call, scope, names
+
+
+def _root_of(node: ast.expr | None) -> str:
+    """`net.classifier` of `net.classifier[3]`."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return dotted(node)
+
+
+def _within(name: str, network: str) -> bool:
+    return name == network or name.startswith(network + ".")
+
+
+def _is_trained(program: Program, freeze: Freeze, held: list[tuple[ast.Call, Scope, list[str]]]) -> bool:
+    """Whether an optimizer holds parameters of the frozen network, by its name in the same function, or by what made it."""
+    owner = freeze.scope.owner.name if freeze.network == "self" and freeze.scope.owner is not None else ""
+    made = {o.call for o in program.origins(_name(freeze.network), freeze.scope)} if not owner else set()
+    for _, scope, names in held:
+        for name in names:
+            if scope is freeze.scope and _within(name, freeze.network):
+                return True
+            origins = program.origins(_name(name.partition(".")[0] if not name.startswith("self.") else name), scope)
+            if any(o.call in made or (owner and o.name == owner) for o in origins):
+                return True
+    return False
+
+
+def _name(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+def _layers_set(program: Program, freeze: Freeze) -> list[ast.Assign]:
+    """Assignments of new layers to attributes of the network, in the function that freezes it, in the same branch."""
+    around = program.ancestors(freeze.node)
+    found = []
+    for node in own_nodes(freeze.scope.node):
+        if isinstance(node, ast.Assign) and _path(node.targets[0], freeze.network) and is_layer(program, _where_made(node.value), freeze.scope):
+            branches = [a for a in program.ancestors(node) if isinstance(a, ast.If | ast.For | ast.While | ast.Try)]
+            found += [node] if all(b in around for b in branches) else []
+    return found
+
+
+def _where_made(value: ast.expr) -> ast.expr:
+    inner = receiver(value) if method(value) in ("to", "cuda") else None
+    return inner if inner is not None else value
+
+
+def _path(target: ast.expr, network: str) -> str:
+    """`fc` of `net.fc = …`; empty where the target is no part of the network."""
+    name = _root_of(target)
+    return name[len(network) + 1 :] if name.startswith(network + ".") else ""
+
+
+def _layers_elsewhere(program: Program, freeze: Freeze) -> bool:
+    """Whether another function puts a layer into something, which may be this network."""
+    assigns = [n for n in program.nodes[ast.Assign] if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Attribute | ast.Subscript)]
+    others = [n for n in assigns if program.scope(n) is not freeze.scope and not program.is_module(program.scope(n).owner)]
+    return any(is_layer(program, _where_made(n.value), program.scope(n)) for n in others)
+
+
+def _untouched(program: Program, freeze: Freeze, optimizer: ast.Call) -> bool:
+    """Whether the network is neither bound anew nor handed on between being frozen and the optimizer."""
+    lines = range(freeze.node.lineno + 1, optimizer.lineno + 1)
+    bound = [b for b in program.bindings_of(_name(freeze.network), freeze.scope) if getattr(b.statement, "lineno", 0) in lines]
+    given = [c for c in program.all_calls if c.lineno in lines and any(dotted(a) == freeze.network for a in c.args) and last_name(c.func) not in PLAIN_CALLS]
+    return not bound and not given
+
+
+@rule(
+    "BH428",
+    "trained-network-detached",
+    "error",
+    title="All that a trained network computes is detached",
+    why="The optimizer holds its parameters, and no gradient ever reaches them: its weights stay as they were drawn, and what comes after it learns on noise.",
+    remedy="drop the `detach` or `no_grad`, or leave the network out of the optimizer and load trained weights into it",
+    bad="""
+        import torch
+
+        def train(encoder, head, loader, loss_fn):
+            optimizer = torch.optim.Adam([*encoder.parameters(), *head.parameters()])
+            for x, y in loader:
+                optimizer.zero_grad()
+                features = encoder(x).detach()
+                loss_fn(head(features), y).backward()
+                optimizer.step()
+        """,
+    good="""
+        import torch
+
+        def train(encoder, head, loader, loss_fn):
+            optimizer = torch.optim.Adam([*encoder.parameters(), *head.parameters()])
+            for x, y in loader:
+                optimizer.zero_grad()
+                features = encoder(x)
+                loss_fn(head(features), y).backward()
+                optimizer.step()
+        """,
+)
+def trained_network_detached(subject: Subject) -> Iterator[Place]:
+    """An optimizer holds a network that is used for nothing but calls, all of them without gradients, one at least where gradients are computed."""
+    program = subject.program
+    if not subject.trains or {"requires_grad", "requires_grad_"} & program.identifiers:
+        return
+    for _, scope, names in _held(program):
+        for name in dict.fromkeys(names):
+            uses = list(_uses(program, name, scope))
+            cut = [u for u in uses if u is not None and _is_cut(program, u)]
+            trains = [u for u in cut if any(method(c) == "backward" and program.scope(c) is program.scope(u) for c in program.all_calls)]
+            if uses and None not in uses and len(cut) == len(uses) and trains and not _is_given(name, scope):
+                yield trains[0], f"an optimizer holds {name}, and all that it computes is without gradients"
+
+
+def _is_given(name: str, scope: Scope) -> bool:
+    """Whether it is a global name, which other functions may use."""
+    return isinstance(scope.node, ast.Module) and "." in name
+
+
+def _uses(program: Program, name: str, scope: Scope) -> Iterator[ast.Call | None]:
+    """Every call of a network by its name; None for any other use but those that change nothing about its gradients."""
+    for node in (n for kind in (ast.Name, ast.Attribute) for n in program.nodes[kind]):
+        if dotted(node) != name or not isinstance(getattr(node, "ctx", None), ast.Load):
+            continue
+        if program.scope(node) is not scope and not (name.startswith("self.") and program.scope(node).owner is scope.owner):
+            if isinstance(node, ast.Name) and program.scope(node).parent is scope and name not in program.scope(node).parameters:
+                yield None  # a function inside
+            continue
+        parent = program.parents[node]
+        if isinstance(parent, ast.Call) and parent.func is node:
+            yield parent
+        elif not (isinstance(parent, ast.Attribute) and parent.attr in PLAIN_USES):
+            yield None
+
+
+def _is_cut(program: Program, call: ast.Call) -> bool:
+    """Whether a call runs under `no_grad`, or its output is detached at once, or by every use of the name that it gets."""
+    scope = program.scope(call)
+    decorators = scope.node.decorator_list if isinstance(scope.node, FunctionNode) else []
+    around = [i.context_expr for a in program.ancestors(call) if isinstance(a, ast.With) for i in a.items] + decorators
+    if any(last_name(getattr(c, "func", c)) in ("no_grad", "inference_mode") for c in around):
+        return True
+    return _detached(program, call)
+
+
+def _detached(program: Program, node: ast.AST) -> bool:
+    parent = program.parents[node]
+    if isinstance(parent, ast.Attribute):
+        if parent.attr in ("detach", "data", "item"):
+            return True
+        above = program.parents[parent]
+        return isinstance(above, ast.Call) and above.func is parent and _detached(program, above)
+    if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
+        name, scope = parent.targets[0].id, program.scope(parent)
+        uses = [n for n in own_nodes(scope.node) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
+        return (
+            len(scope.bindings.get(name, ())) == 1 and bool(uses) and all(isinstance(program.parents[u], ast.Attribute) and _detached(program, u) for u in uses)
+        )
+    return False
