@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from training.review import (
+    rules_broadcast,
     rules_cadence,
     rules_devices,
     rules_distributed,
@@ -42,6 +43,7 @@ FAMILIES = (
     rules_evaluation,
     rules_selection,
     rules_loss,
+    rules_broadcast,
     rules_graph,
     rules_module,
     rules_forward,

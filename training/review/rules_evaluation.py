@@ -9,8 +9,9 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import HELD_OUT, is_frozen_name, looks_held_out
 from training.review.loops import last_name_of_key
 from training.review.program import Program, Scope
-from training.review.syntax import identifiers, last_name, receiver, words
+from training.review.syntax import dotted, identifiers, last_name, receiver, words
 from training.review.trace import Event, Loop
+from training.review.unnamed import collected_with_gradients, never_in_eval_mode
 
 QUIET = {"no_grad", "inference_mode", "set_grad_enabled", "eval_mode"}
 
@@ -80,7 +81,7 @@ def _over_held_out(loop: Loop, inside: list[Event]) -> bool:
         """,
 )
 def eval_mode_missing(subject: Subject) -> Iterator[Place]:
-    """Before a loop over held-out batches the last change of mode is not `eval`."""
+    """Before a loop over held-out batches the last change of mode is not `eval`; or nothing sets it, and a loop measures the network under `no_grad`."""
     for loop, forwards, trace in evaluations(subject):
         first = trace.index(forwards[0])
         modes = [e for e in trace[:first] if e.kind in ("eval", "train")]
@@ -95,6 +96,8 @@ def eval_mode_missing(subject: Subject) -> Iterator[Place]:
             f"{forwards[0].key.rpartition(':')[2]} is not in eval mode in this evaluation",
             loop.scope.node if loop.scope.name else loop.node,
         )
+    for loop, forward in never_in_eval_mode(subject):
+        yield forward.node, f"{dotted(forward.call.func)} is measured here, and nothing in the file puts it into eval mode", loop.node
 
 
 def _same_network(mode: Event, forward: Event) -> bool:
@@ -145,7 +148,7 @@ def _unseen_calls(events: list[Event]) -> set[str]:
         """,
 )
 def no_grad_missing(subject: Subject) -> Iterator[Place]:
-    """A forward pass in a loop over held-out batches, with gradients on."""
+    """A forward pass in a loop over held-out batches, or one that collects what a network in eval mode gives, with gradients on."""
     program = subject.program
     if {"set_grad_enabled", "autograd", "enable_grad"} & program.identifiers:
         return
@@ -155,6 +158,8 @@ def no_grad_missing(subject: Subject) -> Iterator[Place]:
             loop.scope.name or subject.trains
         ):
             yield first.node, "gradients are on in this evaluation", loop.scope.node if loop.scope.name else loop.node
+    for loop, forward in collected_with_gradients(subject):
+        yield forward.node, f"{dotted(forward.call.func)} is in eval mode, and its outputs are collected with their graphs", loop.scope.node
 
 
 @rule(

@@ -1,4 +1,4 @@
-"""Rules BH301 to BH307, BH310 and BH311: what goes into the loss."""
+"""Rules BH301 to BH307 and BH311: what goes into the loss."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_frozen_name, is_model
-from training.review.program import Origin, Program, Scope
-from training.review.syntax import constant, dotted, is_true, keyword, last_name, method, own_nodes, receiver
+from training.review.program import Program, Scope
+from training.review.syntax import constant, dotted, is_true, keyword, last_name, method, receiver
 from training.review.values import PASSED_ON, LossCall, activation, loss_calls, reaching
 
 SCORES = {"logits", "output", "outputs", "pred", "preds", "prediction", "predictions", "y_hat", "y_pred", "out", "scores"}
@@ -250,81 +250,6 @@ def loss_on_decision(subject: Subject) -> Iterator[Place]:
     for loss in loss_calls(subject.program):
         if activation(subject.program, loss.scores, loss.scope) == "argmax":
             yield loss.call, "argmax has no gradient: nothing before it can learn from this loss"
-
-
-@rule(
-    "BH310",
-    "loss-broadcast",
-    "error",
-    title="Scores [N, 1] meet targets [N]",
-    why="Broadcasting makes an N by N matrix of differences of every score with every target: the best the network can do is the mean of the batch. torch warns once and goes on.",
-    remedy="give both the same shape: `model(x).squeeze(1)`, or `y.unsqueeze(1)`",
-    bad="""
-        import torch
-        from torch import nn
-        from torch.nn import functional as F
-
-        def train(loader, x_val, y_val):
-            model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-            optimizer = torch.optim.Adam(model.parameters())
-            for x, y in loader:
-                optimizer.zero_grad()
-                F.mse_loss(model(x), y).backward()
-                optimizer.step()
-            model.eval()
-            with torch.no_grad():
-                return (model(x_val).squeeze(1) - y_val).abs().mean()
-        """,
-    good="""
-        import torch
-        from torch import nn
-        from torch.nn import functional as F
-
-        def train(loader, x_val, y_val):
-            model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-            optimizer = torch.optim.Adam(model.parameters())
-            for x, y in loader:
-                optimizer.zero_grad()
-                F.mse_loss(model(x).squeeze(1), y).backward()
-                optimizer.step()
-            model.eval()
-            with torch.no_grad():
-                return (model(x_val).squeeze(1) - y_val).abs().mean()
-        """,
-)
-def loss_broadcast(subject: Subject) -> Iterator[Place]:
-    """The whole output of a network that ends in one column is compared with a target as it came, where the file elsewhere makes that output flat."""
-    program = subject.program
-    for loss in loss_calls(program):
-        values = reaching(program, loss.scores, loss.scope) if isinstance(loss.scores, ast.Name) else [loss.scores]
-        if loss.kind not in ("mse", "l1") or len(values) != 1 or not isinstance(values[0], ast.Call) or not isinstance(loss.target, ast.Name):
-            continue
-        made = {o.call for o in program.origins(values[0].func, loss.scope) if _ends_in_one_column(program, o)}
-        untouched = all(b.how == "loop" for b in loss.scope.bindings.get(loss.target.id, ())) and loss.target.id in loss.scope.bindings
-        if made and untouched and any(made & _flattened(program, c) for c in program.all_calls):
-            yield loss.call, f"{ast.unparse(values[0])} has one column, {loss.target.id} has none: every score is compared with every target"
-
-
-def _ends_in_one_column(program: Program, made: Origin) -> bool:
-    """Whether the last layer of a network is `nn.Linear(…, 1)`, whose output goes out as it is."""
-    if made.name == "torch.nn.Linear":
-        return constant(keyword(made.call, "out_features", 1)) == 1
-    if made.name == "torch.nn.Sequential" and made.call.args and isinstance(made.call.args[-1], ast.Call):
-        last = made.call.args[-1]
-        return _ends_in_one_column(program, Origin(program.resolve(last.func), last, made.scope))
-    forward = program.find_method(program.classes[made.name], "forward") if made.name in program.classes else None
-    returned = [n.value for n in own_nodes(forward.node) if isinstance(n, ast.Return)] if forward is not None else []
-    if forward is None or len(returned) != 1 or not isinstance(returned[0], ast.Call) or not dotted(returned[0].func).startswith("self."):
-        return False
-    layers = program.origins(returned[0].func, forward)
-    return bool(layers) and all(o.name.startswith("torch.nn.") and _ends_in_one_column(program, o) for o in layers)
-
-
-def _flattened(program: Program, call: ast.Call) -> set[ast.Call]:
-    """What made the network whose output is made flat by a call."""
-    inner = receiver(call)
-    flat = method(call) in ("squeeze", "flatten") or (method(call) in ("view", "reshape") and [constant(a) for a in call.args] == [-1])
-    return {o.call for o in program.origins(inner.func, program.scope(call))} if flat and isinstance(inner, ast.Call) else set()
 
 
 @rule(

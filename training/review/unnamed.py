@@ -1,0 +1,79 @@
+"""Evaluations that no name gives away: what a loop does with the outputs of a network tells that it measures or collects them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Subject
+from training.review.kinds import is_frozen_name
+from training.review.program import Program, Scope
+from training.review.syntax import dotted, last_name, method, own_nodes, receiver
+from training.review.trace import Event, Loop
+
+GRADIENTS = {"set_grad_enabled", "autograd", "enable_grad", "requires_grad", "requires_grad_"}
+MODED = ("Dropout", "BatchNorm", "InstanceNorm")
+
+
+def loops_without_learning(subject: Subject) -> Iterator[tuple[Loop, list[Event], list[Event]]]:
+    """Loops that run a network which learns elsewhere, or may, and compute no gradient: the loop, its forward passes, and the trace."""
+    for trace in subject.traces if not subject.framework else ():
+        for loop in dict.fromkeys(e.loops[-1] for e in trace if e.loops):
+            inside = [e for e in trace if loop in e.loops]
+            learns = any(
+                e.kind in ("backward", "step", "clip") or (e.kind == "call" and e.key.endswith(("autograd.grad", ".update", ".learn"))) for e in inside
+            )
+            forwards = [e for e in inside if e.kind == "forward" and not is_frozen_name(e.key)]
+            if forwards and not learns and not isinstance(loop.node, ast.While):
+                yield loop, forwards, trace
+
+
+def never_in_eval_mode(subject: Subject) -> Iterator[tuple[Loop, Event]]:
+    """Loops over pairs under `no_grad` whose outputs are used, in a file with layers that have modes, a training loop, and nothing that sets eval mode."""
+    program = subject.program
+    sets_mode = any(method(c) == "eval" or (method(c) == "train" and (c.args or c.keywords)) for c in program.all_calls) or "training" in program.identifiers
+    if not subject.trains or sets_mode or not any(n.startswith(MODED) for n in program.identifiers):
+        return
+    learning = {e.loops[-1] for trace in subject.traces for e in trace if e.kind == "backward" and e.loops}
+    trained = {last_name(e.call.func) for trace in subject.traces for e in trace if e.kind == "forward" and learning & set(e.loops)}
+    for loop, forwards, _ in loops_without_learning(subject):
+        first = forwards[0]
+        name = last_name(first.call.func)
+        known = name in trained or name in first.scope.parameters
+        quiet = first.within("no_grad", "inference_mode") and isinstance(getattr(loop.node, "target", None), ast.Tuple)
+        counts = isinstance(loop.node, ast.For | ast.comprehension) and last_name(getattr(loop.node.iter, "func", None)) in ("range", "zip")
+        if known and quiet and not counts and not isinstance(program.parents[first.node], ast.Expr) and not _on_purpose(program, loop.scope):
+            yield loop, first
+
+
+def _on_purpose(program: Program, scope: Scope) -> bool:
+    """Whether a function that does not train puts something into train mode: dropout is wanted there, or statistics are measured."""
+    here = [c for c in program.all_calls if program.scope(c) is scope]
+    return any(method(c) == "train" for c in here) and not any(method(c) == "backward" for c in here)
+
+
+def collected_with_gradients(subject: Subject) -> Iterator[tuple[Loop, Event]]:
+    """Loops that collect the outputs of a network which the same function has put into eval mode, with gradients on."""
+    program = subject.program
+    if GRADIENTS & program.identifiers:
+        return
+    for loop, forwards, _ in loops_without_learning(subject):
+        first, scope = forwards[0], loop.scope
+        here = [c for c in own_nodes(scope.node) if isinstance(c, ast.Call)]
+        network = dotted(first.call.func)
+        modes = [c for c in here if method(c) in ("eval", "train") and dotted(receiver(c)) == network and c.lineno <= first.call.lineno]
+        last = max(modes, key=lambda c: c.lineno, default=None)
+        if first.scope is not scope or not scope.name or method(last) != "eval" or any(method(c) == "backward" for c in here):
+            continue
+        quiet = any("grad" in name or name.endswith("inference_mode") or not name.startswith("torch.") for name, _ in first.contexts)
+        if not quiet and _collects(program, first.call, loop):
+            yield loop, first
+
+
+def _collects(program: Program, call: ast.Call, loop: Loop) -> bool:
+    """Whether the output itself, reshaped or moved at most, is an element of a list that outlives the passage of the loop."""
+    if isinstance(loop.node, ast.comprehension):
+        return True
+    names = {dotted(t) for t in getattr(program.statement(call), "targets", ())} - {""}
+    appended = [c.args[0] for c in ast.walk(loop.node) if isinstance(c, ast.Call) and method(c) in ("append", "extend") and len(c.args) == 1]
+    return any(any(n is call or (isinstance(n, ast.Name) and n.id in names) for n in ast.walk(a)) for a in appended)
