@@ -21,7 +21,7 @@ RISES = {
     "recall",
     "precision",
     "bleu",
-    "rouge",
+   
     "psnr",
     "ssim",
     "ndcg",
@@ -30,7 +30,7 @@ RISES = {
     "r2",
     "top1",
 }
-FALLS = {"loss", "losses", "error", "err", "mse", "mae", "rmse", "mape", "perplexity", "ppl", "nll", "wer", "cer", "fid", "bce", "rmsle"}
+FALLS = {"loss", "losses", "error", "err", "mse", "mae", "rmse", "perplexity", "ppl", "nll", "wer", "cer", "fid", "bce", "rmsle"}
 TURNED = {"neg", "negative", "minus", "inv", "inverse", "reward", "improvement", "reduction", "drop", "delta", "gain"}
 OTHER = {"max": "min", "min": "max", "": ""}
 
