@@ -21,7 +21,6 @@ RISES = {
     "recall",
     "precision",
     "bleu",
-   
     "psnr",
     "ssim",
     "ndcg",

@@ -1,12 +1,13 @@
-"""Calls of helpers of the file that compare a score with the best so far: a keeper of checkpoints, an early stopper."""
+"""What keeps the best so far: helpers of the file that compare a score with it, and dicts that hold its weights."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
+from training.review.kinds import is_model
 from training.review.program import Program, Scope, argument
-from training.review.syntax import dotted, identifiers, words
+from training.review.syntax import constant, dotted, identifiers, method, receiver, words
 
 KEEPS = {"save", "state", "deepcopy", "patience", "stop", "stopper", "stopping", "counter", "wait", "waited", "strikes", "keeper", "checkpoint"}
 
@@ -22,6 +23,14 @@ def keeper_calls(program: Program) -> Iterator[tuple[ast.Call, ast.expr]]:
                 yield call, given
 
 
+def _pairs(node: ast.Assign) -> list[tuple[ast.expr, ast.expr]]:
+    """What gets which value, also in `a, b = c, d`."""
+    target, value = node.targets[0], node.value
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        return list(zip(target.elts, value.elts, strict=False))
+    return [(t, value) for t in node.targets]
+
+
 def _called_objects(program: Program, call: ast.Call, scope: Scope) -> list[Scope]:
     """The `__call__` of an object of this file."""
     owners = [program.classes[o.name] for o in program.origins(call.func, scope) if o.name in program.classes]
@@ -35,7 +44,7 @@ def _compared(program: Program, function: Scope) -> str:
     if not KEEPS & spoken:
         return ""
     tests = [n for n in ast.walk(function.node) if isinstance(n, ast.Compare) and len(n.comparators) == 1]
-    becomes = {dotted(t): dotted(n.value) for n in ast.walk(function.node) if isinstance(n, ast.Assign) for t in n.targets}
+    becomes = {dotted(t): dotted(v) for n in ast.walk(function.node) if isinstance(n, ast.Assign) for t, v in _pairs(n)}
     for test in tests:
         for score, best in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
             names = {n.id for n in ast.walk(score) if isinstance(n, ast.Name)} & set(function.parameters)
@@ -44,3 +53,20 @@ def _compared(program: Program, function: Scope) -> str:
             if found:
                 return found[0]
     return ""
+
+
+def live_states_in_dicts(program: Program) -> Iterator[tuple[ast.Call, str]]:
+    """`best["weights"] = net.state_dict()`, `best.update(weights=net.state_dict())` under a condition in a loop, where `best["weights"]` is loaded back."""
+    restored = [c.args[0] for c in program.all_calls if method(c) == "load_state_dict" and c.args and isinstance(c.args[0], ast.Subscript)]
+    loaded = {(dotted(s.value), str(constant(s.slice))) for s in restored if isinstance(s, ast.Subscript)}
+    for call in (c for c in program.all_calls if method(c) == "state_dict" and not c.args):
+        parent, around = program.parents[call], program.ancestors(call)
+        holder = program.parents[parent]
+        place = ("", "")
+        if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Subscript):
+            place = (dotted(parent.targets[0].value), str(constant(parent.targets[0].slice)))
+        elif isinstance(parent, ast.keyword) and isinstance(holder, ast.Call) and method(holder) == "update":
+            place = (dotted(receiver(holder)), str(parent.arg))
+        chosen = any(isinstance(a, ast.If) for a in around) and any(isinstance(a, ast.For | ast.While) for a in around)
+        if place in loaded and place[0] and chosen and is_model(program, receiver(call), program.scope(call)):
+            yield call, f"{place[0]}[{place[1]!r}]"

@@ -297,7 +297,8 @@ def metric_of_one_rank(subject: Subject) -> Iterator[Place]:
     for call in program.all_calls:
         if not program.is_torch(call.func, "DistributedSampler") and not _every_nth_row(program, call):
             continue
-        held_out = looks_held_out(name_of(program, call)) or any(looks_held_out(last_name(a)) for a in call.args)
+        sites = [c for c, _ in program.call_sites[program.scope(call)]] if isinstance(program.parents[call], ast.Return) else []
+        held_out = any(looks_held_out(n) for c in (call, *sites) for n in (name_of(program, c), *map(last_name, c.args)))
         evaluated = any(e.kind == "eval" for trace in subject.traces for e in trace)
         if held_out and evaluated and is_distributed(program):
             yield call, "held-out rows are shared out over ranks, and nothing adds the results up"

@@ -57,20 +57,27 @@ def forward_detached(subject: Subject) -> Iterator[Place]:
         if forward is None or {"requires_grad", "requires_grad_"} & identifiers(owner):
             continue
         yield from _trained_without_gradient(program, owner, forward)
-        for node in own_nodes(forward.node):
+        for scope, node in [(s, n) for s in (forward, *_parts_of(program, owner, forward)) for n in own_nodes(s.node)]:
             inner = _detached(program, node)
             if inner is None or any(isinstance(a, ast.If | ast.With) for a in program.ancestors(node)):
                 continue
-            layers = _layers_behind(program, inner, forward)
+            layers = _layers_behind(program, inner, scope)
             statement = program.statement(node)
             told = {*layers, *(last_name(t) for t in getattr(statement, "targets", ()))}
             if (
                 layers
                 and not any(is_frozen_name(name) or "pos" in name or "quant" in name for name in told)
-                and not _lives_on(program, inner, node, forward)
-                and _goes_on(program, node, forward)
+                and not _lives_on(program, inner, node, scope)
+                and _goes_on(program, node, scope)
             ):
                 yield node, f"{ast.unparse(inner)} is cut off here, so {', '.join(f'self.{name}' for name in sorted(layers))} cannot learn"
+
+
+def _parts_of(program: Program, owner: ast.ClassDef, forward: Scope) -> list[Scope]:
+    """The methods of a class that run in its `forward` alone: called there, and nowhere else in the file."""
+    called = {method(c) for c in calls(forward.node) if dotted(receiver(c)) == "self"}
+    elsewhere = {method(c) for c in program.all_calls if program.scope(c) is not forward}
+    return [s for name, s in program.methods[owner].items() if name in called - elsewhere]
 
 
 def _trained_without_gradient(program: Program, owner: ast.ClassDef, forward: Scope) -> Iterator[Place]:

@@ -130,6 +130,38 @@ def parameters_without_optimizer(subject: Subject) -> Iterator[Place]:
             learns = bool(owners) and all(o in program.classes and _has_parameters(program, program.classes[o]) for o in owners)
             if learns and not is_frozen_name(name) and _only_called(program, name, scope):
                 yield bindings[0].value, f"{name} has parameters of its own, and no optimizer holds them"
+    for owner in dict.fromkeys(scope.owner for _, scope in _optimizers(program) if scope.owner is not None):
+        yield from _attributes_left_out(program, owner)
+
+
+def _attributes_left_out(program: Program, owner: ast.ClassDef) -> Iterator[Place]:
+    """Networks that an object keeps beside its optimizer, and whose only use is that their output becomes the loss."""
+    if program.is_module(owner) or {"add_param_group", "vars", "__dict__", "getattr"} & identifiers(owner):
+        return
+    for name, bindings in program.attributes[owner].items():
+        owners = {o.name for b in bindings if b.index is None for o in program.origins(b.value, b.scope)}
+        learns = bool(owners) and all(o in program.classes and _has_parameters(program, program.classes[o]) for o in owners)
+        uses = [n for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and n.attr == name and isinstance(n.ctx, ast.Load)]
+        parents = [(n, program.parents[n]) for n in uses]
+        handed_on = any(not (isinstance(p, ast.Call) and p.func is n) and not isinstance(p, ast.Attribute) for n, p in parents)
+        asked = any(isinstance(p, ast.Attribute) and p.attr not in OWN_USES | _own_attributes(program, owners) for _, p in parents)
+        becomes_loss = [p for n, p in parents if isinstance(p, ast.Call) and p.func is n and _is_propagated(program, p)]
+        if learns and becomes_loss and not handed_on and not asked and not is_frozen_name(name):
+            yield bindings[0].value, f"self.{name} has parameters of its own, and no optimizer holds them"
+
+
+def _own_attributes(program: Program, owners: set[str]) -> set[str]:
+    """What the classes keep as their own attributes, which may be looked at."""
+    return {a for o in owners for a in program.attributes[program.classes[o]]} if all(o in program.classes for o in owners) else set()
+
+
+def _is_propagated(program: Program, call: ast.Call) -> bool:
+    """Whether `backward` is called on the output, at once or by the name that it gets."""
+    statement, scope = program.statement(call), program.scope(call)
+    names = {dotted(t) for t in getattr(statement, "targets", ())} if getattr(statement, "value", None) is call else set()
+    return any(
+        method(c) == "backward" and program.scope(c) is scope and (receiver(c) is call or dotted(receiver(c)) in names - {""}) for c in program.all_calls
+    )
 
 
 def _has_parameters(program: Program, owner: ast.ClassDef) -> bool:

@@ -1,4 +1,4 @@
-"""Rule BH118: what the function of a LambdaLR returns."""
+"""Rules BH118 and BH127: what the function of a LambdaLR returns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_optimizer_origin
 from training.review.program import Program, Scope
-from training.review.syntax import FunctionNode, constant, dotted, keyword, own_nodes
+from training.review.syntax import FunctionNode, constant, dotted, keyword, last_name, own_nodes
 
 
 @rule(
@@ -51,6 +51,38 @@ def lambda_returns_rate(subject: Subject) -> Iterator[Place]:
                 yield call, f"what LambdaLR multiplies the rate with contains the rate {ast.unparse(rate)} itself"
 
 
+@rule(
+    "BH127",
+    "warmup-divided-to-zero",
+    "error",
+    title="The factor of a warm-up is divided without its fraction",
+    why="`step // warmup` is 0 until the warm-up is over: nothing is learned in all these steps, and then the full rate comes at once.",
+    remedy="divide with `/`",
+    bad="""
+        from torch.optim.lr_scheduler import LambdaLR
+
+        def schedule(optimizer, warmup):
+            return LambdaLR(optimizer, lambda step: min(1.0, step // warmup))
+        """,
+    good="""
+        from torch.optim.lr_scheduler import LambdaLR
+
+        def schedule(optimizer, warmup):
+            return LambdaLR(optimizer, lambda step: min(1.0, step / warmup))
+        """,
+)
+def warmup_divided_to_zero(subject: Subject) -> Iterator[Place]:
+    """A value that the function of a LambdaLR returns is `step // n`, alone or within `min` and `max`."""
+    program = subject.program
+    for call in program.all_calls:
+        given = keyword(call, "lr_lambda", 1)
+        for value in _returned(program, given, program.scope(call)) if given is not None and program.is_torch(call.func, "LambdaLR") else ():
+            bounded = value.args if isinstance(value, ast.Call) and last_name(value.func) in ("min", "max") else [value]
+            for part in bounded:
+                if isinstance(part, ast.BinOp) and isinstance(part.op, ast.FloorDiv) and not isinstance(part.left, ast.Constant) and constant(part.right) != 1:
+                    yield part, f"{ast.unparse(part)} is 0 until the warm-up is over"
+
+
 def _returned(program: Program, given: ast.expr, scope: Scope) -> list[ast.expr]:
     """What a lambda, a function of the file, or the one that such a function returns, gives back."""
     if isinstance(given, ast.Lambda):
@@ -61,6 +93,8 @@ def _returned(program: Program, given: ast.expr, scope: Scope) -> list[ast.expr]
         if function is None and len(bound) == 1 and bound[0].index is None:
             return _returned(program, bound[0].value, bound[0].scope)
         return [] if function is None else _returns(function)
+    if isinstance(given, ast.Call) and last_name(given.func) == "partial" and given.args:
+        return _returned(program, given.args[0], scope)
     if isinstance(given, ast.Call) and isinstance(given.func, ast.Name):
         maker = program.local_function(given.func.id, scope)
         inner = _returns(maker) if maker is not None else []

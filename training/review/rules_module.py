@@ -95,7 +95,13 @@ def _listed(program: Program, value: ast.expr, scope: Scope) -> ast.expr | None:
             parts = [value.value]
         case _:
             return None
-    return value if any(is_layer(program, part, scope) or _listed(program, part, scope) is not None for part in parts) else None
+    return value if any(_makes_layer(program, part, scope) or _listed(program, part, scope) is not None for part in parts) else None
+
+
+def _makes_layer(program: Program, part: ast.expr, scope: Scope) -> bool:
+    """Whether it is a layer, or the call of a function of this file that returns one."""
+    made = program.origins(part, scope) if isinstance(part, ast.Call) and program.callees_by_name(part, scope) is not None else ()
+    return is_layer(program, part, scope) or any(is_layer(program, o.call, o.scope) for o in made)
 
 
 def _appended(program: Program, owner: ast.ClassDef, name: str, value: ast.expr) -> ast.expr | None:
@@ -214,10 +220,20 @@ def dropout_always_on(subject: Subject) -> Iterator[Place]:
         if name.startswith("torch.nn.functional.") and last in ("dropout", "dropout1d", "dropout2d", "dropout3d", "feature_dropout"):
             if keyword(call, "training", 2) is None and not has_unpacking(call) and constant(keyword(call, "p", 1)) != 0:
                 yield call, f"{last} is on in evaluation too: its flag `training` is not given"
+        elif last == "partial" and call.args and program.resolve(call.args[0]).startswith("torch.nn.functional.") and "dropout" in last_name(call.args[0]):
+            if not any(k.arg in ("training", None) for c in (call, *_calls_of(program, call)) for k in c.keywords):
+                yield call, f"{last_name(call.args[0])} is on in evaluation too: its flag `training` is not given"
         elif name.startswith("torch.nn.") and "Dropout" in last and program.scope(call).name == "forward" and program.is_module(program.scope(call).owner):
             parent, statement = program.parents[call], program.statement(call)
             if (isinstance(parent, ast.Call) and parent.func is call) or (isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)):
                 yield call, f"{last} is made in forward, so eval() does not reach it"
+
+
+def _calls_of(program: Program, bound: ast.Call) -> list[ast.Call]:
+    """The calls of the name, or of the attribute, that a function is bound to."""
+    statement = program.statement(bound)
+    name = dotted(statement.targets[0]) if isinstance(statement, ast.Assign) and statement.value is bound else ""
+    return [c for c in program.all_calls if name and dotted(c.func) == name]
 
 
 @rule(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_model, is_optimizer_origin
-from training.review.program import SAME_OBJECT, Program, Scope
+from training.review.program import SAME_OBJECT, Program, Scope, argument
 from training.review.rules_module import is_layer
 from training.review.syntax import (
     FunctionNode,
@@ -82,6 +82,14 @@ def _optimizers(program: Program) -> Iterator[tuple[Scope, ast.Call, str]]:
             for inner in calls(call.args[0]):
                 if method(inner) in ("parameters", "named_parameters") and dotted(receiver(inner)):
                     yield scope, call, dotted(receiver(inner))
+                function = program.callees_by_name(inner, scope)
+                for name in function.parameters if function is not None else ():
+                    asks = any(
+                        method(c) in ("parameters", "named_parameters") and dotted(receiver(c)) == name for c in calls(function.node if function else inner)
+                    )
+                    given = argument(inner, function, name) if asks and function is not None else None
+                    if given is not None and dotted(given):
+                        yield scope, call, dotted(given)
 
 
 def _apart(program: Program, a: ast.AST, b: ast.AST) -> bool:
@@ -131,7 +139,10 @@ def _moves(program: Program, call: ast.Call, network: str) -> str:
     """How a call moves or replaces the parameters of a network."""
     if dotted(receiver(call)) == network and method(call) in ("to", "cuda", "half", "bfloat16") and not _is_cpu(call):
         return "moved"
-    sharded = program.is_torch(call.func, "fully_shard", "FullyShardedDataParallel") and bool(call.args) and dotted(call.args[0]) == network
+    takes = bool(call.args) and dotted(call.args[0]) == network
+    function = program.callees_by_name(call, program.scope(call)) if takes else None
+    inner = [c for c in calls(function.node) if c.args and dotted(c.args[0]) in function.parameters[:2]] if function is not None else []
+    sharded = takes and any(program.is_torch(c.func, "fully_shard", "FullyShardedDataParallel") for c in (call, *inner))
     return "sharded" if sharded else ""
 
 

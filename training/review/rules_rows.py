@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Scope
-from training.review.splitting import before, is_part, line_of, shares_rows, sources_of, splits
+from training.review.splitting import before, handed_back, is_part, line_of, shares_rows, sources_of, splits
 from training.review.syntax import constant, dotted, is_false, is_true, keyword, last_name, method, names_read, receiver, words
 
 ONE_ROW_EACH = {"customer", "client", "account", "member"}
@@ -63,8 +63,9 @@ def resample_before_split(subject: Subject) -> Iterator[Place]:
         copies = method(call) == "fit_resample" or program.resolve(call.func) == "sklearn.utils.resample"
         if not copies or not call.args or any(is_part(n) for n in names_read(call.args[0])):
             continue
+        places = [(call, call.args[0]), *((c, c) for c in handed_back(program, call))]
         for split, scope, parts in splits(program):
-            if before(program, call, split) and shares_rows(program, call, call.args[0], parts, scope, split):
+            if any(before(program, c, split) and shares_rows(program, c, r, parts, scope, split) for c, r in places):
                 yield call, f"rows are resampled here, and split only in line {split.lineno}", scope.node if scope.name else split
                 break
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.keepers import keeper_calls
+from training.review.keepers import keeper_calls, live_states_in_dicts
 from training.review.kinds import is_model, looks_held_out
 from training.review.loops import last_name_of_key
 from training.review.program import Binding, Program, Scope
@@ -55,12 +55,7 @@ RANK_METRICS = {
 def rank_metric_per_batch(subject: Subject) -> Iterator[Place]:
     """Such a metric of scikit-learn is computed in a loop that also runs the network, and added up there."""
     program = subject.program
-    for call in program.all_calls:
-        if not (
-            program.resolve(call.func).startswith(("sklearn.metrics.", "scipy.stats.", "torchmetrics.functional.", "torcheval.metrics.functional."))
-            and last_name(call.func) in RANK_METRICS
-        ):
-            continue
+    for call, metric in _ranked(program):
         loop = next((a for a in program.ancestors(call) if isinstance(a, ast.For)), None)
         statement = program.statement(call)
         if loop is None or not any(is_model(program, c.func, program.scope(c)) for c in ast.walk(loop) if isinstance(c, ast.Call)):
@@ -70,7 +65,17 @@ def rank_metric_per_batch(subject: Subject) -> Iterator[Place]:
             "loader" in n.lower() for n in identifiers(loop.iter)
         )
         if added and batch and any(looks_held_out(n) or "loader" in n.lower() for n in identifiers(loop.iter)):
-            yield call, f"{last_name(call.func)} of each batch is averaged: that is not {last_name(call.func)} of the rows"
+            yield call, f"{metric} of each batch is averaged: that is not {metric} of the rows"
+
+
+def _ranked(program: Program) -> Iterator[tuple[ast.Call, str]]:
+    """Every call of such a metric, or of a function of this file that returns a value computed by one; and the metric."""
+    libraries = ("sklearn.metrics.", "scipy.stats.", "torchmetrics.functional.", "torcheval.metrics.functional.")
+    for call in program.all_calls:
+        if program.resolve(call.func).startswith(libraries) and last_name(call.func) in RANK_METRICS:
+            yield call, last_name(call.func)
+            if program.scope(call).name:
+                yield from ((site, last_name(call.func)) for site, _ in program.call_sites[program.scope(call)])
 
 
 @rule(
@@ -260,6 +265,7 @@ def _beside_held_out(program: Program, node: ast.AST, place: ast.expr, score: as
         str(constant(n.slice)) for n in inside if isinstance(n, ast.Subscript) and isinstance(score, ast.Subscript) and dotted(n.value) == dotted(score.value)
     ]
     at_hand += [k for k in key if looks_held_out(k)]
+    at_hand += [k for k, v in _entries(score, scope).items() if looks_held_out(k) or any(map(looks_held_out, identifiers(v)))]
     if at_hand:
         yield place, f"{ast.unparse(score)} is a score of train rows, and {at_hand[0]} is at hand", loop
 
@@ -278,8 +284,18 @@ def _that_becomes_best(program: Program, node: ast.If, scope: Scope) -> ast.expr
     return None
 
 
+def _entries(score: ast.expr, scope: Scope) -> dict[str, ast.expr]:
+    """The entries of the dict, written in one piece, of which a score is one."""
+    name = score.value.id if isinstance(score, ast.Subscript) and isinstance(score.value, ast.Name) else ""
+    held = [b.value for b in scope.bindings.get(name, ()) if isinstance(b.value, ast.Dict)]
+    return {str(constant(k)): v for d in held for k, v in zip(d.keys, d.values, strict=True)}
+
+
 def _of_train(score: ast.expr, scope: Scope) -> bool:
-    """Whether a score is named after train rows, and what it was computed from is not held out."""
+    """Whether a score is named after train rows, or computed from some, and what it was computed from is not held out."""
+    entry = _entries(score, scope).get(str(constant(score.slice))) if isinstance(score, ast.Subscript) else None
+    if entry is not None and any(map(_of_train_name, identifiers(entry))) and not any(map(looks_held_out, identifiers(entry))):
+        return True
     name = str(constant(score.slice)) if isinstance(score, ast.Subscript) else last_name(score)
     made = [b.value for b in scope.bindings.get(name, ()) if b.how == "assign"] if isinstance(score, ast.Name) else []
     return _of_train_name(name) and not looks_held_out(name) and not any(looks_held_out(n) for v in made for n in identifiers(v))
@@ -343,6 +359,7 @@ def best_weights_not_copied(subject: Subject) -> Iterator[Place]:
         )
         if (live or alias) and looped and not _copied_later(program, name, binding.statement):
             yield binding.value, f"{name} refers to the live weights: training goes on in them"
+    yield from ((call, f"{name} refers to the live weights: training goes on in them") for call, name in live_states_in_dicts(program))
 
 
 def _unwrapped(value: ast.expr) -> ast.expr:

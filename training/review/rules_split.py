@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.splitting import before, cuts, is_part, shares_rows, sources_of, splits
-from training.review.syntax import constant, dotted, identifiers, keyword, last_name, method, names_read, receiver, words
+from training.review.splitting import before, cuts, handed_back, is_part, shares_rows, sources_of, splits
+from training.review.syntax import calls, constant, dotted, identifiers, keyword, last_name, method, names_read, receiver, words
 
 FITTED = (
     "sklearn.preprocessing.",
@@ -25,12 +25,18 @@ NOTHING_LEARNED = {
 }  # fmt: skip
 
 
+PIPELINES = {"make_pipeline", "Pipeline", "ColumnTransformer", "make_column_transformer"}
+
+
 def fits(program: Program) -> Iterator[tuple[ast.Call, str, ast.expr]]:
     """Every fit of something that learns from rows: the call, the class, and what it learns from."""
     for call in program.all_calls:
         if method(call) in ("fit", "fit_transform") and call.args:
             scope = program.scope(call)
-            learned = [o.last for o in program.origins(receiver(call), scope) if o.name.startswith(FITTED) and o.last not in NOTHING_LEARNED]
+            made = program.origins(receiver(call), scope)
+            inner = [c for o in made if o.last in PIPELINES and method(call) == "fit_transform" for c in calls(o.call) if c is not o.call]
+            names = [*(o.name for o in made), *map(program.resolve, (c.func for c in inner))]
+            learned = [n.rpartition(".")[2] for n in names if n.startswith(FITTED) and n.rpartition(".")[2] not in NOTHING_LEARNED]
             if learned:
                 yield call, learned[0], call.args[0]
 
@@ -66,8 +72,9 @@ def fit_before_split(subject: Subject) -> Iterator[Place]:
     for call, learner, rows in fits(program):
         if any(is_part(n) for n in names_read(rows)) or _is_label(rows):
             continue
+        places = [(call, rows), *((c, c) for c in handed_back(program, call))]
         for split, scope, parts in (*splits(program, by_group=True), *cuts(program)):
-            if before(program, call, split) and shares_rows(program, call, rows, parts, scope, split):
+            if any(before(program, c, split) and shares_rows(program, c, r, parts, scope, split) for c, r in places):
                 yield call, f"{learner} learns from all rows, which are split only in line {split.lineno}", scope.node if scope.name else split
                 break
 

@@ -1,4 +1,4 @@
-"""Rule BH609: gradients that `no_sync` keeps from ever being averaged."""
+"""Rules BH609 and BH610: gradients that `no_sync` keeps from ever being averaged, and ranks that skip a backward alone."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.kinds import is_optimizer
 from training.review.loops import Steps, step_groups
 from training.review.program import Program, Scope
 from training.review.rules_distributed import REDUCES
 from training.review.rules_window import condition, window_of
-from training.review.syntax import method
+from training.review.syntax import calls, identifiers, method, receiver
 from training.review.trace import Event
 
 
@@ -64,6 +65,20 @@ def gradients_never_averaged(subject: Subject) -> Iterator[Place]:
             if how == "at the end":
                 yield backward.event.node, "the backward that ends the window is the one under no_sync: ranks never average their gradients", steps.loop.node
 
+    yield from _by_the_same_condition(program)
+
+
+def _by_the_same_condition(program: Program) -> Iterator[Place]:
+    """`no_sync() if self.last else nullcontext()`, where `if self.last:` guards the step, in one class or function."""
+    for choice in (
+        n for n in program.nodes[ast.IfExp] if isinstance(n, ast.IfExp) and method(n.body) == "no_sync" and isinstance(n.test, ast.Name | ast.Attribute)
+    ):
+        scope = program.scope(choice)
+        for node in (n for n in program.nodes[ast.If] if isinstance(n, ast.If) and ast.unparse(n.test) == ast.unparse(choice.test)):
+            same = program.scope(node) is scope or (scope.owner is not None and program.scope(node).owner is scope.owner)
+            if same and any(method(c) == "step" and is_optimizer(program, receiver(c), program.scope(c)) for s in node.body for c in calls(s)):
+                yield choice, "no_sync covers the backward that ends the window: ranks never average their gradients"
+
 
 def _held_back(program: Program, backward: Event, steps: Steps) -> str:
     """Whether a backward is under `no_sync` always, at the end of its window, or in any other case (empty)."""
@@ -94,3 +109,56 @@ def _defined(program: Program, test: ast.expr, scope: Scope) -> ast.expr:
     """What a name stands for that is bound once; anything else as it is."""
     bound = program.bindings_of(test, scope) if isinstance(test, ast.Name) else []
     return bound[0].value if len(bound) == 1 and bound[0].how == "assign" and bound[0].index is None else test
+
+
+@rule(
+    "BH610",
+    "batch-skipped-on-one-rank",
+    "error",
+    title="One rank skips a batch that the others go through",
+    why="Every backward of DistributedDataParallel waits for all ranks: one whose loss is not finite, and which goes on without it, leaves the others waiting for ever, or a batch behind.",
+    remedy="reduce the condition over the ranks first, so that all skip the batch together",
+    bad="""
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
+
+        def train(network, optimizer, loader, loss_fn):
+            ddp = DistributedDataParallel(network)
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = loss_fn(ddp(x), y)
+                if not torch.isfinite(loss):
+                    continue
+                loss.backward()
+                optimizer.step()
+        """,
+    good="""
+        import torch
+        import torch.distributed as dist
+        from torch.nn.parallel import DistributedDataParallel
+
+        def train(network, optimizer, loader, loss_fn):
+            ddp = DistributedDataParallel(network)
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = loss_fn(ddp(x), y)
+                broken = (~torch.isfinite(loss)).float()
+                dist.all_reduce(broken)
+                if broken > 0:
+                    continue
+                loss.backward()
+                optimizer.step()
+        """,
+)
+def batch_skipped_on_one_rank(subject: Subject) -> Iterator[Place]:
+    """Before a backward a condition on a loss that is not finite leads to `continue`, in a file that wraps a network and reduces nothing by hand."""
+    program = subject.program
+    wraps = any(program.is_torch(c.func, "DistributedDataParallel", "fully_shard", "FullyShardedDataParallel") for c in program.all_calls)
+    if not wraps or REDUCES & program.called_names:
+        return
+    for trace in subject.traces:
+        for backward in (e for e in trace if e.kind == "backward"):
+            for branch, taken in backward.branches:
+                leaves = isinstance(branch, ast.If) and not taken and isinstance(branch.body[-1], ast.Continue)
+                if isinstance(branch, ast.If) and leaves and {"isfinite", "isnan", "isinf"} & identifiers(branch.test):
+                    yield branch, "a rank whose loss is not finite skips this backward alone"

@@ -276,7 +276,7 @@ def softmax_over_batch(subject: Subject) -> Iterator[Place]:
         if (
             constant(dim) == 0
             and not isinstance(constant(dim), bool)
-            and (_is_batched(program, source, scope, call) or _summed_elsewhere(program, call, scope))
+            and (_is_batched(program, source, scope, call) or _summed_elsewhere(program, call, scope) or _summed_by_caller(program, call, scope))
         ):
             yield call, "this softmax normalises over the batch"
 
@@ -312,6 +312,18 @@ def _summed_elsewhere(program: Program, softmax: ast.Call, scope: Scope) -> bool
         if weighted and isinstance(over, int) and over > 0 and program.scope(call) is scope:
             return True
     return False
+
+
+def _summed_by_caller(program: Program, softmax: ast.Call, scope: Scope) -> bool:
+    """Whether it is what a network gives back, and another one sums something weighted by it over another dimension."""
+    if scope.name != "forward" or scope.owner is None or not isinstance(program.parents[softmax], ast.Return):
+        return False
+    made = [
+        c
+        for c in program.all_calls
+        if dotted(c.func).startswith("self.") and any(o.name == scope.owner.name for o in program.origins(c.func, program.scope(c)))
+    ]
+    return any(_summed_elsewhere(program, c, program.scope(c)) for c in made)
 
 
 def _takes_input(layer: ast.Call, forward: Scope) -> bool:

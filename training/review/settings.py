@@ -38,11 +38,22 @@ def settings(program: Program, node: ast.expr, scope: Scope, use: ast.AST | None
             return settings(program, returned[0], function, None, depth + 1) if function is not None and len(returned) == 1 else None
         case ast.Name() | ast.Attribute():
             bound = program.bindings_of(node, scope)
+            if not bound and isinstance(node, ast.Name):
+                return _passed(program, node.id, scope)
             if len(bound) != 1 or bound[0].how != "assign" or bound[0].index is not None:
                 return None
             held = settings(program, bound[0].value, bound[0].scope, None, depth + 1)
             return None if held is None else _changed(program, held, node, use)
     return None
+
+
+def _passed(program: Program, name: str, scope: Scope) -> Settings | None:
+    """What the one caller in this file passes as `**name`."""
+    given = None if isinstance(scope.node, ast.Module) else scope.node.args.kwarg
+    sites = program.call_sites[scope]
+    if given is None or given.arg != name or len(sites) != 1 or any(k.arg is None for k in sites[0][0].keywords):
+        return None
+    return {str(k.arg): k.value for k in sites[0][0].keywords if k.arg not in scope.parameters}
 
 
 def _of_dict(program: Program, node: ast.Dict, scope: Scope, depth: int) -> Settings | None:

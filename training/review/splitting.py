@@ -87,3 +87,15 @@ def shares_rows(program: Program, call: ast.Call, rows: ast.expr, parts: list[as
     }
     behind = {b for part in parts[:1] for n in names_read(part) for b in sources_of(n, scope, split.lineno)}
     return bool((made | names_read(rows)) & behind) and not any(is_part(n) for part in parts[:1] for n in names_read(part) if n not in made)
+
+
+def handed_back(program: Program, call: ast.Call) -> list[ast.Call]:
+    """The calls, elsewhere in the file, of the function in which something is computed from rows, where it returns what came of it and splits nothing itself."""
+    scope, statement = program.scope(call), program.statement(call)
+    if any(split_scope is scope for _, split_scope, _ in splits(program, by_group=True)) or not scope.name:
+        return []
+    made = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    returned = [n for n in ast.walk(scope.node) if isinstance(n, ast.Return) and n.value is not None and program.scope(n) is scope]
+    behind = {b for r in returned for n in names_read(r.value) for b in sources_of(n, scope, r.lineno)}
+    sites = [c for c, _ in program.call_sites[scope]] if made & behind else []
+    return [c for c in sites if not any(is_part(n) for a in c.args for n in names_read(a))]

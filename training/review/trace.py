@@ -16,7 +16,7 @@ MOST_EVENTS = 4000  # of one trace
 DEPTH = 4
 FOLLOWED = {
     "backward", "step", "zero_grad", "eval", "train", "save", "barrier", "all_reduce", "clip_grad_norm_", "clip_grad_value_", "manual_backward",
-    "unscale_", "load_state_dict", "destroy_process_group", "state_dict", "no_grad", "inference_mode", "item",
+    "unscale_", "load_state_dict", "destroy_process_group", "state_dict", "no_grad", "inference_mode", "item", "module",
 }  # fmt: skip
 DELEGATES = {"accelerator", "fabric", "engine", "model", "self", "trainer"}
 

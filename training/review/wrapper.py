@@ -22,6 +22,9 @@ def past_wrapper(program: Program, event: Event) -> str:
     if bound and all(b.index is None and isinstance(b.value, ast.Attribute) and b.value.attr == "module" for b in bound):
         return "module"
     parts = dotted(function).split(".")
+    inner = program.bindings_of(ast.Name(parts[0], ast.Load()), event.scope)
+    if len(parts) == 2 and len(inner) == 1 and isinstance(inner[0].value, ast.Attribute) and inner[0].value.attr == "module" and inner[0].how == "assign":
+        parts = [parts[0], "module", parts[1]]  # core = ddp.module
     if "module" not in parts[1:]:
         return ""
     after = parts[parts.index("module", 1) + 1 :]
@@ -40,6 +43,10 @@ def reaches_loss(program: Program, event: Event, losses: set[str]) -> bool:
     for node in ast.walk(event.scope.node):
         if isinstance(node, ast.Assign) and {n for t in node.targets for n in names_read(t)} & losses and names_read(node.value) & made:
             return True
+    for _ in range(3):  # what is computed of it, and of that again
+        for node in ast.walk(event.scope.node):
+            if isinstance(node, ast.Assign) and names_read(node.value) & made:
+                made |= {n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
     for call in ast.walk(event.scope.node):
         if (
             isinstance(call, ast.Call)

@@ -1,0 +1,131 @@
+"""Rules BH521 and BH522: rows that come several times: from every worker of a stream, and into the network of every fold."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.program import Program, Scope
+from training.review.rules_loader import loaders
+from training.review.rules_module import is_layer
+from training.review.settings import argument_of
+from training.review.syntax import constant, dotted, last_name, method
+
+SHARES = {"get_worker_info", "worker_init_fn", "split_dataset_by_node", "split_by_worker", "sharding_filter", "get_rank", "StatefulDataLoader"}
+FOLDS = {"KFold", "StratifiedKFold", "GroupKFold", "StratifiedGroupKFold", "RepeatedKFold", "LeaveOneOut", "LeaveOneGroupOut", "RepeatedStratifiedKFold"}
+RESETS = {"load_state_dict", "reset_parameters", "deepcopy", "apply", "clone", "reset", "init_weights", "reinit"}
+
+
+@rule(
+    "BH521",
+    "stream-in-every-worker",
+    "error",
+    title="Every worker reads the whole stream",
+    why="An IterableDataset is copied into each worker, and each copy gives all rows: with four workers every row comes four times an epoch, in evaluation too.",
+    remedy="share the files or rows out in `__iter__` by `torch.utils.data.get_worker_info()`",
+    bad="""
+        from torch.utils.data import DataLoader, IterableDataset
+
+        class Lines(IterableDataset):
+            def __init__(self, paths):
+                self.paths = paths
+
+            def __iter__(self):
+                for path in self.paths:
+                    yield from open(path)
+
+        def loader(paths):
+            return DataLoader(Lines(paths), batch_size=32, num_workers=4)
+        """,
+    good="""
+        from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+        class Lines(IterableDataset):
+            def __init__(self, paths):
+                self.paths = paths
+
+            def __iter__(self):
+                worker = get_worker_info()
+                mine = self.paths if worker is None else self.paths[worker.id :: worker.num_workers]
+                for path in mine:
+                    yield from open(path)
+
+        def loader(paths):
+            return DataLoader(Lines(paths), batch_size=32, num_workers=4)
+        """,
+)
+def stream_in_every_worker(subject: Subject) -> Iterator[Place]:
+    """A loader with a literal number of workers over an IterableDataset of this file, in which nothing asks for the worker."""
+    program = subject.program
+    if SHARES & (program.identifiers | {k.arg or "" for c in program.all_calls for k in c.keywords}) or any("shard" in n for n in program.identifiers):
+        return
+    for call in loaders(program):
+        workers = constant(argument_of(program, call, "num_workers", 5))
+        made = [o for o in program.origins(call.args[0], program.scope(call)) if o.name in program.classes] if call.args else []
+        streams = [o for o in made if any(last_name(b) == "IterableDataset" for b in program.classes[o.name].bases)]
+        if isinstance(workers, int) and workers > 1 and streams and "__iter__" in program.methods[program.classes[streams[0].name]]:
+            yield call, f"each of {workers} workers gives all rows of {streams[0].name}"
+
+
+@rule(
+    "BH522",
+    "one-network-for-all-folds",
+    "error",
+    title="One network is trained through all folds",
+    why="From the second fold on it has learned the rows it is now tested on: the scores of cross-validation rise from fold to fold, and mean nothing.",
+    remedy="make the network and its optimizer anew inside the loop over folds",
+    bad="""
+        import torch
+        from sklearn.model_selection import KFold
+
+        def cross_validate(x, y, fit, score):
+            model = torch.nn.Linear(8, 1)
+            optimizer = torch.optim.Adam(model.parameters())
+            for train, val in KFold(5).split(x):
+                fit(model, optimizer, x[train], y[train])
+                print(score(model, x[val], y[val]))
+        """,
+    good="""
+        import torch
+        from sklearn.model_selection import KFold
+
+        def cross_validate(x, y, fit, score):
+            for train, val in KFold(5).split(x):
+                model = torch.nn.Linear(8, 1)
+                optimizer = torch.optim.Adam(model.parameters())
+                fit(model, optimizer, x[train], y[train])
+                print(score(model, x[val], y[val]))
+        """,
+)
+def one_network_for_all_folds(subject: Subject) -> Iterator[Place]:
+    """A network and its optimizer are made before a loop over folds, which uses both, and nothing in it sets the network back."""
+    program = subject.program
+    for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For)):
+        scope = program.scope(loop)
+        over = [c for c in ast.walk(loop.iter) if isinstance(c, ast.Call) and method(c) == "split"]
+        folds = [c for c in over if isinstance(c.func, ast.Attribute) and any(o.last in FOLDS for o in program.origins(c.func.value, scope))]
+        inside = list(ast.walk(loop))
+        if not folds or RESETS & {last_name(n.func) for n in inside if isinstance(n, ast.Call)}:
+            continue
+        used = {n.id for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        for name, network, bound in _networks_before(program, loop, scope):
+            if name in used and network in used:
+                yield bound, f"{network} was made before the loop over folds of line {loop.lineno}, and learns in all of them", loop
+
+
+def _networks_before(program: Program, loop: ast.For, scope: Scope) -> Iterator[tuple[str, str, ast.expr]]:
+    """Optimizers that are made before a loop and not in it: their name, that of their network, and what makes the network."""
+    for name, bindings in scope.bindings.items():
+        made = [b.value for b in bindings if isinstance(b.value, ast.Call) and program.resolve(b.value.func).startswith("torch.optim.")]
+        if len(bindings) != 1 or not made or bindings[0].value.lineno > loop.lineno:
+            continue
+        asked = [c for a in made[0].args[:1] for c in ast.walk(a) if isinstance(c, ast.Call) and method(c) == "parameters"]
+        for network in {dotted(c.func.value) for c in asked if isinstance(c.func, ast.Attribute)}:
+            own = scope.bindings.get(network, [])
+            if (
+                len(own) == 1
+                and own[0].value.lineno < loop.lineno
+                and any(is_layer(program, o.call, o.scope) or o.name in program.classes for o in program.origins(own[0].value, scope))
+            ):
+                yield name, network, own[0].value
