@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import io
 import math
-import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -19,6 +17,7 @@ from torch import Tensor, nn
 from schemas.config import Declaration, TrainConfig
 from schemas.errors import first_few
 from schemas.records import CheckResult, Statistics, Verdict
+from training.data.in_memory import available_memory
 from training.export import Program
 from training.export_text import TextProgram
 from training.losses import Loss, make_loss
@@ -42,7 +41,6 @@ LEAST_MOVE, FROZEN_MOVE = 0.01, 1e-6  # of the weights' size, in the whole run: 
 SAVED_AFTER = 2  # steps
 EXPORTED_ROWS = (1, 3)
 MEMORY_SHARE = 0.9  # of what is free
-MEMINFO = Path("/proc/meminfo")
 WINDOW_ROWS = 1024  # most rows of a step that is timed
 TIMED_STEPS, TRIAL_SECONDS = 5, 2.0
 
@@ -365,9 +363,7 @@ def _free_bytes(on_cpu: bool) -> float:
     """Memory that new processes can have: on the CPU with what the page cache would give back, which free pages leave out."""
     if not on_cpu:
         return float(torch.cuda.mem_get_info()[0])
-    lines = MEMINFO.read_text().splitlines() if MEMINFO.is_file() else []
-    kilobytes = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
-    return float(kilobytes) * 1024 if kilobytes else float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return available_memory()
 
 
 class _saved_bytes(torch.autograd.graph.saved_tensors_hooks):

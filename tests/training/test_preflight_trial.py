@@ -12,6 +12,7 @@ from torch import nn
 from schemas.records import CheckResult
 from tests.training.toys import KINDS, make_toy
 from training import preflight_trial
+from training.data import in_memory
 from training.preflight_trial import _saved_bytes, judge_cost, judge_rates, try_out
 
 
@@ -74,7 +75,7 @@ def test_memory_that_is_not_there_is_told_before_the_launch(monkeypatch: pytest.
 def test_memory_of_the_page_cache_counts_as_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 9000 kB\nMemFree: 100 kB\nMemAvailable: 8000 kB\n")
-    monkeypatch.setattr(preflight_trial, "MEMINFO", meminfo)
+    monkeypatch.setattr(in_memory, "MEMINFO", meminfo)
     assert preflight_trial._free_bytes(True) == 8000 * 1024
     meminfo.unlink()
     assert preflight_trial._free_bytes(True) > 0
