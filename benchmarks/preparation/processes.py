@@ -11,7 +11,7 @@ from typing import NamedTuple
 POLL_SECONDS = 0.1
 TICKS = os.sysconf("SC_CLK_TCK")
 MARKS = "✓↺!✗"  # with which a line of `bulkhead` tells that a step has ended
-ROLES = {"training.main": "rank", "torch.distributed": "torchrun", "torchrun": "torchrun", "uvicorn": "Prefect's server"}  # in a command line → its name
+ROLES = {"training.main": "torchrun and its ranks", "uvicorn": "Prefect's server"}  # in a command line → its name
 OTHERS = "command and its tasks"
 
 
