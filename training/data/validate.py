@@ -93,7 +93,7 @@ def _write(connection: duckdb.DuckDBPyConnection, derived: str, relation: str, r
     given = _in_order(connection, resolved.spec, declaration, out_dir) if in_order is None else in_order.select(schema.names)
     table = write_parquet(connection, given, Path(out_dir) / "validated.parquet", schema=schema, through=limits)
     if isinstance(given, pa.Table) and not resolved.spec.tensor:  # lists of a fixed size are another type to the engine than in a file
-        hold(table, Rows(given.cast(schema)))
+        hold(table, Rows(given))
     left_out = {"filtered_rows": total - kept, "unlabelled_rows": unlabelled, "ignored_labels": ignored}
     return ValidatedTable(
         table=table, spec=resolved.spec, raw_rows=raw_rows, group_columns=_group_columns(connection, resolved, declaration, out_dir), **left_out
@@ -108,9 +108,9 @@ def _read(connection: duckdb.DuckDBPyConnection, resolved: Resolved, labelled: s
         return None, None
     typed = typed_sql(resolved, labelled)
     if not resolved.spec.id:
-        table, ids_differ = hash_sorted(connection, typed)
+        table, ids_differ = hash_sorted(connection, typed, rows)
     else:  # the key is the id, and need not be made twice
-        table, ids_differ = hash_sorted(connection, f"(select * exclude (__key) from {typed})")
+        table, ids_differ = hash_sorted(connection, f"(select * exclude (__key) from {typed})", rows)
         table = table.append_column("__key", table["__id"])
     registered(connection, TYPED, table)
     return table, ids_differ
