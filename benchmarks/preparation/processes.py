@@ -88,9 +88,13 @@ def sampled(command: list[str], environment: dict[str, str], log: Path) -> Peak:
     started, before, watch = time.perf_counter(), os.times(), _Watch()
     with log.open("w") as out:
         process = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
-        while process.poll() is None:
-            watch.look([p for pid in _tree(process.pid) if (p := _process(pid)) is not None], log)
-            time.sleep(POLL_SECONDS)
+        try:
+            while process.poll() is None:
+                watch.look([p for pid in _tree(process.pid) if (p := _process(pid)) is not None], log)
+                time.sleep(POLL_SECONDS)
+        finally:  # whoever waits is interrupted: the command ends, too
+            process.terminate()
+            process.wait()
     after = os.times()
     watch.look([], log)  # lines that it printed at its very end
     watch.cpu = after.children_user + after.children_system - before.children_user - before.children_system
