@@ -12,6 +12,7 @@ from torch import nn
 from schemas.records import CheckResult
 from tests.training.toys import KINDS, make_toy
 from training import preflight_trial
+from training.data import in_memory
 from training.preflight_trial import _saved_bytes, judge_cost, judge_rates, try_out
 
 
@@ -42,8 +43,14 @@ def test_built_in_models_can_be_trained_resumed_and_exported(kind: str) -> None:
     ],
 )
 def test_a_rate_is_judged_by_where_it_drives_the_loss_and_the_weights(losses: list[float], share: float, verdict: str, words: str) -> None:
-    result = judge_rates(losses, 0.1, share)
+    result = judge_rates(losses, 0.1, {"decay": share, "": share})
     assert result.verdict == verdict and words in result.summary
+
+
+def test_a_group_that_stays_where_it_is_is_named_beside_others_that_move() -> None:
+    result = judge_rates([1.0, 0.5], 0.1, {"body/decay": 0.5, "head/decay": 1e-9, "": 0.4})
+    assert result.verdict == "warn" and "the rates of 1 groups (head/decay) are so low" in result.summary
+    assert judge_rates([1.0, 0.5], 0.1, {"body/decay": 0.5, "head/decay": 1e-3, "": 0.4}).verdict == "pass"
 
 
 def test_bytes_kept_for_the_backward_pass_are_counted_once_and_without_weights() -> None:
@@ -68,7 +75,7 @@ def test_memory_that_is_not_there_is_told_before_the_launch(monkeypatch: pytest.
 def test_memory_of_the_page_cache_counts_as_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 9000 kB\nMemFree: 100 kB\nMemAvailable: 8000 kB\n")
-    monkeypatch.setattr(preflight_trial, "MEMINFO", meminfo)
+    monkeypatch.setattr(in_memory, "MEMINFO", meminfo)
     assert preflight_trial._free_bytes(True) == 8000 * 1024
     meminfo.unlink()
     assert preflight_trial._free_bytes(True) > 0

@@ -6,6 +6,7 @@ program repeats it to 1e-12. N rows, D numeric columns, C categorical columns.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import NormalDist
 
 import numpy as np
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.errors import DataError, first_few
-from schemas.records import CategoryStats, LabelStats, NumericStats, Statistics
+from schemas.records import LabelStats, NumericStats, Statistics
 
 UNKNOWN, NULL, FIRST = 0, 1, 2  # category codes: unknown or rare, null, then the vocabulary
 
@@ -39,19 +40,33 @@ def transform_numeric(values: np.ndarray, statistics: Statistics) -> np.ndarray:
     stats = statistics.numeric
     if values.ndim != 2 or values.shape[1] != len(stats):
         raise DataError(f"expected numeric values of shape [N, {len(stats)}], got {list(values.shape)}")
-    nulls = np.isnan(values)
-    with np.errstate(over="ignore"):
-        values = np.where(rounded_columns(statistics), values.astype(np.float32).astype(np.float64), values)
-    fill = np.array([np.nan if s.fill is None else s.fill for s in stats], dtype=np.float64)
-    scaled = (np.where(nulls, fill, values) - np.array([s.center for s in stats])) / np.array([s.scale for s in stats])
-    for index, column in enumerate(stats):
-        if column.method == "quantile":
-            knots, scores = quantile_points(column)
-            scaled[:, index] = np.interp(scaled[:, index], knots, scores)
-    bound = clip_bounds(statistics)
-    indicators = nulls[:, [s.indicator for s in stats]]
+    return transform_columns([values[:, index] for index in range(len(stats))], statistics)
+
+
+def transform_columns(columns: Sequence[np.ndarray], statistics: Statistics) -> np.ndarray:
+    """`transform_numeric` of a table whose columns lie apart, one after the other: what is being worked on stays in the processor's cache.
+
+    Args:
+        columns: float64 [N] for each of `statistics.numeric`; NaN is null.
+        statistics: fitted on train.
+
+    Returns:
+        float32 [N, num_numeric].
+    """
+    found = np.empty((len(columns[0]), statistics.num_numeric), dtype=np.float32)
+    bounds, rounded, indicator = clip_bounds(statistics), rounded_columns(statistics), len(columns)
     with np.errstate(over="ignore"):  # an overflow becomes inf, which materialising refuses by name
-        return np.concatenate([np.clip(scaled, -bound, bound).astype(np.float32), indicators.astype(np.float32)], axis=1)
+        for index, (given, stats) in enumerate(zip(columns, statistics.numeric, strict=True)):
+            nulls = np.isnan(given)
+            values = given.astype(np.float32).astype(np.float64) if rounded[index] else given
+            scaled = (np.where(nulls, np.nan if stats.fill is None else stats.fill, values) - stats.center) / stats.scale
+            if stats.method == "quantile":
+                scaled = np.interp(scaled, *quantile_points(stats))
+            found[:, index] = np.clip(scaled, -bounds[index], bounds[index]) if np.isfinite(bounds[index]) else scaled
+            if stats.indicator:
+                found[:, indicator] = nulls
+                indicator += 1
+    return found
 
 
 def rounded_columns(statistics: Statistics) -> np.ndarray:
@@ -97,22 +112,42 @@ def encode_categories(table: pa.Table | pa.RecordBatch, statistics: Statistics) 
         table: holds the columns of `statistics.categorical` as text, null where missing.
         statistics: fitted on train.
 
+    >>> from schemas.records import CategoryStats
     >>> column = CategoryStats(name="k", values=("b", "a"), counts=(5, 2))
     >>> fitted = Statistics(train_sha256="", rows=7, numeric=(), categorical=(column,), tensor=())
     >>> encode_categories(pa.table({"k": ["a", "b", "new", None]}), fitted).tolist()
     [[3], [2], [0], [1]]
     """
-    codes = np.empty((table.num_rows, len(statistics.categorical)), dtype=np.int64)
-    for index, column in enumerate(statistics.categorical):
-        codes[:, index] = _codes(table.column(column.name), column)
-    return codes
+    return CategoryCodes(statistics)(table)
 
 
-def _codes(values: pa.Array | pa.ChunkedArray, column: CategoryStats) -> np.ndarray:
-    text = values.cast(pa.large_string())
-    found = pc.index_in(text, value_set=pa.array(column.values, type=pa.large_string()))
-    codes = pc.if_else(pc.is_null(text), NULL, pc.fill_null(pc.add(found, FIRST), UNKNOWN))
-    return np.asarray(codes.to_numpy() if isinstance(codes, pa.ChunkedArray) else codes.to_numpy(zero_copy_only=False), dtype=np.int64)
+class CategoryCodes:
+    """`encode_categories` of batch after batch: the vocabularies, and dictionaries that batches share, are looked up once."""
+
+    def __init__(self, statistics: Statistics) -> None:
+        self._names = [column.name for column in statistics.categorical]
+        self._texts = [pa.array(column.values, type=pa.large_string()) for column in statistics.categorical]
+        self._seen: list[tuple[pa.Array, np.ndarray] | None] = [None] * len(self._names)  # the last dictionary, and the codes of its texts
+
+    def __call__(self, table: pa.Table | pa.RecordBatch) -> np.ndarray:
+        """Codes int64 [N, C]."""
+        codes = np.empty((table.num_rows, len(self._names)), dtype=np.int64)
+        for index, name in enumerate(self._names):
+            column = table.column(name)
+            codes[:, index] = self._of_places(column, index) if isinstance(column, pa.DictionaryArray) else self._of_texts(column, index)
+        return codes
+
+    def _of_places(self, values: pa.DictionaryArray, index: int) -> np.ndarray:
+        seen, texts = self._seen[index], values.dictionary
+        if seen is None or (len(seen[0]), seen[0].buffers()) != (len(texts), texts.buffers()):
+            seen = self._seen[index] = texts, np.append(self._of_texts(texts, index), NULL)  # the last one for places that are null
+        return np.asarray(seen[1][np.asarray(pc.fill_null(values.indices, len(texts)))])
+
+    def _of_texts(self, values: pa.Array | pa.ChunkedArray, index: int) -> np.ndarray:
+        text = values.cast(pa.large_string())
+        found = pc.index_in(text, value_set=self._texts[index])
+        codes = pc.if_else(pc.is_null(text), NULL, pc.fill_null(pc.add(found, FIRST), UNKNOWN))
+        return np.asarray(codes.to_numpy() if isinstance(codes, pa.ChunkedArray) else codes.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
 def encode_labels(table: pa.Table | pa.RecordBatch, statistics: Statistics) -> np.ndarray:

@@ -28,6 +28,7 @@ ENGINE_SHARE = 0.7  # of data.memory_limit
 THREAD_BYTES = 100_000_000  # that a thread of the engine needs to sort and to group without failing
 SCALAR_BYTES = 8  # of a number; of a text about as many
 GROUPS_AT_ONCE = 4  # row groups that are held, looked at and encoded together, as long as they stay below ROW_GROUP_BYTES
+ROWS_IN_MEMORY = 4  # as many more of rows that are in memory anyway
 Tables = Iterator[pa.Table]
 
 
@@ -236,7 +237,9 @@ def write_parquet(
         reader: Any = connection.sql(query).to_arrow_reader(group_rows(schema)) if isinstance(query, str) else query
         types = reader.schema if schema is None else schema
         with closing(TableWriter(file, types, metadata)) as writer:
-            tables = iter([reader]) if isinstance(reader, pa.Table) else even_tables(reader, rows_at_once(types))
+            size = rows_at_once(types)
+            tables = even_tables(reader.to_batches(), size * ROWS_IN_MEMORY) if isinstance(reader, pa.Table) else even_tables(reader, size)
+            tables = (table.cast(types) for table in tables)  # here, because what looks at rows knows no dictionaries of texts
             for table in through(tables) if through else tables:
                 writer.write(table)
     return TableRef(file=file_ref(path), rows=writer.rows)
@@ -253,7 +256,10 @@ class TableWriter:
         self.schema, self.rows = schema.with_metadata(dict(metadata or {})), 0
         self._size, self._waiting = group_rows(schema), list[pa.Table]()
         coded = [f.name for f in schema if not (f.name.startswith("__") or pa.types.is_floating(f.type) or pa.types.is_nested(f.type))]
-        self._writer = pq.ParquetWriter(file, self.schema, compression="none", use_dictionary=coded or False, write_statistics=_numbers(schema) or False)
+        at_once = None if any(pa.types.is_nested(f.type) for f in schema) else self._size  # else looked at 1,024 by 1,024 for the end of a page
+        self._writer = pq.ParquetWriter(
+            file, self.schema, compression="none", use_dictionary=coded or False, write_statistics=_numbers(schema) or False, write_batch_size=at_once
+        )
 
     def write(self, table: pa.Table) -> None:
         """Add rows; they are cast to the file's types."""

@@ -88,9 +88,11 @@ def batches(ref: TableRef, max_rows: int, columns: Sequence[str] | None = None) 
     if found is None:
         yield from arrow_batches(ref.file.file, max_rows, columns)
         return
-    for batch in found.table.to_batches(max_chunksize=max_rows):
+    for batch in found.table.to_batches(max_chunksize=SCAN_ROWS):
         chosen = batch if columns is None else batch.select(list(columns))
-        yield chosen if found.code is None else chosen.filter(pc.equal(batch.column(CODE), found.code))
+        if found.code is not None:
+            chosen = chosen.filter(pc.equal(batch.column(CODE), found.code))
+        yield from (chosen.slice(start, max_rows) for start in range(0, len(chosen), max_rows))
 
 
 def fits(sample: pa.Table, rows: int) -> bool:

@@ -23,14 +23,14 @@ from schemas import digest
 from schemas.config import DataConfig, Declaration, SplitName
 from schemas.errors import DataError, IntegrityError, first_few
 from schemas.records import ArraysRef, FileRef, SplitArrays, SplitTables, Statistics, TableRef, TableSpec, ValidatedTable, digest_of
-from training.data.apply import encode_categories, encode_label, encode_labels, transform_numeric
+from training.data.apply import CategoryCodes, encode_label, encode_labels, transform_columns
 from training.data.engine import TableWriter, chosen_engine, connect, engine_for, ident
-from training.data.in_memory import batches, relation
+from training.data.in_memory import batches, held, relation
 from training.data.sequences import write_sequences
 from training.data.tensors import rows_per_batch, tensor_array
 
 SIDES: tuple[SplitName, ...] = ("train", "val", "test")
-BATCH_ROWS = 65_536
+BATCH_ROWS = 16_384  # a column of so many stays in the processor's cache while it is worked on
 Maker = Callable[[pa.RecordBatch], np.ndarray]
 Writer = Callable[[Path, TableRef, str, TableSpec, Statistics], None]  # folder of the arrays, side, its name, meaning of its columns, what was fitted
 Layout = dict[str, tuple[str, tuple[int, ...], Maker]]  # array name → dtype, shape of a row, how a batch becomes it
@@ -159,9 +159,9 @@ def _layout(spec: TableSpec, statistics: Statistics) -> Layout:
     layout: Layout = {}
     if statistics.numeric:
         names = [s.name for s in statistics.numeric]
-        layout["numeric"] = ("float32", (statistics.num_numeric,), lambda batch: transform_numeric(_matrix(batch, names), statistics))
+        layout["numeric"] = ("float32", (statistics.num_numeric,), lambda batch: transform_columns([_numbers(batch, n) for n in names], statistics))
     if statistics.categorical:
-        layout["categorical"] = ("int64", (len(statistics.categorical),), lambda batch: encode_categories(batch, statistics))
+        layout["categorical"] = ("int64", (len(statistics.categorical),), CategoryCodes(statistics))
     for stats in statistics.tensor:
         layout[f"tensor_{stats.name}"] = (stats.dtype, stats.shape, _tensor_maker(stats.name, stats.shape, stats.dtype))
     if statistics.labels:
@@ -170,7 +170,7 @@ def _layout(spec: TableSpec, statistics: Statistics) -> Layout:
         layout["label"] = ("int64" if statistics.classes else "float32", (), lambda batch: encode_label(batch.column(spec.label), statistics))
     if spec.weight is not None:
         weight = spec.weight
-        layout["weight"] = ("float32", (), lambda batch: _matrix(batch, [weight])[:, 0].astype(np.float32))
+        layout["weight"] = ("float32", (), lambda batch: _numbers(batch, weight).astype(np.float32))
     return layout
 
 
@@ -178,28 +178,28 @@ def _tensor_maker(name: str, shape: tuple[int, ...], dtype: str) -> Maker:
     return lambda batch: tensor_array(batch.column(name), name, shape, dtype)
 
 
-def _matrix(batch: pa.RecordBatch, names: list[str]) -> np.ndarray:
-    """Numeric columns as float64 [N, D], null as NaN."""
-    return np.stack([np.asarray(batch.column(n).cast(pa.float64()).to_numpy(zero_copy_only=False)) for n in names], axis=1)
+def _numbers(batch: pa.RecordBatch, name: str) -> np.ndarray:
+    """A numeric column as float64 [N], null as NaN."""
+    return np.asarray(batch.column(name).cast(pa.float64()).to_numpy(zero_copy_only=False))
 
 
 def _write_arrays(folder: Path, table: TableRef, side: str, spec: TableSpec, statistics: Statistics) -> None:
-    """All arrays of a side in one pass over its rows, streamed into memory-mapped files and flushed."""
-    source, rows, layout = table.file.file, table.rows, _layout(spec, statistics)
-    paths, arrays = _paths(folder, layout), _empty_arrays(folder, rows, layout)
-    start = 0
-    for batch in batches(table, min(rows_per_batch(shape, dtype) for dtype, shape, _ in layout.values()), _columns(spec, statistics)):
-        stop = start + len(batch)
-        if stop > rows:
-            break
-        for name, (_, _, make) in layout.items():
-            arrays[name][start:stop] = _made(make, batch, side)
-        start = stop
-    if start != rows:
-        raise IntegrityError(f"{source}: does not hold the {rows} rows recorded; split again")
-    for name, array in arrays.items():
-        array.flush()
-        _fsync(paths[name])
+    """All arrays of a side in one pass over its rows, streamed into their files and flushed."""
+    layout, rows = _layout(spec, statistics), 0
+    with ExitStack() as stack:
+        files = {name: stack.enter_context(open(path, "wb")) for name, path in _paths(folder, layout).items()}
+        for name, (dtype, shape, _) in layout.items():
+            header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (table.rows, *shape)}
+            np.lib.format.write_array_header_1_0(files[name], header)
+        for batch in batches(table, min(BATCH_ROWS, *(rows_per_batch(shape, dtype) for dtype, shape, _ in layout.values())), _columns(spec, statistics)):
+            rows += len(batch)
+            for name, (dtype, _, make) in layout.items():
+                files[name].write(np.ascontiguousarray(_made(make, batch, side), dtype=dtype).data)
+        for file in files.values():
+            file.flush()
+            os.fsync(file.fileno())
+    if rows != table.rows:
+        raise IntegrityError(f"{table.file.path}: does not hold the {table.rows} rows recorded; split again")
 
 
 def _columns(spec: TableSpec, statistics: Statistics) -> list[str]:
@@ -306,7 +306,8 @@ def _write_ids(target: Path, table: TableRef, spec: TableSpec) -> None:
 def _refuse_new_nulls(ref: TableRef, side: str, statistics: Statistics, data: DataConfig | None) -> None:
     """Refuse nulls in a column where train has none: nothing was fitted that could fill them."""
     names = [s.name for s in statistics.numeric if s.fill is None]
-    if not names:
+    in_memory = held(ref)
+    if not names or (in_memory and not any(in_memory.table.column(n).null_count for n in names)):
         return
     with engine_for(data) if data else closing(connect()) as connection:
         table = relation(connection, ref)

@@ -25,7 +25,8 @@ from schemas.digest import file_ref, replacing, verify
 from schemas.errors import SplitError, first_few
 from schemas.records import SplitTables, TableRef, TableSpec, TestTable, TrainTable, ValidatedTable, ValTable, digest_of
 from schemas.tables import arrow_schema
-from training.data.engine import ROW_GROUP_ROWS, TableWriter, chosen_engine, ident, literal, rows, write_parquet
+from training.data.engine import ROW_GROUP_ROWS, TableWriter, chosen_engine, ident, literal, rows, rows_at_once, write_parquet
+from training.data.first_rows import first_rows, of_known_classes
 from training.data.groups import BRIDGES, GROUPED_ROWS, Grouping, derive_groups, grouping_way, needs_group_ledger, settled_sql
 from training.data.hash_order import in_hash_order
 from training.data.in_memory import CODE, Rows, held, hold, let_go, registered, relation
@@ -350,7 +351,7 @@ def _written(in_order: Iterator[pa.RecordBatch] | pa.Table, spec: TableSpec, out
         files = {side: stack.enter_context(replacing(path)) for side, path in paths.items()}
         # no digest of the whole table in the metadata: train's bytes would change with every test row
         writers = {side: stack.enter_context(closing(TableWriter(files[side], schema, {"bulkhead.side": side}))) for side in SPLITS}
-        for batch in in_order.to_batches(ROW_GROUP_ROWS) if isinstance(in_order, pa.Table) else in_order:
+        for batch in in_order.to_batches(rows_at_once(schema)) if isinstance(in_order, pa.Table) else in_order:
             table = pa.Table.from_batches([batch])
             rows, code = table.select(schema.names), table[CODE]
             for place, side in enumerate(SPLITS):
@@ -375,9 +376,9 @@ def sampled(split: SplitTables, spec: TableSpec, rows: int, folder: Path, change
         change: of held-out rows, columns and types as they are.
     """
     tables: dict[str, TableRef] = {}
-    train = _first_rows(split.train, rows)
+    train = first_rows(split.train, rows)
     for side in SPLITS:
-        table = train if side == "train" else _of_known_classes(_first_rows(split.side(side), rows), train, spec)
+        table = train if side == "train" else of_known_classes(first_rows(split.side(side), rows), train, spec)
         path = Path(folder) / f"{side}.parquet"
         with replacing(path) as file:
             pq.write_table(table if side == "train" else change(table), file)
@@ -388,18 +389,3 @@ def sampled(split: SplitTables, spec: TableSpec, rows: int, folder: Path, change
         test=TestTable(file=tables["test"].file, rows=tables["test"].rows),
         strategy=split.strategy,
     )
-
-
-def _first_rows(table: TableRef, rows: int) -> pa.Table:
-    with pq.ParquetFile(table.file.file) as file:
-        return pa.Table.from_batches([next(file.iter_batches(batch_size=rows))]).replace_schema_metadata(file.schema_arrow.metadata)
-
-
-def _of_known_classes(table: pa.Table, train: pa.Table, spec: TableSpec) -> pa.Table:
-    """Held-out rows with a class of train's sample wherever theirs is not in it; values of a regression are not classes."""
-    for name in spec.label_columns if spec.text is None else ():
-        field, known = table.schema.field(name), train[name].combine_chunks().drop_null()
-        if len(known) and not pa.types.is_floating(field.type):
-            is_known = pc.or_(pc.is_null(table[name]), pc.is_in(table[name], known))
-            table = table.set_column(table.column_names.index(name), field, pc.if_else(is_known, table[name], known[0]))
-    return table
