@@ -6,7 +6,7 @@ CONFIG ?= examples/clinic_visits.yaml
 export BULKHEAD_HOME ?= $(CURDIR)/.bulkhead
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint types bench bench-leaks docs faults test-spark screenshots ui constraints clean
+.PHONY: help run test check lint types bench bench-gpu bench-leaks cost docs faults test-spark screenshots ui constraints clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,6 +45,12 @@ bench: $(VENV)/.runtime ## measure training and preparation against loops by han
 	@$(BIN)/python -m benchmarks.ranks
 	@$(BIN)/python -m benchmarks.startup
 	@$(BIN)/python -m benchmarks.prepare
+
+bench-gpu: $(VENV)/.runtime ## the same on a GPU: table on the device, transformer in bf16, waits, checkpoints (10 minutes; ends with 2 where there is none)
+	@$(BIN)/python -m benchmarks.gpu
+
+cost: $(VENV)/.runtime ## measure the constants of docs/cost.md (under 5 minutes on 2 quiet cores)
+	@$(BIN)/python -m benchmarks.cost
 
 bench-leaks: $(VENV)/.dev ## plant leaks, split honestly, and let this project and its peers look (about an hour on 2 quiet cores)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[chem]'

@@ -17,6 +17,8 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import torch
 from torch import nn
@@ -67,28 +69,36 @@ class HandWritten:
 
     def __init__(self, spec: RunSpec, parallel: Parallel, careful: bool) -> None:
         declaration = declare(spec.declaration)
-        self.inputs, self.label = in_memory(spec)
+        inputs, label = in_memory(spec)
+        self.device = parallel.device
+        self.inputs, self.label = {name: tensor.to(self.device) for name, tensor in inputs.items()}, label.to(self.device)
         self.loss, self.careful, self.rank, self.ranks = mean_loss(spec), careful, parallel.rank, parallel.world_size
         self.batch, self.clip_at = declaration.train.batch_size, declaration.train.clip_at
-        model = build_model(declaration, spec.statistics)
-        self.model: nn.Module = DistributedDataParallel(model) if self.ranks > 1 else model
+        self.half = declaration.train.precision == "bf16"
+        model = build_model(declaration, spec.statistics).to(self.device)
+        called = torch.compile(model, dynamic=False) if declaration.train.compile else model
+        self.model: nn.Module = DistributedDataParallel(model) if self.ranks > 1 else called
         self.optimizer = make_optimizer(declaration.optimizer, model)
         self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, declaration.train.epochs * (len(self.label) // self.batch))
-        self.order, self.position = torch.randperm(len(self.label)), 0
+        self._shuffle()
+
+    def _shuffle(self) -> None:
+        self.order, self.position = torch.randperm(len(self.label), device=self.device), 0
 
     def run(self, steps: int) -> None:
         """So many optimizer steps; an epoch's last, smaller batch is left out."""
         for _ in range(steps):
             if self.position + self.batch > len(self.label):
-                self.order, self.position = torch.randperm(len(self.label)), 0
+                self._shuffle()
             begin, end = (self.position + part * self.batch // self.ranks for part in (self.rank, self.rank + 1))
             self.position += self.batch
             self._step(self.order[begin:end] if self.careful else slice(begin, end))
 
     def _step(self, rows: torch.Tensor | slice) -> None:
         self.optimizer.zero_grad(set_to_none=True)
-        scores = self.model({name: tensor[rows] for name, tensor in self.inputs.items()})
-        self.loss(scores, self.label[rows]).backward()
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
+            scores = self.model({name: tensor[rows] for name, tensor in self.inputs.items()})
+        self.loss(scores.float(), self.label[rows]).backward()
         if self.careful:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_at)
         self.optimizer.step()
@@ -140,6 +150,24 @@ class OwnLoop:
         trainer._save()
 
 
+def together(parallel: Parallel) -> None:
+    """Wait for all ranks, and for the device. Collective."""
+    if parallel.device.type == "cuda":
+        torch.cuda.synchronize(parallel.device)
+    parallel.barrier()
+
+
+def exchange(numbers: int, parallel: Parallel) -> float:
+    """Seconds that the ranks take to add as many float32 numbers as the network has parameters: the median of twenty. Collective."""
+    tensor, seconds = torch.zeros(numbers), []
+    for _ in range(20):
+        parallel.barrier()
+        begun = time.perf_counter()
+        parallel.all_reduce_sum(tensor)
+        seconds.append(time.perf_counter() - begun)
+    return median(seconds)
+
+
 def take_turns(loops: dict[str, Segment], rounds: int, steps: int, parallel: Parallel) -> Seconds:
     """Seconds of each loop's segment in each round; the order turns round from one round to the next."""
     seconds: Seconds = {name: [] for name in loops}
@@ -147,10 +175,10 @@ def take_turns(loops: dict[str, Segment], rounds: int, steps: int, parallel: Par
         for name in list(loops)[:: 1 if number % 2 else -1]:
             # Deterministic algorithms are part of Bulkhead's promise and cost; a loop written by hand runs without them.
             torch.use_deterministic_algorithms(name == "bulkhead")
-            parallel.barrier()
+            together(parallel)
             begun = time.perf_counter()
             loops[name](steps)
-            parallel.barrier()
+            together(parallel)
             if number:  # the first round warms up
                 seconds[name].append(time.perf_counter() - begun)
     return seconds
@@ -162,7 +190,7 @@ def epochs(own: OwnLoop, pairs: int, parallel: Parallel) -> Seconds:
     torch.use_deterministic_algorithms(True)
     for number in range(pairs):
         for name in ("with", "without") if number % 2 else ("without", "with"):
-            parallel.barrier()
+            together(parallel)
             begun = time.perf_counter()
             own.epoch()
             trained = time.perf_counter()
@@ -191,7 +219,8 @@ def main() -> None:
         if not options.alone:
             loops |= {"careful": HandWritten(spec, parallel, True).run, "bare": HandWritten(spec, parallel, False).run}
         loops |= peer_loops(spec, parallel) if options.peers else {}
-        found = {"segments": take_turns(loops, options.rounds, options.steps, parallel), "epochs": epochs(own, options.pairs, parallel)}
+        found: dict[str, Any] = {"segments": take_turns(loops, options.rounds, options.steps, parallel), "epochs": epochs(own, options.pairs, parallel)}
+        found["exchange"] = exchange(own.trainer.num_parameters, parallel)
         if parallel.is_main:
             options.out.write_text(json.dumps(found))
 

@@ -19,17 +19,18 @@ from training.data.split import split
 from training.data.validate import validate
 
 NUMERIC = 30
+COLUMNS = {"row": "id", "y": "label", "c*": "categorical", "*": "feature"}  # of the table
 LEVELS = (4, 12, 60, 400)  # of the categorical columns
 
 
-def write_table(path: Path, rows: int, seed: int = 0) -> Path:
-    """A Parquet file with an id, 30 numeric and 4 categorical columns, and a label that depends on some of them."""
+def write_table(path: Path, rows: int, seed: int = 0, numeric_columns: int = NUMERIC) -> Path:
+    """A Parquet file with an id, 30 (at least 6) numeric and 4 categorical columns, and a label that depends on some of them."""
     rng = np.random.default_rng(seed)
-    numeric = rng.normal(size=(rows, NUMERIC))
+    numeric = rng.normal(size=(rows, numeric_columns))
     codes = [rng.integers(0, levels, rows) for levels in LEVELS]
     signal = numeric[:, :5].sum(axis=1) + np.sin(3 * numeric[:, 5]) + 0.5 * (codes[1] % 3) + rng.normal(size=rows)
     columns: dict[str, Any] = {"row": np.arange(rows), "y": (signal > np.median(signal)).astype(np.int64)}
-    columns |= {f"x{i}": numeric[:, i] for i in range(NUMERIC)}
+    columns |= {f"x{i}": numeric[:, i] for i in range(numeric_columns)}
     columns |= {f"c{i}": np.char.add("v", code.astype(str)) for i, code in enumerate(codes)}
     pq.write_table(pa.table(columns), path)
     return path
@@ -46,19 +47,19 @@ def write_images(path: Path, rows: int, seed: int = 0) -> Path:
     return path
 
 
-def write_texts(path: Path, rows: int, seed: int = 0) -> Path:
+def write_texts(path: Path, rows: int, seed: int = 0, letters: int = 400) -> Path:
     """A Parquet file with an id and texts of 400 letters, of which each depends on the one before."""
     rng = np.random.default_rng(seed)
-    steps = rng.integers(1, 4, (rows, 400)).cumsum(axis=1) % 26
+    steps = rng.integers(1, 4, (rows, letters)).cumsum(axis=1) % 26
     texts = [line.tobytes().decode() for line in (steps + 97).astype(np.uint8)]
     pq.write_table(pa.table({"row": np.arange(rows), "text": texts}), path)
     return path
 
 
-def prepare(folder: Path, rows: int) -> RunSpec:
+def prepare(folder: Path, rows: int, numeric_columns: int = NUMERIC) -> RunSpec:
     """A run over `rows` rows of a table whose arrays lie below the folder; `variant` replaces sections of its declaration."""
-    columns = {"row": "id", "y": "label", "c*": "categorical", "*": "feature"}
-    return _prepared(folder, write_table(folder / "table.parquet", rows), {"columns": columns}, {"kind": "binary"})
+    table = write_table(folder / "table.parquet", rows, numeric_columns=numeric_columns)
+    return _prepared(folder, table, {"columns": COLUMNS}, {"kind": "binary"})
 
 
 def prepare_images(folder: Path, rows: int) -> RunSpec:
@@ -67,10 +68,12 @@ def prepare_images(folder: Path, rows: int) -> RunSpec:
     return _prepared(folder, write_images(folder / "images.parquet", rows), {"columns": columns}, {"kind": "multiclass"})
 
 
-def prepare_texts(folder: Path, rows: int) -> RunSpec:
+def prepare_texts(folder: Path, rows: int, context: int = 128, letters: int = 400) -> RunSpec:
     """A run over `rows` texts, cut into sequences of 128 letters."""
-    tokens = {"tokenizer": "character", "context": 128, "packing": "windows"}
-    return _prepared(folder, write_texts(folder / "texts.parquet", rows), {"columns": {"row": "id", "text": "text"}}, {"kind": "causal_lm"}, tokens=tokens)
+    tokens = {"tokenizer": "character", "context": context, "packing": "windows"}
+    return _prepared(
+        folder, write_texts(folder / "texts.parquet", rows, letters=letters), {"columns": {"row": "id", "text": "text"}}, {"kind": "causal_lm"}, tokens=tokens
+    )
 
 
 def _prepared(folder: Path, path: Path, data: dict[str, Any], task: dict[str, Any], **sections: Any) -> RunSpec:

@@ -1,9 +1,10 @@
-"""What a second rank costs on one machine, and why: python -m benchmarks.ranks [--rounds 5]
+"""What more ranks cost on one machine, and why: python -m benchmarks.ranks [--rounds 3]   (under 4 minutes on 2 cores)
 
-Four ways to make the same steps take turns, each in processes of its own: one process with half the batch on one core;
-two such processes that know nothing of each other; two ranks, which exchange gradients; and one process with the whole batch
-on all cores. The second less the first is what two cores take from each other (memory, caches, clock); the third less the
-second is what the ranks exchange and wait for each other. Writes its section of docs/benchmarks.md.
+Ways to make the same steps take turns, each in processes of its own: one process with a part of the batch on one core; as many
+such processes as there are ranks, which know nothing of each other; the ranks, which exchange gradients; and one process with
+the whole batch on all cores. The second less the first is what processes take from each other (cores, memory, caches, clock);
+the third less the second is what ranks exchange and wait for each other. Beside it stands how long the exchange takes where
+nothing else is done. Writes its section of docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -16,54 +17,100 @@ import sys
 import tempfile
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from benchmarks.made_up import prepare, variant
 from benchmarks.page import PAGE, machine, markdown_table, write_section
 from schemas.records import RunSpec
 
-BATCH, SEGMENTS, STEPS = 1024, 12, 10
-WAYS = {  # processes that know nothing of each other, ranks of each, share of the batch
-    "one process, half the batch, one core": (1, 1, 0.5),
-    "two such processes": (2, 1, 0.5),
-    "two ranks": (1, 2, 1.0),
-    "one process, the batch, two cores": (1, 1, 1.0),
+BATCH, SEGMENTS, STEPS = 1024, 8, 8
+
+
+class Way(NamedTuple):
+    """`processes` that know nothing of each other, `ranks` of each, and a process's `share` of the batch; `threads` of each rank."""
+
+    processes: int
+    ranks: int
+    share: float
+    threads: int = 1
+
+
+WAYS = {
+    "one process, the batch, two cores": Way(1, 1, 1.0, 2),
+    "one process, half the batch, one core": Way(1, 1, 0.5),
+    "two such processes": Way(2, 1, 0.5),
+    "two ranks": Way(1, 2, 1.0),
+    "one process, a quarter of the batch, one core": Way(1, 1, 0.25),
+    "four such processes": Way(4, 1, 0.25),
+    "four ranks": Way(1, 4, 1.0),
 }
-HALF, PAIR, RANKS, WHOLE = WAYS
+WHOLE, HALF, PAIR, TWO, QUARTER, FOURFOLD, FOUR = WAYS
 
 
-def seconds_a_step(way: str, spec: RunSpec, folder: Path) -> float:
+class Turn(NamedTuple):
+    """One turn of a way: seconds a step, and of adding a gradient over its ranks alone."""
+
+    step: float
+    exchange: float
+
+
+def take_turn(way: str, spec: RunSpec, folder: Path) -> Turn:
     """Median over the segments; of the slowest, where there are several processes."""
-    processes, ranks, share = WAYS[way]
-    threads = 2 if way == WHOLE else 1
-    train = {"epochs": 100_000, "batch_size": int(BATCH * share), "patience": 100_000, "ranks": ranks}
+    found = WAYS[way]
+    train = {"epochs": 100_000, "batch_size": int(BATCH * found.share), "patience": 100_000, "ranks": found.ranks}
     running = []
-    for number in range(processes):
+    for number in range(found.processes):
         own = folder / f"{way} {number}".replace(" ", "-")
         own.mkdir(exist_ok=True)
         config = variant(spec, own / "resolved.json", model={"kind": "mlp"}, train=train)
-        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m", "benchmarks.loops", "--alone"]
+        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(found.ranks), "-m", "benchmarks.loops", "--alone"]
         options = {"--config": config, "--run-dir": own / "run", "--out": own / "out.json", "--rounds": SEGMENTS, "--steps": STEPS}
         command = [*launch, *(str(part) for pair in options.items() for part in pair)]
-        running.append((subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": str(threads)}), own / "out.json"))
-    if any(process.wait() for process, _ in running):
+        running.append((subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": str(found.threads)}), own / "out.json"))
+    codes = [process.wait() for process, _ in running]
+    if any(codes):
         raise RuntimeError(f"{way}: a process failed; see above")
-    return max(float(median(json.loads(out.read_text())["segments"]["bulkhead"])) / STEPS for _, out in running)
+    outs = [json.loads(out.read_text()) for _, out in running]
+    return Turn(max(median(out["segments"]["bulkhead"]) for out in outs) / STEPS, max(out["exchange"] for out in outs))
 
 
-def section(found: dict[str, list[float]]) -> str:
+def explained(found: dict[str, list[Turn]], alone: str, beside: str, ranks: str) -> str:
+    """In words what is added to a step by a neighbour, and by the exchange."""
+    one = steps(found[alone])
+    shared, whole = ratio(steps(found[beside]), one) - 1, ratio(steps(found[ranks]), one)
+    sent = median(turn.exchange / turn.step for turn in found[ranks])
+    return (
+        f"{ranks[0].upper()}{ranks[1:]}: what processes take from each other adds {100 * shared:.0f} % to a step; exchanging gradients and waiting for "
+        f"each other adds {100 * (whole - 1 - shared):.0f} %. Adding a gradient over the ranks, with nothing else to do, takes {100 * sent:.0f} % of such a step."
+    )
+
+
+def section(found: dict[str, list[Turn]]) -> str:
     """The results as Markdown."""
-    one = found[HALF]
-    rows = [{"": way, "ms a step": f"{1000 * median(times):.1f}", "of the first": f"{ratio(times, one):.2f}"} for way, times in found.items()]
-    shared, exchanged = ratio(found[PAIR], one) - 1, ratio(found[RANKS], one) - ratio(found[PAIR], one)
-    faster = ratio(found[WHOLE], found[RANKS])
-    return f"""## Two ranks on one machine
+    one, whole = steps(found[HALF]), steps(found[WHOLE])
+    rows = [
+        {
+            "": way,
+            "ms a step": f"{1000 * median(steps(turns)):.1f}",
+            "of half the batch": f"{ratio(steps(turns), one):.2f}",
+            "the exchange alone, ms": f"{1000 * median(turn.exchange for turn in turns):.2f}" if WAYS[way].ranks > 1 else "–",
+        }
+        for way, turns in found.items()
+    ]
+    return f"""## Ranks on one machine
 
-The default MLP, batch {BATCH:,} in all; {machine()}; medians of {len(one)} turns. What two cores take from each other adds {100 * shared:.0f} % to a
-step; exchanging gradients and waiting for each other adds {100 * exchanged:.0f} %. Two ranks make {faster:.2f} times the steps of one process with as
-many threads as there are cores.
+`python -m benchmarks.ranks`: the default MLP, batch {BATCH:,} in all; {machine()}; medians of {len(one)} turns.
+{explained(found, HALF, PAIR, TWO)}
+{explained(found, QUARTER, FOURFOLD, FOUR)}
+One process with two threads makes the step of the whole batch in {ratio(whole, steps(found[TWO])):.2f} of the two ranks' time.
 
 {markdown_table(rows)}
 """
+
+
+def steps(turns: list[Turn]) -> list[float]:
+    """Seconds a step, turn by turn."""
+    return [turn.step for turn in turns]
 
 
 def ratio(times: list[float], reference: list[float]) -> float:
@@ -75,15 +122,15 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure, print and write the section."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ranks", description=str(__doc__).partition("\n")[0])
     parser.add_argument("--rows", type=int, default=100_000, help="rows of the made-up table")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each way")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each way")
     parser.add_argument("--output", type=Path, default=PAGE, help="page whose section is rewritten")
     options = parser.parse_args(arguments)
-    found: dict[str, list[float]] = {way: [] for way in WAYS}
+    found: dict[str, list[Turn]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory(prefix="bulkhead-bench-") as name:
         spec = prepare(Path(name), options.rows)
         for _ in range(options.rounds):
             for way in WAYS:
-                found[way].append(seconds_a_step(way, spec, Path(name)))
+                found[way].append(take_turn(way, spec, Path(name)))
     text = section(found)
     print(text)
     write_section("ranks", text, options.output)

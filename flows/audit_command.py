@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.command import AsJson, Debug, declared_paths, environment, print_json, stated_errors
+from flows.command import AsJson, Debug, declared_paths, environment, print_json, server_starting, stated_errors
 from schemas.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -132,8 +132,9 @@ def _of_declaration(targets: list[str], html: Path | None, debug: bool) -> tuple
     overrides = [t for t in targets if "=" in t]
     load_declaration(file, overrides)
     environment(debug)
-    from flows.audit import audit as flow
-    from tasks.audit import report_path
+    with server_starting():
+        from flows.audit import audit as flow
+        from tasks.audit import report_path
 
     page = html or report_path(Path(file).stem)
     return flow(config_path=file, overrides=overrides, stop=False, html=str(page)), page

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import typer
 
 from flows.audit_command import audit
-from flows.command import AsJson, Debug, File, Overrides, environment, print_json, stated_errors
+from flows.command import AsJson, Debug, File, Overrides, environment, print_json, server_starting, stated_errors
 from flows.operate_command import deploy, up
 from flows.review_command import review
 from schemas.errors import ConfigError
@@ -47,16 +47,18 @@ def run(file: File, overrides: Overrides = None, as_json: AsJson = False, debug:
         if declaration.cv.folds:
             _cross_validate(file, overrides or [], as_json)
             return
-        from flows.pipeline import pipeline
-        from flows.summary import print_summary
+        with server_starting():
+            from flows.pipeline import pipeline
+            from flows.summary import print_summary
 
         summary = pipeline(config_path=str(file), overrides=overrides or [])
         print_json(summary.model_dump(mode="json")) if as_json else print_summary(summary)
 
 
 def _cross_validate(file: Path, overrides: list[str], as_json: bool) -> None:
-    from flows.crossvalidate import crossvalidate
-    from flows.summary import print_folds
+    with server_starting():
+        from flows.crossvalidate import crossvalidate
+        from flows.summary import print_folds
 
     found = crossvalidate(config_path=str(file), overrides=overrides)
     print_json(found.model_dump(mode="json")) if as_json else print_folds(found)
@@ -70,7 +72,8 @@ def prepare(file: File, overrides: Overrides = None, as_json: AsJson = False, de
 
         load_declaration(file, overrides or ())
         environment(debug)
-        from flows.prepare import prepare as flow
+        with server_starting():
+            from flows.prepare import prepare as flow
 
         prepared = flow(config_path=str(file), overrides=overrides or [])
         if as_json:
@@ -89,7 +92,8 @@ def train(file: File, overrides: Overrides = None, as_json: AsJson = False, debu
 
         load_declaration(file, overrides or ())
         environment(debug)
-        from flows.train import train as flow
+        with server_starting():
+            from flows.train import train as flow
 
         trained = flow(config_path=str(file), overrides=overrides or [])
         if as_json:
@@ -117,8 +121,9 @@ def resume(
             return
         if unfinished(run) is None:
             return
-        from flows.resume import resume as flow
-        from flows.summary import RunSummary, print_summary
+        with server_starting():
+            from flows.resume import resume as flow
+            from flows.summary import RunSummary, print_summary
 
         ended = flow(run=run)
         if as_json:
@@ -177,7 +182,8 @@ def evaluate(
     """Score a finished run's best weights, with confidence intervals and baselines."""
     with stated_errors(debug):
         environment(debug)
-        from flows.evaluate import evaluate as flow
+        with server_starting():
+            from flows.evaluate import evaluate as flow
 
         report = flow(run_dir=str(run_dir), side=side)
         if as_json:
@@ -227,7 +233,8 @@ def reevaluate(file: File, overrides: Overrides = None, as_json: AsJson = False,
 
         load_declaration(file, overrides or ())
         environment(debug)
-        from flows.reevaluate import reevaluate as flow
+        with server_starting():
+            from flows.reevaluate import reevaluate as flow
 
         found = flow(config_path=str(file), overrides=overrides or [], stop=False)
         if as_json:
@@ -246,11 +253,12 @@ def promote(
     """Prove a registered version again, compare it with the champion, and put it to use; exit code 1 if it may not be."""
     with stated_errors(debug):
         environment(debug)
-        from flows import promote as flows
-
         name, _, rest = model_uri.removeprefix("models:/").partition("/")
         if rollback and (rest or "@" in name or alias != "champion"):
             raise ConfigError(f"--rollback goes back to the champion before: expected models:/NAME alone, got {model_uri!r}")
+        with server_starting():
+            from flows import promote as flows
+
         made = flows.rollback(name=name) if rollback else flows.promote(model_uri=model_uri, alias=alias)
         if as_json:
             print_json(made.model_dump(mode="json"))
@@ -268,7 +276,8 @@ def reproduce(
     """Train a registered version again from its recorded commit, declaration and data; exit code 1, and why, if a bit differs."""
     with stated_errors(debug):
         environment(debug)
-        from flows.reproduce import reproduce as flow
+        with server_starting():
+            from flows.reproduce import reproduce as flow
 
         found = flow(model_uri=model_uri, apply_diff=apply_diff, stop=False)
         if as_json:

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -69,6 +70,28 @@ def environment(debug: bool) -> None:
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+
+
+@contextmanager
+def server_starting() -> Iterator[None]:
+    """Where Prefect will start a server for this process, have it start now, while the block imports what the flow needs.
+
+    The server is a program of its own and takes some seconds of a second core; Prefect itself would begin at the flow's first
+    call. If it does not come up, Prefect tries again there, and says what is wrong.
+    """
+    from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE  # after `environment`: Prefect reads its settings once
+
+    if PREFECT_API_URL.value() or not PREFECT_SERVER_ALLOW_EPHEMERAL_MODE.value():
+        yield
+        return
+    from prefect.server.api.server import SubprocessASGIServer
+
+    with ThreadPoolExecutor(1) as beside:
+        started = beside.submit(SubprocessASGIServer().start)
+        try:
+            yield
+        finally:
+            started.exception()  # waits; Prefect would take one that is still starting for one that answers
 
 
 def print_json(value: Any) -> None:

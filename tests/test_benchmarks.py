@@ -49,7 +49,9 @@ def test_a_slow_loop_or_a_dear_checkpoint_does_not_hold(share: float, saving: fl
 
 
 def test_what_a_second_rank_costs_is_told_apart_turn_by_turn() -> None:
-    found = dict(zip(WAYS, ([1.0, 2.0], [1.1, 2.2], [1.3, 2.6], [1.5, 3.0]), strict=True))
+    seconds = (1.5, 1.0, 1.1, 1.3, 0.6, 0.9, 1.2)
+    found = {way: [ranks.Turn(factor * step, 0.13 * factor) for factor in (1, 2)] for way, step in zip(WAYS, seconds, strict=True)}
     text = ranks.section(found)
-    assert "each other adds 10 % to a\nstep" in text and "waiting for each other adds 20 %" in text and "make 1.15 times" in text
-    assert "| two ranks | 1950.0 | 1.30 |" in text
+    assert "Two ranks: what processes take from each other adds 10 % to a step" in text and "waiting for each other adds 20 %" in text
+    assert "takes 10 % of such a step" in text and "Four ranks: what processes take from each other adds 50 %" in text
+    assert "| two ranks | 1950.0 | 1.30 | 195.00 |" in text and "| two such processes | 1650.0 | 1.10 | – |" in text

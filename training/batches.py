@@ -2,7 +2,8 @@
 
 Rows come by `torch.index_select` from memory-mapped arrays into two sets of buffers that are used in turn, pinned
 and copied without blocking on CUDA. A table that fits well into the device's free memory goes there whole, and is
-gathered there. The next window is gathered while the device still works on this one (`prefetch`).
+gathered there. The next window is gathered while the device still works on this one (`prefetch`). Of a table that is larger
+than the machine's memory, pages are read with care (see page_cache.py).
 
 N rows, B rows of the global window, S rows of this rank's share (at least one).
 """
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from training.losses import Loss
+from training.page_cache import exceed_memory, gather_ascending, read_pages_alone
 from training.parallel import Parallel
 from training.sampling import Sampler, share
 
@@ -99,6 +101,9 @@ class WindowReader:
             for _ in range(2)
         ]
         self._prefetched: Window | None = None
+        self._ascending = exceed_memory(tensors)
+        if self._ascending:
+            read_pages_alone(tensors, whole)
 
     def read(self, step: int) -> Window:
         """The window of a step (from 0)."""
@@ -137,5 +142,8 @@ class WindowReader:
 
     def _take(self, step: int, name: str, rows: Tensor) -> Tensor:
         buffer = self._buffers[step % 2][name][: len(rows)]
-        torch.index_select(self.tensors[name], 0, rows, out=buffer)
+        if self._ascending:
+            gather_ascending(self.tensors[name], rows, buffer)
+        else:
+            torch.index_select(self.tensors[name], 0, rows, out=buffer)
         return buffer.to(self.parallel.device, non_blocking=True)

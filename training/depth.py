@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from typing import Any
 
 from torch import nn
 
@@ -27,11 +28,12 @@ def parameter_depths(model: nn.Module) -> dict[nn.Parameter, int]:
     """Depth of every trainable parameter: 0 at the input, the largest at the output. A tied one lies where it is used first.
 
     Raises:
-        ConfigError: naming the parameters whose depth cannot be determined, or a model of one layer.
+        ConfigError: naming the parameters whose depth cannot be determined, or a layer that is named twice, or a model of one layer.
     """
     body = getattr(model, "body", model)
     declared = getattr(body, "ordered_layers", None)
     layers = declared() if inspect.ismethod(declared) else _structure(body)
+    _require_once(body, layers)
     depths: dict[nn.Parameter, int] = {}
     for depth, layer in enumerate(layers):
         for part in layer if isinstance(layer, tuple) else (layer,):
@@ -49,6 +51,16 @@ def parameter_depths(model: nn.Module) -> dict[nn.Parameter, int]:
     if len(set(found.values())) < 2:
         raise ConfigError(f"optimizer.layer_decay: {type(body).__name__} has a single layer, nothing would decay; remove layer_decay")
     return found
+
+
+def _require_once(body: nn.Module, layers: list[Any]) -> None:
+    """Refuse layers of which one is named twice: it would lie at two depths, and all below it too deep."""
+    parts = [id(part) for layer in layers for part in (layer if isinstance(layer, tuple) else (layer,))]
+    twice = [name for name, part in (*body.named_modules(), *body.named_parameters()) if parts.count(id(part)) > 1]
+    if twice:
+        raise ConfigError(
+            f"optimizer.layer_decay: ordered_layers() of {type(body).__name__} names {first_few(twice)} more than once; name each layer once, where it is used first"
+        )
 
 
 def _parameters(part: nn.Module | nn.Parameter) -> Iterator[nn.Parameter]:

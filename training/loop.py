@@ -381,16 +381,17 @@ class Trainer:
     def _stop_on_non_finite(self, launched: Launched) -> None:
         """Dump the step, save the state before it, and raise the agreed cause on every rank. Collective.
 
-        Where the next window was begun already, the step is made again for its dump: weights, random streams and
-        whatever else it depends on are those that it had.
+        Where the next window was begun already, the step is made again for its dump: it depends on nothing that has changed.
 
         Raises:
             NonFiniteError: always.
         """
         self.step.undo(launched.boundary)
-        if self.step.trace.step != launched.window.step:
-            self.step.gradients(launched.window)
-        error = non_finite(self.spec, self.run_dir, self.step, launched.window, launched.gate, launched.rate)
+        window = launched.window
+        if self.step.trace.step != window.step:
+            window = self.reader.read(window.step)  # as it was before a network that works in place on its inputs had it
+            self.step.gradients(window)
+        error = non_finite(self.spec, self.run_dir, self.step, window, launched.gate, launched.rate)
         self._mark_position()
         self.journal.event(f"stopped: {error}")
         self.step.undo(launched.boundary)

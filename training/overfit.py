@@ -28,11 +28,12 @@ WARM_UP = 20
 NEAR_ZERO = 0.02
 LR, LR_SMALL, LR_LINEAR = 2e-3, 1e-2, 0.1
 PATIENCE = 100  # steps without a gain of 2 % after which an attempt is given up
-MAX_SECONDS = 60.0
+MAX_SECONDS = 60.0  # of this thread's CPU, so that other work on the machine does not use them up
 CHECK_EVERY = 10
 AS_FAR = 0.05
 LARGE = 5.0
 TINY = 1e-9
+PILED, LEAST_PILED = 0.15, 3  # scores that pile up at a bound: how near each other, relative to their labels, and how many
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def overfit(network: nn.Module, declaration: Declaration, statistics: Statistics
     where these do not reach zero either. A linear model is tried on at most half as many rows as it has inputs,
     because more need not be linearly separable; to come as far as linear scores is all that it can do.
     """
-    loss, deadline = make_loss(unweighted(declaration), statistics), time.monotonic() + MAX_SECONDS
+    loss, deadline = make_loss(unweighted(declaration), statistics), time.thread_time() + MAX_SECONDS
     probe = within_reach(probe)
     curves: list[Curve] = []
     for rows, lr in _attempts(declaration, shape, len(probe)):
@@ -133,13 +134,13 @@ def descend(network: nn.Module, loss: Loss, probe: Probe, constant: float, goal:
         if step % CHECK_EVERY == 0:
             losses[-1] = min(losses[-1], _eval_loss(student, loss, probe))
         reached = losses[-1] <= (NEAR_ZERO * losses[0] if goal is None else goal)
-        if reached or _stalled(losses) or time.monotonic() > deadline:
+        if reached or _stalled(losses) or time.thread_time() > deadline:
             break
         value.backward()
         torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
         optimizer.param_groups[0]["lr"] = lr * min(1.0, (step + 1) / WARM_UP) * (1 - step / STEPS)
         optimizer.step()
-    return Curve(len(probe), tuple(losses), constant, scores.detach(), reached, time.monotonic() > deadline and not reached)
+    return Curve(len(probe), tuple(losses), constant, scores.detach(), reached, time.thread_time() > deadline and not reached)
 
 
 def _stalled(losses: list[float]) -> bool:
@@ -177,13 +178,25 @@ def constant_scores(label: Tensor, outputs: int) -> Tensor:
 def _eval_loss(student: nn.Module, loss: Loss, probe: Probe) -> float:
     """The loss in eval mode: dropout written as a function cannot be turned off otherwise."""
     student.eval()
-    with torch.inference_mode():
+    with torch.no_grad():
         value = float(loss.per_row(student(probe.inputs), probe.label).mean())
     student.train()
     return value
 
 
 # ----------------------------------------------------------------------------------------- verdict
+
+
+def undecided(did: str, figures: dict[str, float | int | str | None]) -> CheckResult:
+    """What is told where the time ran out first: neither that the network can learn, nor that it cannot.
+
+    Args:
+        did: rows, losses and steps in words.
+        figures: of the curve.
+    """
+    summary = f"{did}: stopped after {MAX_SECONDS:.0f} s of CPU, so that nothing is known of whether one batch can be learned by heart."
+    remedy = "try the same network in a smaller size (bulkhead smoke), or on a faster machine"
+    return CheckResult(name="overfit", verdict="warn", summary=summary, remedy=remedy, figures=figures)
 
 
 def _judge(declaration: Declaration, probe: Probe, curve: Curve) -> CheckResult:
@@ -201,14 +214,15 @@ def _judge(declaration: Declaration, probe: Probe, curve: Curve) -> CheckResult:
     if curve.reached:
         summary = f"{did}; {min(ROWS, len(probe))} rows were not learned by heart: the network is small, or its inputs barely differ between rows."
         return CheckResult(name="overfit", verdict="warn", summary=summary, figures=figures, remedy="try a wider or deeper model")
-    if curve.as_far_as_linear:
+    bounded = _bounded(curve, probe)
+    if curve.as_far_as_linear and not bounded:
         told = f"{did}; linear scores get to {curve.linear:.2g} on these rows: their inputs hardly tell them apart"
         if declaration.model.kind == "linear" and curve.linear < (1 - AS_FAR) * curve.constant:
             return CheckResult(name="overfit", verdict="pass", summary=f"As far as a linear model can: {told}.", figures=figures)
         remedy = "look whether features that tell rows apart are missing; a linear model of your own may be as it should"
         return CheckResult(name="overfit", verdict="warn", summary=f"{told}, or the network is linear.", figures=figures, remedy=remedy)
-    if curve.out_of_time and curve.share < 0.5:
-        return CheckResult(name="overfit", verdict="warn", summary=f"{did}: on its way, but stopped after {MAX_SECONDS:.0f} s.", figures=figures)
+    if curve.out_of_time and math.isfinite(curve.losses[-1]):
+        return undecided(did, figures)
     summary, remedy = _diagnose(declaration, probe, curve)
     return CheckResult(
         name="overfit",
@@ -239,6 +253,9 @@ def _diagnose(declaration: Declaration, probe: Probe, curve: Curve) -> tuple[str
             "No score is below 0 though labels are: the output is bounded below (relu, softplus, exp?).",
             "end with a plain linear layer; labels are scaled to mean 0",
         )
+    if _bounded(curve, probe):
+        low, high = float(scores.min()), float(scores.max())
+        return f"Scores stop at {low:.3g} and {high:.3g}, labels go on: the output is bounded (tanh, sigmoid, clamp?).", "end with a plain linear layer"
     if curve.losses[-1] > 0.9 * curve.losses[0]:
         return (
             "The loss hardly moved: the gradient does not reach what matters, or labels contradict their rows.",
@@ -248,6 +265,19 @@ def _diagnose(declaration: Declaration, probe: Probe, curve: Curve) -> tuple[str
         "It moved, but not far enough: the output is bounded or rounded, or the network is too small.",
         "end with a plain linear layer without activation; try a wider model",
     )
+
+
+def _bounded(curve: Curve, probe: Probe) -> bool:
+    """Whether the scores of a regression pile up at one value where several different labels lie beyond it."""
+    label, scores = probe.label[: curve.rows], curve.scores
+    if not label.dtype.is_floating_point or label.ndim > 1:
+        return False
+    for sign in (1.0, -1.0):
+        reached, wanted = sign * scores[:, 0], sign * label
+        beyond = wanted > reached.max()
+        if int(beyond.sum()) >= LEAST_PILED and float(reached[beyond].std()) < PILED * float(wanted[beyond].std()):
+            return True
+    return False
 
 
 def _finite(value: float) -> float | None:

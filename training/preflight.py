@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +28,8 @@ from training.losses import Loss, make_loss
 from training.models.build import build_model
 from training.models.shape import NULL, UNKNOWN, ModelShape, model_shape
 from training.overfit import ROWS, overfit, without_dropout
-from training.preflight_optimizer import check_optimizer
+from training.preflight_effects import check_effects
+from training.preflight_optimizer import check_optimizer, check_smoothing
 from training.preflight_parameters import check_parameters
 from training.preflight_trial import try_out
 from training.preflight_verdict import SAME, failed, judged_loss, largest_difference, line, passed, summed_up
@@ -38,6 +40,7 @@ from training.targets import targets_of
 SAMPLE_ROWS = 512  # for the initial loss
 COMPANY_ROWS = 16  # for what rows do to each other
 GRADIENT_STEPS = 3  # a layer behind one that starts at zero gets its gradient from the second step on
+ALL_DROPPED = 0.95  # of a dropout: what is left cannot be learned from
 EXTREME = 10.0  # standard deviations, where the declaration sets no clip
 
 
@@ -80,7 +83,7 @@ def preflight(run: RunSpec) -> PreflightReport:
         report = inspect(
             declaration, run.statistics, network, first_rows(train, SAMPLE_ROWS), spread_rows(train, ROWS, targets_of(declaration, run.statistics))
         )
-    results = [judged(r, declaration) for r in (targets, *reviewed, *report.checks.results, optimizer)]
+    results = [judged(r, declaration) for r in (targets, *reviewed, *report.checks.results, optimizer, *check_smoothing(declaration, run.statistics))]
     if not any(r.verdict == "fail" for r in results):  # the steps below would only fail for the same reason
         results += [judged(r, declaration) for r in try_out(declaration, run.statistics, train)]
     seconds = time.monotonic() - started
@@ -109,9 +112,7 @@ def inspect(declaration: Declaration, statistics: Statistics, network: nn.Module
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(declaration.train.seed)
         subject = Subject(declaration, statistics, model_shape(declaration, statistics), network, make_loss(declaration, statistics), sample, spread)
-        results = [check_forward(subject)]
-        if results[0].verdict == "fail":
-            raise PreflightError(line(results[0]))
+        results = first_passes(subject, check_forward)
         initial, initial_loss, expected = check_initial_loss(subject)
         gradients = check_gradients(subject)
         results += [
@@ -119,15 +120,38 @@ def inspect(declaration: Declaration, statistics: Statistics, network: nn.Module
             check_extremes(subject),
             gradients,
             initial,
-            check_independence(subject),
             check_batch_statistics(subject),
-            check_repeatable(subject),
         ]
+        results += in_company(subject, check_independence)
         losses: tuple[float, ...] = ()
         if gradients.verdict == "pass":  # without gradients it would only fail for the same reason
             learned, losses = overfit(network, declaration, statistics, subject.shape, spread)
             results.append(learned)
     return summed_up(started, network, results, (initial_loss, expected), losses)
+
+
+def first_passes(subject: Subject, check_forward: Callable[[Subject], CheckResult]) -> list[CheckResult]:
+    """The first forward passes; without them nothing else can be checked.
+
+    Args:
+        subject: its network has seen no batch yet.
+        check_forward: the contract of a forward pass.
+
+    Raises:
+        PreflightError: they cannot be run, break the contract, or leave something behind that is not allowed.
+    """
+    results = []
+    for check in (check_forward, lambda fresh: check_effects(fresh.network, fresh.loss, fresh.spread)):
+        results.append(judged(check(replace(subject, network=copy.deepcopy(subject.network))), subject.declaration))
+        if results[-1].verdict == "fail":
+            raise PreflightError(line(results[-1]))
+    return results
+
+
+def in_company(subject: Subject, check_independence: Callable[[Subject], CheckResult]) -> list[CheckResult]:
+    """Whether scores are repeatable, and where they are, whether rows mix: what is drawn at random differs anyhow."""
+    repeatable = check_repeatable(subject)
+    return [check_independence(subject), repeatable] if repeatable.verdict == "pass" else [repeatable]
 
 
 # ------------------------------------------------------------------------------------------ forward
@@ -137,7 +161,7 @@ def scored(network: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
     """Scores in eval mode without gradient, [B, K]."""
     modes = [(module, module.training) for module in network.modules()]
     network.eval()
-    with torch.inference_mode():
+    with torch.no_grad():  # a network that keeps what it computed must not keep inference tensors here: its next pass would raise
         scores: Tensor = network({name: t.clone() for name, t in inputs.items()})
         scores = scores.detach() if isinstance(scores, Tensor) else scores
     for module, mode in modes:
@@ -157,7 +181,7 @@ def check_forward(subject: Subject) -> CheckResult:
             return failed(
                 "forward",
                 f"batch of {rows}: forward raised {type(error).__name__}: {error}",
-                "run the module on such a batch by hand; a batch of one row must work too",
+                "run the module on such a batch by hand; a batch of one row must work too: give batch norm running statistics, squeeze nothing",
             )
         if tuple(scores.shape) != (rows, shape.outputs):
             return failed(
@@ -196,7 +220,7 @@ def _first_bad_module(subject: Subject, rows: int) -> str:
 def check_extremes(subject: Subject) -> CheckResult:
     """Scores stay finite for the largest inputs that can come: clip bounds, unknown and null categories, extreme tensors."""
     bound = subject.statistics.clip or EXTREME
-    for sign, code in ((1.0, UNKNOWN), (-1.0, NULL)):
+    for sign, code in ((1.0, UNKNOWN), (-1.0, NULL), (0.0, NULL)):  # 0 is what a missing value is filled with where that is the mean
         inputs = {}
         for name, values in subject.spread.first(2).inputs.items():
             if name == "categorical":
@@ -205,13 +229,19 @@ def check_extremes(subject: Subject) -> CheckResult:
                 inputs[name] = torch.full_like(values, 255 if sign > 0 else 0)
             else:
                 inputs[name] = torch.full_like(values, sign * bound)
-        if not torch.isfinite(scored(subject.network, inputs)).all():
+        what = f"inputs of {sign * bound:+g} standard deviations" if sign else "rows of zeros, as where all values are missing,"
+        try:
+            finite = torch.isfinite(scored(subject.network, inputs)).all()
+        except Exception as error:  # a user's module may raise anything
+            remedy = "let the number of scores depend on the number of rows alone"
+            return failed("extremes", f"forward raised {type(error).__name__} for {what} and category code {code}: {error}", remedy)
+        if not finite:
             return failed(
                 "extremes",
-                f"scores are not finite for inputs of {sign * bound:+g} standard deviations and category code {code}.",
-                "bound the inputs with normalize.clip, or look for exp and division in forward",
+                f"scores are not finite for {what} and category code {code}.",
+                "bound the inputs with normalize.clip, or look for exp, log and division in forward",
             )
-    return passed("extremes", f"Scores stay finite for inputs of ±{bound:g} and for unknown and null categories.")
+    return passed("extremes", f"Scores stay finite for inputs of ±{bound:g} and of 0, and for unknown and null categories.")
 
 
 # ---------------------------------------------------------------------------------------- gradients
@@ -264,7 +294,7 @@ def check_gradients(subject: Subject) -> CheckResult:
 def check_initial_loss(subject: Subject) -> tuple[CheckResult, float, float]:
     """The loss before training is near that of a constant: the base rate's, or that of scores of zero. Also returns loss and theory."""
     loss, label = subject.loss, subject.sample.label
-    with torch.inference_mode():
+    with torch.no_grad():
         found = float(loss(scored(subject.network, subject.sample.inputs), label))
         prior = float(loss(torch.tensor(subject.shape.prior).expand(len(label), -1), label))
         zero = float(loss(torch.zeros(len(label), subject.shape.outputs), label))
@@ -309,6 +339,9 @@ def _shifted(values: Tensor) -> Tensor:
 
 def check_batch_statistics(subject: Subject) -> CheckResult:
     """Train mode, with dropout off, gives the scores of eval mode; a warning where rows of a batch mix there, over several ranks, or it computes something else."""
+    heavy = [f"{name}, p {m.p:g}" for name, m in subject.network.named_modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p >= ALL_DROPPED]
+    if heavy:
+        return failed("train_eval", f"in train mode dropout leaves next to nothing ({first_few(heavy)}).", "give the share that is dropped, about 0.1 to 0.5")
     student, rows = without_dropout(copy.deepcopy(subject.network)), subject.spread.first(COMPANY_ROWS).inputs
     trained, evaluated = _trained(student, rows), scored(student, rows)
     difference = largest_difference(trained, evaluated)

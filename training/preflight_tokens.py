@@ -26,9 +26,9 @@ from training.data.shards import load_arrays
 from training.losses import make_loss
 from training.models.shape import model_shape
 from training.overfit_tokens import overfit_tokens
-from training.preflight import Subject, check_batch_statistics, check_gradients, check_repeatable, scored
+from training.preflight import Subject, check_batch_statistics, check_gradients, first_passes, in_company, scored
 from training.preflight_parameters import check_parameters
-from training.preflight_verdict import SAME, failed, judged_loss, largest_difference, line, passed, summed_up
+from training.preflight_verdict import SAME, failed, judged_loss, largest_difference, passed, summed_up
 from training.probe import first_rows
 
 SAMPLE_ROWS = 16
@@ -57,14 +57,12 @@ def inspect_tokens(declaration: Declaration, statistics: Statistics, network: nn
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(declaration.train.seed)
         subject = Subject(declaration, statistics, model_shape(declaration, statistics), network, make_loss(declaration, statistics), probe, probe)
-        results = [check_forward(subject)]
-        if results[0].verdict == "fail":
-            raise PreflightError(line(results[0]))
+        results = first_passes(subject, check_forward)
         initial, initial_loss = check_initial_loss(subject)
         gradients = check_gradients(subject)
-        results += [check_parameters(network, subject.loss, probe), gradients, initial, check_independence(subject), check_causality(subject)]
+        results += [check_parameters(network, subject.loss, probe), gradients, initial, check_causality(subject)]
         results += [check_segments(subject)] if declaration.tokens is not None and declaration.tokens.packing == "documents" else []
-        results += [check_batch_statistics(subject), check_repeatable(subject)]
+        results += [check_batch_statistics(subject), *in_company(subject, check_independence)]
         losses: tuple[float, ...] = ()
         if gradients.verdict == "pass":
             learned, losses = overfit_tokens(network, subject.loss, probe)

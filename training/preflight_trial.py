@@ -24,7 +24,7 @@ from training.losses import Loss, make_loss
 from training.models.build import build_model
 from training.optim import make_optimizer
 from training.overfit import without_dropout
-from training.preflight_verdict import failed, passed
+from training.preflight_verdict import SAME, failed, largest_difference, passed
 from training.probe import Probe, first_rows
 from training.program import PARITY, exported
 from training.reference import blank_batch, in_double
@@ -35,8 +35,9 @@ from training.targets import targets_of
 ROWS, TEXTS = 64, 16  # of a step
 STEPS = 10  # at a rate that rises to its peak
 DIVERGED, ROSE = 10.0, 2.0  # loss after these steps, as a multiple of the first
-ERASED = 0.5  # of a weight, by weight decay in one step
-LEAST_MOVE = 0.01  # of the weights' size, in the whole run
+ERASED, SHRUNK = 0.05, 0.01  # of a weight, by weight decay in one step: more than any batch can write back
+HEAVY = 1.0  # weight decay that is at fault itself, where a rate that is too high may be with less
+LEAST_MOVE, FROZEN_MOVE = 0.01, 1e-6  # of the weights' size, in the whole run: of the network, of one group
 SAVED_AFTER = 2  # steps
 EXPORTED_ROWS = (1, 3)
 MEMORY_SHARE = 0.9  # of what is free
@@ -59,14 +60,16 @@ class Trial:
         network = build_model(self.declaration, self.statistics).train()
         return network, make_optimizer(self.declaration.optimizer.scaled(self.declaration.train.batch_size), network)
 
-    def step(self, network: nn.Module, optimizer: torch.optim.Optimizer, rows: Probe | None = None) -> float:
-        """One step as declared, in float32; the loss before it."""
+    def step(self, network: nn.Module, optimizer: torch.optim.Optimizer, rows: Probe | None = None, clipped: bool = True) -> float:
+        """One step as declared, in float32, or without its clipping; the loss before it."""
         rows, train = rows or self.probe, self.declaration.train
         optimizer.zero_grad(set_to_none=True)
         loss = self.loss.per_row(network({name: t.clone() for name, t in rows.inputs.items()}), rows.label).mean()
         loss.backward()
         trained = [p for p in network.parameters() if p.grad is not None]
-        if train.clip == "norm":
+        if not clipped:
+            pass
+        elif train.clip == "norm":
             nn.utils.clip_grad_norm_(trained, train.clip_at)
         elif train.clip == "value":
             nn.utils.clip_grad_value_(trained, train.clip_at)
@@ -95,37 +98,78 @@ def try_out(declaration: Declaration, statistics: Statistics, train: dict[str, n
 
 
 def check_rates(trial: Trial, train_rows: int) -> CheckResult:
-    """The declared optimizer at its peak rates neither drives the loss away nor leaves the weights where they are."""
+    """The declared optimizer at its peak rates neither drives the loss away nor leaves the weights where they are, of no group."""
+    _, optimizer = trial.fresh()
+    decay = judge_decay({g["name"]: (g["lr"], g["weight_decay"]) for g in optimizer.param_groups})
+    if decay is not None and max(g["weight_decay"] for g in optimizer.param_groups) >= HEAVY:
+        return decay
+    losses, moves = rising_steps(trial, train_rows)
+    judged = judge_rates(losses, max(g["lr"] for g in optimizer.param_groups), moves)
+    if judged.verdict == "pass" and decay is not None:
+        return decay
+    train = trial.declaration.train
+    if judged.verdict == "pass" or train.clip == "none" or not moves[""] < LEAST_MOVE or rising_steps(trial, train_rows, clipped=False)[1][""] < LEAST_MOVE:
+        return judged
+    found = f"with gradients clipped to {train.clip_at:g} the weights could move by {moves['']:.2g} of their size in the whole run: the clipping takes what the rate would do."
+    return CheckResult(name="rates", verdict="fail", summary=found, remedy="raise train.clip_at, to 1 for a norm", figures=judged.figures)
+
+
+def judge_decay(groups: dict[str, tuple[float, float]]) -> CheckResult | None:
+    """Whether weight decay erases the weights faster than batches write them; None where it does not.
+
+    Args:
+        groups: peak rate and weight decay by name.
+    """
+    name, (rate, decay) = max(groups.items(), key=lambda item: item[1][0] * item[1][1])
+    if rate * decay < SHRUNK:
+        return None
+    found = f"group {name}: weight decay {decay:g} at rate {rate:g} takes {rate * decay:.0%} of each weight in one step."
+    return CheckResult(
+        name="rates",
+        verdict="fail" if rate * decay >= ERASED else "warn",
+        summary=found,
+        remedy="lower optimizer.weight_decay" if decay >= 1 else "lower optimizer.lr",
+    )
+
+
+def rising_steps(trial: Trial, train_rows: int, clipped: bool = True) -> tuple[list[float], dict[str, float]]:
+    """Ten steps on one batch with rates that rise to their peaks: the losses, and by how much of their size weights could move in the whole run.
+
+    Returns:
+        The loss of each step; the movement by group that has moving weights, of all weights under "".
+    """
     network, optimizer = trial.fresh()
     without_dropout(network)
-    for group in optimizer.param_groups:
-        if (shrunk := group["lr"] * group["weight_decay"]) >= ERASED:
-            found = f"group {group['name']}: weight decay {group['weight_decay']:g} at rate {group['lr']:g} takes {shrunk:.0%} of each weight in one step."
-            return failed("rates", found, "lower optimizer.weight_decay")
-    before = [p.detach().clone() for p in network.parameters()]
-    peaks, losses = [group["lr"] for group in optimizer.param_groups], []
+    groups = {str(g["name"]): list(g["params"]) for g in optimizer.param_groups}
+    before = {name: [p.detach().clone() for p in parameters] for name, parameters in groups.items()}
+    peaks, losses = [group["lr"] for group in optimizer.param_groups], list[float]()
     for step in range(STEPS):
         for group, peak in zip(optimizer.param_groups, peaks, strict=True):
             group["lr"] = peak * (step + 1) / STEPS
-        losses.append(trial.step(network, optimizer))
+        losses.append(trial.step(network, optimizer, clipped=clipped))
         if not math.isfinite(losses[-1]):
             break
-    moved = _norm([p.detach() - b for p, b in zip(network.parameters(), before, strict=True)])
-    size = max(_norm(before), _norm([p.detach() for p in network.parameters()]))
     # the rates rose from a tenth of the peak to the peak: the steps made here count for about half as many
-    share = moved / max(size, 1e-30) / (STEPS / 2) * _updates(trial.declaration, train_rows)
-    return judge_rates(losses, max(peaks), share)
+    updates = _updates(trial.declaration, train_rows) / (STEPS / 2)
+    moves = {name: updates * _share(before[name], parameters) for name, parameters in groups.items()}
+    return losses, {**moves, "": updates * _share([p for b in before.values() for p in b], [p for g in groups.values() for p in g])}
 
 
-def judge_rates(losses: list[float], peak: float, share: float) -> CheckResult:
+def _share(before: list[Tensor], after: list[Tensor]) -> float:
+    """Movement of weights relative to their size."""
+    moved = _norm([a.detach() - b for a, b in zip(after, before, strict=True)])
+    return moved / max(_norm(before), _norm([a.detach() for a in after]), 1e-30)
+
+
+def judge_rates(losses: list[float], peak: float, moves: dict[str, float]) -> CheckResult:
     """Whether a rate is in the range where training works.
 
     Args:
         losses: of each step on one batch.
         peak: largest rate.
-        share: by how much of their size the weights could move in the whole run.
+        moves: by how much of their size the weights could move in the whole run, by group, of all under "".
     """
-    first, last = losses[0], losses[-1]
+    first, last, share = losses[0], losses[-1], moves[""]
     figures: dict[str, float | int | str | None] = {"rate": peak, "first_loss": first, "last_loss": last if math.isfinite(last) else None, "movement": share}
     did = f"{len(losses)} steps on one batch up to the peak rate {peak:.3g}: loss {first:.4g} → {last:.4g}"
     if not math.isfinite(last) or last > ROSE * first:
@@ -135,6 +179,11 @@ def judge_rates(losses: list[float], peak: float, share: float) -> CheckResult:
     if share < LEAST_MOVE:
         summary = f"{did}: the rate is so low that in the whole run the weights could move by {share:.2g} of their size."
         return CheckResult(name="rates", verdict="warn", summary=summary, remedy="raise optimizer.lr or train.epochs", figures=figures)
+    still = [name for name, move in moves.items() if move < FROZEN_MOVE]
+    if still:
+        summary = f"{did}: the rates of {len(still)} groups ({first_few(still)}) are so low that their weights stay where they are."
+        remedy = "raise lr of their rule in optimizer.modules, or freeze them openly"
+        return CheckResult(name="rates", verdict="warn", summary=summary, remedy=remedy, figures=figures)
     return passed("rates", f"{did}.", **figures)
 
 
@@ -174,6 +223,13 @@ def check_resume(trial: Trial) -> CheckResult:
     for who, its in ((network, optimizer), (loaded, its_optimizer)):
         torch.manual_seed(SAVED_AFTER)
         trial.step(who, its)
+    unlike = _made_from_another_seed(trial, state["model"])
+    if unlike > SAME:
+        return failed(
+            "resume",
+            f"loaded into a network that was made from another seed, the saved state gives other scores (by up to {unlike:.2g}): what is drawn at random in __init__ is not in it.",
+            "keep random projections and masks with register_buffer",
+        )
     differing = [name for name, value in loaded.state_dict().items() if not torch.allclose(value, network.state_dict()[name], rtol=0, atol=0, equal_nan=True)]
     if differing:
         return failed(
@@ -183,6 +239,18 @@ def check_resume(trial: Trial) -> CheckResult:
             differing=len(differing),
         )
     return passed("resume", "Saved and loaded after two steps, the network makes the same third step, to the bit.")
+
+
+def _made_from_another_seed(trial: Trial, state: dict[str, Tensor]) -> float:
+    """Largest difference of the scores, in eval mode, of two networks that were made from different seeds and loaded the same state."""
+    scores = []
+    for seed in (trial.declaration.train.seed, trial.declaration.train.seed + 1):
+        train = trial.declaration.train.model_copy(update={"seed": seed})
+        network = build_model(trial.declaration.model_copy(update={"train": train}), trial.statistics)
+        network.load_state_dict(state)
+        with torch.inference_mode():
+            scores.append(network.eval()(trial.probe.inputs))
+    return largest_difference(*scores)
 
 
 # ------------------------------------------------------------------------------------------- export

@@ -27,9 +27,9 @@ from training.data.validate import validate
 COLUMNS = {"row_id": "id", "patient": "group", "seen_at": "time", "outcome": "label", "c*": "categorical", "*": "feature"}
 
 
-def prepare(table: Path, out: Path, alike: bool = False) -> None:
+def prepare(table: Path, out: Path, alike: bool = False, columns: dict[str, str] = COLUMNS, split: str = "group") -> None:
     """From the table to arrays below `out`."""
-    declaration = declare({"name": "benchmark", "data": {"uri": str(table), "columns": COLUMNS}, "task": {"kind": "binary"}, "split": {"kind": "group"}})
+    declaration = declare({"name": "benchmark", "data": {"uri": str(table), "columns": columns}, "task": {"kind": "binary"}, "split": {"kind": split}})
     with holding():
         _prepare(declaration, out, alike)
 

@@ -92,6 +92,7 @@ def sampled(command: list[str], environment: dict[str, str], log: Path) -> Peak:
             watch.look([p for pid in _tree(process.pid) if (p := _process(pid)) is not None], log)
             time.sleep(POLL_SECONDS)
     after = os.times()
+    watch.look([], log)  # lines that it printed at its very end
     watch.cpu = after.children_user + after.children_system - before.children_user - before.children_system
     watch.close("end")
     peaks = (max(step.anonymous for step in watch.steps), max(step.file for step in watch.steps))

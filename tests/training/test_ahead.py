@@ -23,7 +23,7 @@ from training.loop import Trainer
 from training.parallel import Parallel
 
 DELICATE = {"kind": "custom", "path": "tests.faults.networks:Delicate"}  # dropout and running statistics
-TRAIN: dict[str, Any] = {"epochs": 3, "batch_size": 16, "micro_batch_size": 6, "log_every": 1, "checkpoint_every": 3, "threads": 1}
+TRAIN: dict[str, Any] = {"epochs": 2, "batch_size": 16, "micro_batch_size": 6, "log_every": 1, "checkpoint_every": 3, "threads": 1}
 FP16 = {"precision": "fp16", "loss_scale": {"initial": 2.0**24, "growth_interval": 3}}
 ROWS = (90, 24)
 

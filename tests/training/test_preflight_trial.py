@@ -43,8 +43,14 @@ def test_built_in_models_can_be_trained_resumed_and_exported(kind: str) -> None:
     ],
 )
 def test_a_rate_is_judged_by_where_it_drives_the_loss_and_the_weights(losses: list[float], share: float, verdict: str, words: str) -> None:
-    result = judge_rates(losses, 0.1, share)
+    result = judge_rates(losses, 0.1, {"decay": share, "": share})
     assert result.verdict == verdict and words in result.summary
+
+
+def test_a_group_that_stays_where_it_is_is_named_beside_others_that_move() -> None:
+    result = judge_rates([1.0, 0.5], 0.1, {"body/decay": 0.5, "head/decay": 1e-9, "": 0.4})
+    assert result.verdict == "warn" and "the rates of 1 groups (head/decay) are so low" in result.summary
+    assert judge_rates([1.0, 0.5], 0.1, {"body/decay": 0.5, "head/decay": 1e-3, "": 0.4}).verdict == "pass"
 
 
 def test_bytes_kept_for_the_backward_pass_are_counted_once_and_without_weights() -> None:

@@ -194,3 +194,38 @@ class FunctionalDropout(Body):
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         return self.head(F.dropout(F.relu(self.hidden(batch["numeric"])), 0.3, self.training))
+
+
+class MomentumEncoder(Body):
+    """A frozen copy that follows the layer in train mode; its output is no target here, but a second view."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.slow = nn.Linear(shape.numeric, 64).requires_grad_(False)
+        self.slow.load_state_dict(self.hidden.state_dict())
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        if self.training:
+            with torch.no_grad():
+                self.slow.weight.lerp_(self.hidden.weight, 0.01)
+        return self.head(F.relu(self.hidden(batch["numeric"])) + 0.1 * torch.tanh(self.slow(batch["numeric"])))
+
+
+class RandomProjection(Body):
+    """Random directions that are a buffer: checkpoints have them."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.register_buffer("directions", torch.randn(shape.numeric, shape.numeric) / shape.numeric**0.5)
+        self.directions: Tensor
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return super().forward({"numeric": batch["numeric"] @ self.directions})
+
+
+class SpectralNormed(Body):
+    """Power iteration in train mode changes buffers of its own."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.middle = nn.Sequential(parametrizations.spectral_norm(nn.Linear(64, 64)), nn.ReLU())

@@ -247,3 +247,156 @@ class OneColumn(Sound):
 
     def features(self, batch: dict[str, Tensor]) -> Tensor:
         return super().features(batch)[:1].expand(len(batch["numeric"]), -1)
+
+
+class ChangesItsBatch(Sound):
+    """Clips its inputs in place: whoever gets the batch next gets other numbers."""
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        batch["numeric"].clamp_(-0.5, 0.5)
+        return super().forward(batch)
+
+
+class BackwardInForward(Sound):
+    """A penalty with a backward pass of its own."""
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        if torch.is_grad_enabled():
+            (1e-3 * self.head.weight.square().sum()).backward()
+        return super().forward(batch)
+
+
+class ReplacesParameter(Sound):
+    """Normalises a weight by making it anew: the optimizer keeps the first one."""
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        if self.training:
+            self.hidden.weight = nn.Parameter(F.normalize(self.hidden.weight.detach(), dim=1))
+        return super().forward(batch)
+
+
+class MadeAtFirstUse(Sound):
+    """A layer whose width is found out in the first pass, when the optimizer has long been made."""
+
+    def features(self, batch: dict[str, Tensor]) -> Tensor:
+        found = super().features(batch)
+        if not hasattr(self, "late"):
+            self.late = nn.Linear(found.shape[1], found.shape[1])
+        return F.relu(self.late(found))
+
+
+class SwitchesItsMode(Sound):
+    """Turns its dropout off for good."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.drop = nn.Dropout(0.2)
+
+    def features(self, batch: dict[str, Tensor]) -> Tensor:
+        self.drop.eval()
+        return self.drop(super().features(batch))
+
+
+class SeedsInForward(Sound):
+    """Seeds torch, so that the same units drop out in each step."""
+
+    def features(self, batch: dict[str, Tensor]) -> Tensor:
+        torch.manual_seed(len(batch["numeric"]))
+        return F.dropout(super().features(batch), 0.2, self.training)
+
+
+class GrowsByItself(Sound):
+    """Weights that a rule of its own changes in each pass."""
+
+    def features(self, batch: dict[str, Tensor]) -> Tensor:
+        with torch.no_grad():
+            self.hidden.bias.add_(0.01)
+        return super().features(batch)
+
+
+class LearnsInEval(Sound):
+    """A running mean that also follows what is evaluated."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.register_buffer("mean", torch.zeros(shape.numeric))
+
+    def features(self, batch: dict[str, Tensor]) -> Tensor:
+        self.mean.lerp_(batch["numeric"].mean(0), 0.1)
+        return F.relu(self.hidden(batch["numeric"] - self.mean))
+
+
+class CarriesState(Sound):
+    """What the last batch left behind is added to this one."""
+
+    last: Tensor | None = None
+
+    def features(self, batch: dict[str, Tensor]) -> Tensor:
+        found = super().features(batch)
+        total = found if self.last is None or len(self.last) != len(found) else found + 0.5 * self.last
+        self.last = found.detach()
+        return total
+
+
+class KeepsActivations(Sound):
+    """A list for plots that nobody clears."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.seen: list[Tensor] = []
+
+    def features(self, batch: dict[str, Tensor]) -> Tensor:
+        self.seen.append(super().features(batch).detach())
+        return self.seen[-1] * 0 + super().features(batch)
+
+
+class DropsAll(Sound):
+    """The share that is kept, given as the share that is dropped."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.drop = nn.Dropout(0.98)
+
+    def features(self, batch: dict[str, Tensor]) -> Tensor:
+        return self.drop(super().features(batch))
+
+
+class DividesByNorm(Sound):
+    """0 / 0 for a row of zeros."""
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        rows = batch["numeric"]
+        return super().forward({"numeric": rows / rows.square().sum(1, keepdim=True).sqrt()})
+
+
+class DropsOutliers(Sound):
+    """Rows far out are left away, and so are their scores."""
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        rows = batch["numeric"]
+        return super().forward({"numeric": rows[rows.abs().amax(1) < 9]})
+
+
+class RandomAttribute(Sound):
+    """A random projection that is in no checkpoint."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.drawn = {"directions": torch.randn(shape.numeric, shape.numeric)}
+
+    def features(self, batch: dict[str, Tensor]) -> Tensor:
+        return F.relu(self.hidden(batch["numeric"] @ self.drawn["directions"]))
+
+
+class Saturated(Sound):
+    """Scores between -1 and 1 for labels that go on beyond; as far as a linear model comes it comes too."""
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return torch.tanh(super().forward(batch))
+
+
+class NamesALayerTwice(Sound):
+    """Layers from input to output, one of them twice."""
+
+    def ordered_layers(self) -> list[nn.Module]:
+        return [self.hidden, self.hidden, self.head]

@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 
 from schemas.config import Declaration
-from schemas.errors import BulkheadError
+from schemas.errors import BulkheadError, ConfigError
 from schemas.records import CheckResult, PreflightReport, RunSpec
-from tests.training.toys import CLASSES, declare, make_arrays, write_run
+from tests.training.toys import CLASSES, declare, make_arrays, make_statistics, write_run
+from tests.zoo.networks import NamesALayerTwice
+from training.depth import parameter_depths
+from training.models.shape import ModelShape
 from training.preflight import preflight
+from training.preflight_optimizer import check_smoothing
 
 FAULTS: dict[str, tuple[str, str, str]] = {
     # network: task, the check that names the cause, words of it
@@ -42,6 +46,21 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "DropsInEval": ("binary", "repeatable", "two passes in eval mode differ"),
     "WrongLevel": ("binary", "initial_loss", "wrong level"),
     "OneColumn": ("binary", "independence", "rows of a batch mix"),
+    "ChangesItsBatch": ("regression", "effects", "changes the batch that it is given (numeric)"),
+    "BackwardInForward": ("binary", "effects", "ran a backward pass of its own"),
+    "ReplacesParameter": ("multiclass", "effects", "made or replaced parameters (body.hidden.weight)"),
+    "MadeAtFirstUse": ("binary", "effects", "made or replaced parameters (body.late.weight, body.late.bias)"),
+    "SwitchesItsMode": ("binary", "effects", "switches the mode of body.drop"),
+    "SeedsInForward": ("regression", "effects", "seeds the global random generator"),
+    "GrowsByItself": ("binary", "effects", "changes body.hidden.bias"),
+    "LearnsInEval": ("multiclass", "effects", "in eval mode changes body.mean"),
+    "CarriesState": ("binary", "repeatable", "two passes in eval mode differ"),
+    "DividesByNorm": ("regression", "extremes", "not finite for rows of zeros"),
+    "DropsOutliers": ("binary", "extremes", "got [0, 1]"),
+    "RandomAttribute": ("binary", "resume", "made from another seed"),
+    "KeepsActivations": ("regression", "effects", "keeps more with each batch (body.seen)"),
+    "DropsAll": ("binary", "train_eval", "next to nothing (body.drop, p 0.98)"),
+    "Saturated": ("regression", "overfit", "the output is bounded (tanh"),
 }
 HEALTHY = (
     "BatchNorm",
@@ -60,6 +79,9 @@ HEALTHY = (
     "StopGradient",
     "RegisteredBuffer",
     "FunctionalDropout",
+    "MomentumEncoder",
+    "RandomProjection",
+    "SpectralNormed",
 )
 SETTINGS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     # what is declared, the check, its verdict, words
@@ -67,6 +89,15 @@ SETTINGS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "rate a hundred times too high": ({"optimizer": {"kind": "adamw", "lr": 1.0}}, "rates", "fail", "the rate is too high"),
     "rate of nothing": ({"optimizer": {"kind": "adamw", "lr": 1e-9}}, "rates", "warn", "the weights could move by"),
     "weight decay that erases": ({"optimizer": {"kind": "adamw", "lr": 1e-2, "weight_decay": 100.0}}, "rates", "fail", "takes 100% of each weight"),
+    "weight decay that erases slowly": ({"optimizer": {"kind": "adamw", "weight_decay": 100.0}}, "rates", "fail", "takes 10% of each weight"),
+    "rate that is gone at once": ({"schedule": {"kind": "exponential", "every": 1, "factor": 0.01}}, "optimizer", "warn", "gone before anything is learned"),
+    "clipping of all there is": ({"train": {"clip": "norm", "clip_at": 1e-12}}, "rates", "fail", "the clipping takes what the rate would do"),
+    "rate of nothing for one layer": (
+        {"optimizer": {"kind": "adamw", "modules": ({"match": "body.hidden.0", "lr": 1e-14},)}},
+        "rates",
+        "warn",
+        "their weights stay",
+    ),
     "rule for no module": ({"optimizer": {"kind": "adamw", "modules": ({"match": "nowhere", "lr": 1e-4},)}}, "optimizer", "fail", "nowhere"),
     "warm-up longer than the run": ({"schedule": {"kind": "warmup_cosine", "warmup": 10_000}}, "optimizer", "fail", "warm"),
 }
@@ -122,13 +153,38 @@ def test_a_healthy_network_is_let_through_without_a_warning(tmp_path: Path, netw
 
 
 @pytest.mark.req("M4")
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("setting", some(SETTINGS, 2))
 def test_settings_that_cannot_train_are_named(tmp_path: Path, setting: str) -> None:
     sections, check, verdict, words = SETTINGS[setting]
     report = preflight(made(tmp_path, declare("regression", {"kind": "mlp", "numeric_embedding": "none"}, **sections)))
     found = objected(report)
     assert set(found) == {check}
     assert found[check].verdict == verdict and words in found[check].summary
+
+
+@pytest.mark.req("M4")
+@pytest.mark.parametrize(("smoothing", "verdict"), [(0.2, "pass"), (0.99, "fail")])
+def test_smoothing_that_leaves_nothing_of_the_labels_is_named(smoothing: float, verdict: str) -> None:
+    declaration = declare("multiclass", {"kind": "mlp"}, loss={"label_smoothing": smoothing})
+    (found,) = check_smoothing(declaration, make_statistics("multiclass", make_arrays("multiclass", 100)))
+    assert found.verdict == verdict
+    assert ("hardly anything of the labels is left" in found.summary) == (verdict == "fail")
+    assert check_smoothing(declare("binary"), make_statistics("binary", make_arrays("binary", 100))) == []
+
+
+@pytest.mark.req("M4")
+def test_a_layer_that_is_named_twice_has_no_depth() -> None:
+    shape = ModelShape(numeric=3, indicators=0, categories=(), unseen=(), tensors={}, outputs=1, prior=(0.0,))
+    with pytest.raises(ConfigError, match=r"ordered_layers\(\) of NamesALayerTwice names hidden more than once"):
+        parameter_depths(NamesALayerTwice(shape))
+
+
+@pytest.mark.req("M4")
+def test_a_machine_that_is_too_slow_decides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.overfit.MAX_SECONDS", 0.0)
+    found = objected(preflight(made(tmp_path, declare("binary", {"kind": "mlp", "numeric_embedding": "none"}))))
+    assert {name: r.verdict for name, r in found.items()} == {"overfit": "warn"}
+    assert "nothing is known" in found["overfit"].summary and "smaller size" in found["overfit"].remedy
 
 
 @pytest.mark.req("M4")

@@ -30,6 +30,7 @@ NEW_KEYS = "(select key_hash, side from new_keys)"
 LARGEST_SHARE = 0.5  # of the rows in one derived group, above which the grouping says nothing
 ENOUGH_ROWS = 100  # of fewer, one group may well hold half
 EXAMPLES = 5
+BYTES_A_KEY = 160  # of data.memory_limit for each key of a row: measured, arrays of `clusters.py` and the engine's joins over them
 MEMORY = "1GB"  # of the engine while it groups, past which it spills to disk; the arrays of `clusters.py` come on top
 
 
@@ -68,7 +69,7 @@ def derive_groups(connection: duckdb.DuckDBPyConnection, validated: ValidatedTab
         What is new and has to be frozen, and figures: keys and clusters of each kind, the largest group, label conflicts.
 
     Raises:
-        SplitError: half of the rows would be one group.
+        SplitError: half of the rows would be one group, or the keys need more than `data.memory_limit`.
         ConfigError: RDKit is needed and not installed.
     """
     by, spec, table = declaration.data.group_by, validated.spec, relation(connection, validated.table)
@@ -80,6 +81,7 @@ def derive_groups(connection: duckdb.DuckDBPyConnection, validated: ValidatedTab
     _join_columns(connection, validated, by)
     steps = _steps(connection, spec, by, book)
     unread = add_keys(connection, "keyed_rows", spec, by, steps)
+    _refuse_too_many_keys(connection, declaration.data.memory_bytes)
     held = book.assigned if book is not None else Ledger.nothing()
     _cluster(connection, held)
     _refuse_giant(connection, by)
@@ -130,6 +132,17 @@ def _steps(connection: duckdb.DuckDBPyConnection, spec: TableSpec, by: GroupByCo
     spreads = row(connection, f"select {', '.join(f'stddev_pop({c.sql}) filter (where isfinite({c.sql}))' for c in names)} from keyed_rows")
     # sums of a parallel engine differ in the last bits from run to run
     return {c.name: float(f"{by.tolerance * (spread or 1.0):.6g}") for c, spread in zip(names, spreads, strict=True)}
+
+
+def _refuse_too_many_keys(connection: duckdb.DuckDBPyConnection, limit: int | None) -> None:
+    """Clusters grow over all keys at once, so that they cannot be cut into parts: refuse, under a limit, what would not fit into it."""
+    keys = row(connection, f"select count(*) from {ROW_KEYS}")[0]
+    needed = keys * BYTES_A_KEY
+    if limit is not None and needed > limit:
+        raise SplitError(
+            f"data.memory_limit: the {keys:,} keys of data.group_by are clustered in memory, which takes about {needed / 1e6:,.0f}MB, more than the limit of "
+            f"{limit / 1e6:,.0f}MB; set data.memory_limit: {-(-needed // 10**6)}MB or more, or declare the group as a column of the source"
+        )
 
 
 def _cluster(connection: duckdb.DuckDBPyConnection, held: str) -> None:

@@ -95,7 +95,9 @@ def _write(connection: duckdb.DuckDBPyConnection, derived: str, relation: str, r
     if isinstance(given, pa.Table) and not resolved.spec.tensor:  # lists of a fixed size are another type to the engine than in a file
         hold(table, Rows(given))
     left_out = {"filtered_rows": total - kept, "unlabelled_rows": unlabelled, "ignored_labels": ignored}
-    return ValidatedTable(table=table, spec=resolved.spec, raw_rows=raw_rows, group_columns=_group_columns(connection, resolved, out_dir), **left_out)
+    return ValidatedTable(
+        table=table, spec=resolved.spec, raw_rows=raw_rows, group_columns=_group_columns(connection, resolved, declaration, out_dir), **left_out
+    )
 
 
 def _read(connection: duckdb.DuckDBPyConnection, resolved: Resolved, labelled: str, rows: int, declaration: Declaration) -> tuple[pa.Table | None, bool | None]:
@@ -132,12 +134,15 @@ def _refuse_typed(connection: duckdb.DuckDBPyConnection, resolved: Resolved, dec
         refuse(empty)
 
 
-def _group_columns(connection: duckdb.DuckDBPyConnection, resolved: Resolved, out_dir: Path) -> FileRef | None:
+def _group_columns(connection: duckdb.DuckDBPyConnection, resolved: Resolved, declaration: Declaration, out_dir: Path) -> FileRef | None:
     """`__id` and the columns that group rows, in the order of the table."""
     if not resolved.grouping:
         return None
-    listed = ", ".join(["__id", *(f"{stored} as {ident(name)}" for name, stored in grouping_names(resolved).items())])
-    return write_parquet(connection, f"select {listed} from {TYPED} order by {ORDER}", Path(out_dir) / "group_columns.parquet").file
+    names = {"__id": "__id"} | grouping_names(resolved)
+    chosen, limit = f"select {', '.join(f'{stored} as {ident(name)}' for name, stored in names.items())} from {TYPED}", declaration.data.memory_bytes
+    path, schema = Path(out_dir) / "group_columns.parquet", connection.sql(f"{chosen} limit 0").to_arrow_table().schema
+    in_order = f"{chosen} order by {ORDER}" if limit is None else in_hash_order(connection, f"({chosen})", tuple(names), limit, Path(out_dir))
+    return write_parquet(connection, in_order, path, schema=schema).file
 
 
 def cause(connection: duckdb.DuckDBPyConnection, source: SourceRef, base: str, declaration: Declaration, error: duckdb.Error) -> DataError:

@@ -13,6 +13,7 @@ SCHEDULER = re.compile(r"^_?(.*_)?(lr_?)?(sched|scheduler|lr_scheduler)s?(_\w+|\
 MODEL = re.compile(
     r"^_?(.*_)?(model|net|network|module|classifier|encoder|decoder|backbone|generator|discriminator|critic|actor|policy|student|teacher|unet|vae|transformer)s?(_\w+|\d+|[A-Z])?$"
 )
+PRETRAINED = re.compile(r"Model|[a-z0-9]For[A-Z]")  # transformers.BertModel, transformers.T5ForConditionalGeneration
 ACTIONS = {
     "add", "build", "compile", "create", "eval", "evaluate", "export", "fit", "freeze", "from", "get", "init", "load", "log", "make", "new", "prepare",
     "print", "register", "reset", "restore", "run", "sample", "save", "set", "setup", "summary", "test", "train", "unwrap", "update", "validate", "wrap",
@@ -22,7 +23,7 @@ THINGS = {
     "params", "path", "size", "state", "type", "weights",
 }  # fmt: skip
 NO_OPTIMIZER = {"Optimizer"}
-HELD_OUT = {"val", "valid", "validation", "eval", "evaluation", "test", "testing", "dev", "holdout", "heldout", "va", "tst"}
+HELD_OUT = {"val", "valid", "validation", "eval", "evaluation", "test", "testing", "dev", "holdout", "heldout", "held", "va", "tst"}
 FROZEN = {"teacher", "ema", "target", "frozen", "swa", "reference", "ref", "old", "momentum", "averaged", "vgg", "clip", "pretrained", "best"}
 
 
@@ -74,7 +75,7 @@ def is_model_origin(program: Program, origin: Origin) -> bool:
     name = origin.name
     if name.startswith("torch.nn."):
         return origin.last[:1].isupper() and not origin.last.endswith(("Loss", "Parameter", "Similarity", "Distance")) and "utils" not in name.split(".")
-    return name.startswith(("torchvision.models.", "timm.create_model")) or (name.startswith("transformers.") and "Model" in name)
+    return name.startswith(("torchvision.models.", "timm.create_model")) or (name.startswith("transformers.") and bool(PRETRAINED.search(name)))
 
 
 def is_model(program: Program, node: ast.expr | None, scope: Scope) -> bool:

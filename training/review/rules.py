@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from training.review import (
+    rules_devices,
     rules_distributed,
     rules_evaluation,
     rules_files,
     rules_forward,
     rules_graph,
+    rules_groups,
+    rules_held,
+    rules_lambda,
+    rules_layers,
     rules_loader,
     rules_loss,
     rules_module,
@@ -27,6 +32,7 @@ from training.review.findings import RULES, Rule
 FAMILIES = (
     rules_step,
     rules_schedule,
+    rules_lambda,
     rules_window,
     rules_precision,
     rules_evaluation,
@@ -35,13 +41,17 @@ FAMILIES = (
     rules_graph,
     rules_module,
     rules_forward,
+    rules_held,
     rules_tensor,
     rules_parameters,
+    rules_groups,
+    rules_layers,
     rules_split,
     rules_rows,
     rules_loader,
     rules_randomness,
     rules_distributed,
+    rules_devices,
     rules_files,
 )
 LOADED: dict[str, Rule] = dict(sorted(RULES.items()))

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import looks_held_out
-from training.review.program import Scope
+from training.review.program import Program, Scope
 from training.review.rules_loader import PREPARES, is_distributed, loaders, name_of
-from training.review.syntax import constant, dotted, identifiers, last_name, method, names_read, receiver, words
+from training.review.syntax import constant, dotted, identifiers, keyword, last_name, method, names_read, receiver, words
 from training.review.trace import Event
 from training.review.wrapper import past_wrapper, reaches_loss
 
@@ -285,7 +285,7 @@ def _other_side(event: Event, other: Event, ranks: set[str]) -> bool:
         """,
 )
 def metric_of_one_rank(subject: Subject) -> Iterator[Place]:
-    """Held-out rows have a DistributedSampler, and the file holds no reduction over ranks."""
+    """Held-out rows have a DistributedSampler, or each rank takes every n-th of them, and the file holds no reduction over ranks."""
     program = subject.program
     if (
         REDUCES & program.called_names
@@ -294,12 +294,20 @@ def metric_of_one_rank(subject: Subject) -> Iterator[Place]:
     ):
         return
     for call in program.all_calls:
-        if not program.is_torch(call.func, "DistributedSampler"):
+        if not program.is_torch(call.func, "DistributedSampler") and not _every_nth_row(program, call):
             continue
         held_out = looks_held_out(name_of(program, call)) or any(looks_held_out(last_name(a)) for a in call.args)
         evaluated = any(e.kind == "eval" for trace in subject.traces for e in trace)
         if held_out and evaluated and is_distributed(program):
             yield call, "held-out rows are shared out over ranks, and nothing adds the results up"
+
+
+def _every_nth_row(program: Program, call: ast.Call) -> bool:
+    """Whether it is `Subset(rows, range(rank, len(rows), world))`: the share of one rank."""
+    rows = keyword(call, "indices", 1)
+    if not program.is_torch(call.func, "Subset") or not isinstance(rows, ast.Call) or last_name(rows.func) != "range" or len(rows.args) != 3:
+        return False
+    return any("rank" in words(n) for n in identifiers(rows.args[0])) or last_name(rows.args[0]) in program.rank_names
 
 
 @rule(

@@ -44,7 +44,9 @@ def _over_held_out(loop: Loop, inside: list[Event]) -> bool:
     heads = identifiers(loop.node.iter) | passed
     if any(looks_held_out(n) for n in heads):
         return True
-    named = bool((HELD_OUT | {"validate", "evaluate"}) & words(loop.scope.name)) and not {"train", "fit"} & words(loop.scope.name)
+    owner = loop.scope.owner.name if loop.scope.owner is not None else ""
+    spoken = words(loop.scope.name) | words(owner)  # EvalCallback.on_epoch_end
+    named = bool((HELD_OUT | {"validate", "evaluate"}) & spoken) and not {"train", "fit"} & spoken
     return named and any(w in ("loader", "dataloader", "batches", "dl", "data", "dataset", "iterator") for n in heads for w in words(n))
 
 

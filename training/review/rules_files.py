@@ -1,4 +1,4 @@
-"""Rules BH701 to BH706: files that run code, and what torch has left behind."""
+"""Rules BH701 to BH707: files that run code or lack something, and what torch has left behind."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import is_model
+from training.review.kinds import is_model, is_optimizer, is_optimizer_origin
 from training.review.program import Origin, Program, Scope
-from training.review.syntax import dotted, identifiers, is_false, keyword, last_name, method, receiver
+from training.review.syntax import constant, dotted, identifiers, is_false, keyword, last_name, method, receiver, words
 
 MOVED = {
     "torch.cuda.amp.autocast": "torch.amp.autocast('cuda')",
@@ -251,3 +251,59 @@ def anomaly_detection_on(subject: Subject) -> Iterator[Place]:
             and not method(receiver(call))
         ):
             yield call, "anomaly detection is on for the whole run"
+
+
+@rule(
+    "BH707",
+    "resume-without-optimizer",
+    "error",
+    title="A run is resumed without its optimizer",
+    why="Adam's averages and the momentum start at 0 again: after every restart the first steps go astray, and the run is not the one that was interrupted.",
+    remedy="save and load `optimizer.state_dict()`, and the schedule's, beside the network's",
+    bad="""
+        import torch
+
+        def fit(model, train_epoch, epochs):
+            optimizer = torch.optim.Adam(model.parameters())
+            state = torch.load("last.pt", weights_only=True)
+            model.load_state_dict(state["model"])
+            for epoch in range(state["epoch"] + 1, epochs):
+                train_epoch(model, optimizer)
+                torch.save({"model": model.state_dict(), "epoch": epoch}, "last.pt")
+        """,
+    good="""
+        import torch
+
+        def fit(model, train_epoch, epochs):
+            optimizer = torch.optim.Adam(model.parameters())
+            state = torch.load("last.pt", weights_only=True)
+            model.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+            for epoch in range(state["epoch"] + 1, epochs):
+                train_epoch(model, optimizer)
+                torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, "last.pt")
+        """,
+)
+def resume_without_optimizer(subject: Subject) -> Iterator[Place]:
+    """A dict of one state and an epoch or step is saved, both are read again, and the file has an optimizer whose state nobody asks for."""
+    program = subject.program
+    optimizers = [c for c in program.all_calls if any(is_optimizer_origin(o) and o.call is c for o in program.origins(c, program.scope(c)))]
+    kept = [c for c in optimizers if last_name(c.func) != "SGD" or keyword(c, "momentum") is not None]
+    states = [receiver(c) for c in program.all_calls if method(c) == "state_dict"]
+    if not kept or not any(method(c) == "load_state_dict" for c in program.all_calls):
+        return
+    if len({last_name(s) for s in states}) != 1 or any(is_optimizer(program, s, program.scope(s)) for s in states if s is not None):
+        return
+    read = {constant(n.slice) for n in program.nodes[ast.Subscript] if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Load)}
+    for call in program.all_calls:
+        saved = call.args[0] if program.resolve(call.func) == "torch.save" and call.args else None
+        keys = {constant(k) for k in saved.keys} if isinstance(saved, ast.Dict) else set()
+        places = {k for k in keys & read if isinstance(k, str) and words(k) & {"epoch", "step", "iteration", "iter"}}
+        goes_on = any(_starts_there(n.iter) for n in program.nodes[ast.For] if isinstance(n, ast.For))
+        if places and goes_on and any(isinstance(v, ast.Call) and method(v) == "state_dict" for v in getattr(saved, "values", ())):
+            yield call, f"{sorted(places)[0]} and the network are saved to go on from, the optimizer's state is not"
+
+
+def _starts_there(head: ast.expr) -> bool:
+    """Whether a loop counts from a number that is not written down: `range(start, epochs)`."""
+    return isinstance(head, ast.Call) and last_name(head.func) == "range" and len(head.args) >= 2 and constant(head.args[0]) is None

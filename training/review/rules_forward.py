@@ -1,4 +1,4 @@
-"""Rules BH405 to BH409: what happens in forward, and what a module holds."""
+"""Rules BH405 and BH406: what happens in forward."""
 
 from __future__ import annotations
 
@@ -9,27 +9,10 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_frozen_name, is_model
 from training.review.program import Program, Scope
 from training.review.rules_module import is_layer
-from training.review.syntax import FunctionNode, dotted, identifiers, keyword, last_name, method, names_read, own_nodes, receiver
-from training.review.values import reaching
+from training.review.syntax import dotted, identifiers, last_name, method, names_read, own_nodes, receiver
+from training.review.values import reaching, reaching_elements
 
-MISSPELT = {"require_grad", "required_grad", "requires_gradient", "require_gradient", "requires_grads", "requiresgrad", "requiregrad", "require_grads"}
-MAKES_TENSORS = (
-    "tensor",
-    "zeros",
-    "ones",
-    "arange",
-    "linspace",
-    "eye",
-    "randn",
-    "rand",
-    "full",
-    "as_tensor",
-    "from_numpy",
-    "FloatTensor",
-    "tril",
-    "triu",
-    "hann_window",
-)
+ADDS_TO = {"index_add", "scatter_add", "index_copy", "scatter_reduce", "index_reduce"}
 
 
 @rule(
@@ -67,12 +50,13 @@ MAKES_TENSORS = (
         """,
 )
 def forward_detached(subject: Subject) -> Iterator[Place]:
-    """In `forward` the output of an own layer goes on detached alone: into the next layer, or out as the result."""
+    """In `forward` the output of an own layer goes on detached alone: into the next layer, or out as the result; or a layer that an optimizer holds is run without gradients."""
     program = subject.program
     for owner in program.module_classes:
         forward = program.methods[owner].get("forward")
         if forward is None or {"requires_grad", "requires_grad_"} & identifiers(owner):
             continue
+        yield from _trained_without_gradient(program, owner, forward)
         for node in own_nodes(forward.node):
             inner = _detached(program, node)
             if inner is None or any(isinstance(a, ast.If | ast.With) for a in program.ancestors(node)):
@@ -87,6 +71,23 @@ def forward_detached(subject: Subject) -> Iterator[Place]:
                 and _goes_on(program, node, forward)
             ):
                 yield node, f"{ast.unparse(inner)} is cut off here, so {', '.join(f'self.{name}' for name in sorted(layers))} cannot learn"
+
+
+def _trained_without_gradient(program: Program, owner: ast.ClassDef, forward: Scope) -> Iterator[Place]:
+    """Calls of own layers under `no_grad` in `forward`, where an optimizer of the file is given the parameters of that very layer."""
+    held = {last_name(receiver(c)) for c in program.all_calls if method(c) == "parameters" and _in_optimizer(program, c)}
+    for node in own_nodes(forward.node):
+        if not isinstance(node, ast.With) or not any(last_name(getattr(i.context_expr, "func", None)) in ("no_grad", "inference_mode") for i in node.items):
+            continue
+        for call in (c for c in ast.walk(node) if isinstance(c, ast.Call) and dotted(c.func).startswith("self.")):
+            name = last_name(call.func)
+            if name in held & set(program.attributes[owner]):
+                yield call, f"self.{name} is run without gradients here, and an optimizer holds its parameters: it cannot learn"
+
+
+def _in_optimizer(program: Program, call: ast.Call) -> bool:
+    """Whether a call stands in the arguments of an optimizer."""
+    return any(isinstance(a, ast.Call) and program.resolve(a.func).startswith("torch.optim.") for a in program.ancestors(call))
 
 
 def _detached(program: Program, node: ast.AST) -> ast.expr | None:
@@ -112,7 +113,9 @@ def calls_of(node: ast.AST, name: str) -> bool:
 
 def _layers_behind(program: Program, inner: ast.expr, forward: Scope) -> set[str]:
     """The own layers that made a value: called in it, or in the last value of the name that it is, and not under `no_grad`, where nothing is left to cut."""
-    values = reaching(program, inner, forward) if isinstance(inner, ast.Name) else [inner]
+    while isinstance(inner, ast.Subscript):
+        inner = inner.value
+    values = [value for value, _ in reaching_elements(program, inner, forward)] if isinstance(inner, ast.Name) else [inner]
     called = [n.func for value in values for n in ast.walk(value) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
     called = [f for f in called if not any(isinstance(a, ast.With) for a in program.ancestors(f))]
     return {f.attr for f in called if dotted(f.value) == "self" and any(is_layer(program, o.call, o.scope) for o in program.origins(f, forward))}
@@ -147,7 +150,9 @@ def _goes_on(program: Program, node: ast.AST, forward: Scope) -> bool:
         return isinstance(grandparent, ast.Call) and grandparent.func is parent and _goes_on(program, grandparent, forward)
     if isinstance(parent, ast.Call):
         alone = not any(names_read(a) - {"self"} for a in parent.args if a is not node)  # beside another value, as the target of a loss, it cuts nothing
-        return dotted(parent.func).startswith("self.") or (program.resolve(parent.func).startswith("torch.") and alone and _goes_on(program, parent, forward))
+        added = method(parent) in ADDS_TO and _is_blank(program, receiver(parent), forward)  # rows added up in a tensor of zeros
+        function = program.resolve(parent.func).startswith(("torch.", "numpy.")) and alone
+        return dotted(parent.func).startswith("self.") or ((function or added) and _goes_on(program, parent, forward))
     if isinstance(parent, ast.Return):
         return True
     if not (isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name)):
@@ -155,6 +160,12 @@ def _goes_on(program: Program, node: ast.AST, forward: Scope) -> bool:
     name, line = parent.targets[0].id, parent.lineno
     uses = [n for n in own_nodes(forward.node) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load) and n.lineno > line]
     return any(_goes_on(program, use, forward) for use in uses if program.statement(use) is not parent)
+
+
+def _is_blank(program: Program, node: ast.expr | None, forward: Scope) -> bool:
+    """Whether a name holds a tensor of zeros."""
+    values = reaching(program, node, forward) if isinstance(node, ast.Name) else [node]
+    return bool(values) and all(isinstance(v, ast.Call) and last_name(v.func) in ("zeros", "zeros_like", "new_zeros") for v in values)
 
 
 @rule(
@@ -224,154 +235,3 @@ def _from_batch(program: Program, node: ast.expr | None, scope: Scope) -> bool:
         return True
     bound = scope.bindings.get(node.id, [])
     return bool(bound) and all(b.how == "loop" and b.index is not None and any("loader" in n.lower() for n in identifiers(b.value)) for b in bound)
-
-
-@rule(
-    "BH407",
-    "frozen-by-attribute",
-    "error",
-    title="requires_grad is set on a module",
-    why="A module has no `requires_grad`: the assignment makes a new attribute, and every parameter is trained as before.",
-    remedy="call `module.requires_grad_(False)`",
-    bad="""
-        from torch import nn
-
-        def freeze(model: nn.Module):
-            for layer in model.backbone.children():
-                layer.requires_grad = False
-        """,
-    good="""
-        from torch import nn
-
-        def freeze(model: nn.Module):
-            for layer in model.backbone.children():
-                layer.requires_grad_(False)
-        """,
-)
-def frozen_by_attribute(subject: Subject) -> Iterator[Place]:
-    """`x.requires_grad = …` where x is a loop variable over modules, or was made as one; or a name that only resembles it."""
-    program = subject.program
-    for node in program.nodes[ast.Assign]:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute) and node.targets[0].attr in MISSPELT:
-            yield node, f"{node.targets[0].attr} is no attribute of a tensor or module: setting it freezes nothing"
-        if not (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute) and node.targets[0].attr == "requires_grad"):
-            continue
-        owner, scope = node.targets[0].value, program.scope(node)
-        bound = scope.bindings.get(owner.id, []) if isinstance(owner, ast.Name) else []
-        over = [last_name(b.value.func) for b in bound if b.how == "loop" and isinstance(b.value, ast.Call) and b.statement in program.ancestors(node)]
-        indices = [b.index for b in bound if b.how == "loop" and b.statement in program.ancestors(node)]
-        looped = bool(over) and over[0] in ("children", "modules", "named_children", "named_modules") and indices[0] in (None, 1)
-        made = any(
-            o.name.startswith("torch.nn.") and not o.last.endswith("Parameter") and is_layer(program, o.call, o.scope) for o in program.origins(owner, scope)
-        )
-        made = made or any(o.name.startswith("torchvision.models.") or program.is_module(program.classes.get(o.name)) for o in program.origins(owner, scope))
-        made = made or any(method(c) == "parameters" and dotted(receiver(c)) == dotted(owner) != "" for c in program.all_calls)
-        if looped or (made and not isinstance(owner, ast.Subscript)):
-            yield node, f"{ast.unparse(owner)} is a module: setting requires_grad on it freezes nothing"
-
-
-@rule(
-    "BH408",
-    "tensor-not-a-buffer",
-    "warning",
-    title="A tensor of a module is neither parameter nor buffer",
-    why="It stays on the CPU when the module moves to a device, and is in no checkpoint.",
-    remedy='use `self.register_buffer("name", tensor)`, or `nn.Parameter` if it should learn',
-    bad="""
-        import torch
-        from torch import nn
-
-        class Scale(nn.Module):
-            def __init__(self, width):
-                super().__init__()
-                self.mean = torch.zeros(width)
-
-            def forward(self, x):
-                return x - self.mean
-        """,
-    good="""
-        import torch
-        from torch import nn
-
-        class Scale(nn.Module):
-            def __init__(self, width):
-                super().__init__()
-                self.register_buffer("mean", torch.zeros(width))
-
-            def forward(self, x):
-                return x - self.mean
-        """,
-)
-def tensor_not_a_buffer(subject: Subject) -> Iterator[Place]:
-    """`__init__` keeps a new tensor as an attribute, and `forward` computes with it without moving it."""
-    program = subject.program
-    for owner in program.module_classes:
-        init, forward = program.methods[owner].get("__init__"), program.methods[owner].get("forward")
-        if init is None or forward is None:
-            continue
-        for name, bindings in program.attributes[owner].items():
-            made = [
-                b
-                for b in bindings
-                if b.scope is init and isinstance(b.value, ast.Call) and program.resolve(b.value.func) in {f"torch.{m}" for m in MAKES_TENSORS}
-            ]
-            if not made or len(bindings) > 1 or keyword(made[0].value, "device") is not None:  # type: ignore[arg-type]
-                continue
-            uses = [n for n in own_nodes(forward.node) if isinstance(n, ast.Attribute) and n.attr == name and dotted(n.value) == "self"]
-            moved = any(isinstance(program.parents[n], ast.Attribute) for n in uses)
-            if uses and not moved and not _learns(program, owner, name):
-                yield made[0].value, f"self.{name} is neither parameter nor buffer: it does not follow the module to a device or into a checkpoint"
-
-
-def _learns(program: Program, owner: ast.ClassDef, name: str) -> bool:
-    """Whether the class registers or moves the tensor elsewhere."""
-    return any(isinstance(n, ast.Constant) and n.value == name for n in ast.walk(owner)) or "_apply" in program.methods[owner] or "to" in program.methods[owner]
-
-
-@rule(
-    "BH409",
-    "mutable-default",
-    "warning",
-    title="A default value is changed in place",
-    why="The default is made once and shared by every call: what one call adds, the next one finds.",
-    remedy="use None as the default, and make the value inside",
-    bad="""
-        import torch
-
-        def grouped(rows, groups={}):
-            for key, row in rows:
-                groups.setdefault(key, []).append(row)
-            return groups
-        """,
-    good="""
-        import torch
-
-        def grouped(rows):
-            groups = {}
-            for key, row in rows:
-                groups.setdefault(key, []).append(row)
-            return groups
-        """,
-)
-def mutable_default(subject: Subject) -> Iterator[Place]:
-    """A parameter with a list, dict or set as its default is changed in the function."""
-    for scope in subject.program.scopes:
-        if not isinstance(scope.node, FunctionNode):
-            continue
-        given = scope.node.args
-        pairs = [
-            *zip((*given.posonlyargs, *given.args)[::-1], given.defaults[::-1], strict=False),
-            *((a, d) for a, d in zip(given.kwonlyargs, given.kw_defaults, strict=True) if d),
-        ]
-        for parameter, default in pairs:
-            name = parameter.arg
-            if not isinstance(default, ast.List | ast.Dict | ast.Set) or name in scope.bindings:
-                continue
-            for node in own_nodes(scope.node):
-                changed = method(node) in ("append", "extend", "update", "add", "insert", "setdefault", "pop") and dotted(receiver(node)) == name
-                stored = isinstance(node, ast.Assign | ast.AugAssign) and any(
-                    isinstance(t, ast.Subscript) and dotted(t.value) == name for t in getattr(node, "targets", [getattr(node, "target", None)])
-                )
-                if changed or stored:
-                    yield default, f"the default of {name} is shared by all calls, and changed in line {getattr(node, 'lineno', '?')}"
-                    break

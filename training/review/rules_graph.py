@@ -55,20 +55,51 @@ def loss_kept_with_graph(subject: Subject) -> Iterator[Place]:
     if subject.framework and not subject.trains:
         return
     for trace in subject.traces:
-        for loop in dict.fromkeys(e.loops[-1] for e in trace if e.kind == "backward" and e.loops):
-            inside = [e for e in trace if loop in e.loops]
+        for region, inside in _regions(trace):
             losses = {e.key for e in inside if e.kind == "backward"} - {""}
+            losses |= {key for e in inside if e.kind == "backward" for key in _terms(e, inside)}
             losses |= {e.key for e in inside if isinstance(e.node, ast.Assign) and _sums(e.node.value, e, losses)}
             for event in inside:
                 kept = _keeps(subject.program, event)
                 if (
                     kept is not None
+                    and (isinstance(region, ast.For | ast.While) or _outlives(event))
                     and event.frame.key(kept) in losses
                     and not event.within("no_grad", "inference_mode")
                     and event.key not in losses
                     and not _rebound(event, inside, losses)
                 ):
-                    yield event.node, f"{ast.unparse(kept)} is kept with its graph: memory grows with every batch", loop.node
+                    yield event.node, f"{ast.unparse(kept)} is kept with its graph: memory grows with every batch", region
+
+
+def _regions(trace: list[Event]) -> Iterator[tuple[ast.AST, list[Event]]]:
+    """Loops that hold a backward, and functions that hold one outside of any loop: a step that is called elsewhere."""
+    backwards = [e for e in trace if e.kind == "backward"]
+    for loop in dict.fromkeys(e.loops[-1] for e in backwards if e.loops):
+        yield loop.node, [e for e in trace if loop in e.loops]
+    for scope in dict.fromkeys(e.scope for e in backwards if not e.loops and e.scope.name):
+        yield scope.node, [e for e in trace if e.scope is scope]
+
+
+def _outlives(event: Event) -> bool:
+    """Whether what an event appends to is there before and after the function: an attribute of its object, or a name of the function around it."""
+    target, scope = receiver(event.node), event.scope
+    if isinstance(target, ast.Attribute):
+        return dotted(target).startswith("self.") and scope.name != "__init__"
+    around = scope.parent
+    return isinstance(target, ast.Name) and around is not None and bool(around.name) and target.id in around.bindings and target.id not in scope.bindings
+
+
+def _terms(backward: Event, inside: list[Event]) -> Iterator[str]:
+    """The loop variables over `terms.items()` or `terms.values()`, where the sum of `terms["a"]` and `terms["b"]` is propagated."""
+    node = receiver(backward.node)
+    held = {n.value.id for n in ast.walk(node) if isinstance(n, ast.Subscript) and isinstance(n.value, ast.Name)} if isinstance(node, ast.BinOp) else set()
+    for loop in dict.fromkeys(x for e in inside for x in e.loops):
+        head = loop.node.iter if not isinstance(loop.node, ast.While) else None
+        if method(head) in ("items", "values") and dotted(receiver(head)) in held:
+            target = loop.node.target if not isinstance(loop.node, ast.While) else None
+            value = target.elts[-1] if isinstance(target, ast.Tuple) else target
+            yield backward.frame.key(value)
 
 
 def _sums(value: ast.expr, event: Event, losses: set[str]) -> bool:
@@ -169,8 +200,11 @@ def loss_cut_from_graph(subject: Subject) -> Iterator[Place]:
             if not isinstance(target, ast.Name):
                 continue
             for value in reaching(program, target, event.scope):
+                made = _returned_tensor(program, value, event.scope)
                 cut = isinstance(value, ast.Call) and (method(value) == "detach" or (program.is_torch(value.func, "tensor") and _recomputed(value)))
-                if cut:
+                if made is not None:
+                    yield made, f"{target.id} is cut off from the network here", event.node
+                elif cut:
                     yield value, f"{target.id} is cut off from the network here", event.node
                 elif isinstance(value, ast.Call) and _of_detached_scores(program, value, event.scope):
                     yield value, f"{target.id} is computed of scores that are detached", event.node
@@ -179,6 +213,18 @@ def loss_cut_from_graph(subject: Subject) -> Iterator[Place]:
                 assigned = isinstance(node, ast.Assign) and dotted(node.targets[0]) == f"{target.id}.requires_grad"
                 if forced or assigned:
                     yield node, f"{target.id} would have a gradient by itself if it depended on the network", event.node
+
+
+def _returned_tensor(program: Program, value: ast.expr, scope: Scope) -> ast.Call | None:
+    """The `torch.tensor(…)` of computed values that a function of the file returns as the loss, perhaps summed."""
+    function = program.callees_by_name(value, scope) if isinstance(value, ast.Call) else None
+    for node in own_nodes(function.node) if function is not None else ():
+        made = node.value if isinstance(node, ast.Return) else None
+        while isinstance(made, ast.Call) and method(made) in ("sum", "mean") and not program.resolve(made.func):
+            made = receiver(made)
+        if isinstance(made, ast.Call) and program.is_torch(made.func, "tensor") and _recomputed(made):
+            return made
+    return None
 
 
 def _of_detached_scores(program: Program, loss: ast.Call, scope: Scope) -> bool:

@@ -58,9 +58,30 @@ def is_distributed(program: Program) -> bool:
 def sampler_and_shuffle(subject: Subject) -> Iterator[Place]:
     """Both arguments are given, the second as the literal True, the first not as None."""
     for call in loaders(subject.program):
-        sampler = keyword(call, "sampler", 3) or keyword(call, "batch_sampler", 4)
-        if sampler is not None and not isinstance(sampler, ast.Constant | ast.IfExp) and is_true(keyword(call, "shuffle", 2)):
+        sampler, shuffle = (keyword(call, name, place) or _unpacked(subject.program, call, name) for name, place in (("sampler", 3), ("shuffle", 2)))
+        sampler = sampler or keyword(call, "batch_sampler", 4)
+        if sampler is not None and not isinstance(sampler, ast.Constant | ast.IfExp) and is_true(shuffle):
             yield call, "a sampler is given, and shuffle=True: the loader refuses both"
+
+
+def _unpacked(program: Program, call: ast.Call, name: str) -> ast.expr | None:
+    """The argument of that name from `**settings`, where these are a dict that is written once in the file and never changed."""
+    for item in call.keywords:
+        bound = program.bindings_of(item.value, program.scope(call)) if item.arg is None else []
+        value = bound[0].value if len(bound) == 1 and bound[0].index is None and bound[0].how == "assign" else None
+        if value is None or any(isinstance(n, ast.Name) and n.id == last_name(item.value) and _is_changed(program, n) for n in program.nodes[ast.Name]):
+            continue
+        if isinstance(value, ast.Call) and last_name(value.func) == "dict" and not value.args:
+            return keyword(value, name)
+        if isinstance(value, ast.Dict):
+            return next((v for k, v in zip(value.keys, value.values, strict=True) if constant(k) == name), None)
+    return None
+
+
+def _is_changed(program: Program, name: ast.Name) -> bool:
+    """Whether a dict is changed at this place: an item is set, or a method of it is called."""
+    parent = program.parents[name]
+    return isinstance(parent, ast.Attribute) or (isinstance(parent, ast.Subscript) and not isinstance(parent.ctx, ast.Load))
 
 
 @rule(

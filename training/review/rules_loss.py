@@ -1,4 +1,4 @@
-"""Rules BH301 to BH307: what goes into the loss."""
+"""Rules BH301 to BH307, BH310 and BH311: what goes into the loss."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_frozen_name, is_model
-from training.review.program import Program, Scope
-from training.review.syntax import dotted, is_true, keyword, last_name, method, receiver
-from training.review.values import LossCall, activation, loss_calls, reaching
+from training.review.program import Origin, Program, Scope
+from training.review.syntax import constant, dotted, is_true, keyword, last_name, method, own_nodes, receiver
+from training.review.values import PASSED_ON, LossCall, activation, loss_calls, reaching
 
 SCORES = {"logits", "output", "outputs", "pred", "preds", "prediction", "predictions", "y_hat", "y_pred", "out", "scores"}
 TARGETS = {"label", "labels", "target", "targets", "y", "y_true", "yb", "gt"}
@@ -250,3 +250,142 @@ def loss_on_decision(subject: Subject) -> Iterator[Place]:
     for loss in loss_calls(subject.program):
         if activation(subject.program, loss.scores, loss.scope) == "argmax":
             yield loss.call, "argmax has no gradient: nothing before it can learn from this loss"
+
+
+@rule(
+    "BH310",
+    "loss-broadcast",
+    "error",
+    title="Scores [N, 1] meet targets [N]",
+    why="Broadcasting makes an N by N matrix of differences of every score with every target: the best the network can do is the mean of the batch. torch warns once and goes on.",
+    remedy="give both the same shape: `model(x).squeeze(1)`, or `y.unsqueeze(1)`",
+    bad="""
+        import torch
+        from torch import nn
+        from torch.nn import functional as F
+
+        def train(loader, x_val, y_val):
+            model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+            optimizer = torch.optim.Adam(model.parameters())
+            for x, y in loader:
+                optimizer.zero_grad()
+                F.mse_loss(model(x), y).backward()
+                optimizer.step()
+            model.eval()
+            with torch.no_grad():
+                return (model(x_val).squeeze(1) - y_val).abs().mean()
+        """,
+    good="""
+        import torch
+        from torch import nn
+        from torch.nn import functional as F
+
+        def train(loader, x_val, y_val):
+            model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+            optimizer = torch.optim.Adam(model.parameters())
+            for x, y in loader:
+                optimizer.zero_grad()
+                F.mse_loss(model(x).squeeze(1), y).backward()
+                optimizer.step()
+            model.eval()
+            with torch.no_grad():
+                return (model(x_val).squeeze(1) - y_val).abs().mean()
+        """,
+)
+def loss_broadcast(subject: Subject) -> Iterator[Place]:
+    """The whole output of a network that ends in one column is compared with a target as it came, where the file elsewhere makes that output flat."""
+    program = subject.program
+    for loss in loss_calls(program):
+        values = reaching(program, loss.scores, loss.scope) if isinstance(loss.scores, ast.Name) else [loss.scores]
+        if loss.kind not in ("mse", "l1") or len(values) != 1 or not isinstance(values[0], ast.Call) or not isinstance(loss.target, ast.Name):
+            continue
+        made = {o.call for o in program.origins(values[0].func, loss.scope) if _ends_in_one_column(program, o)}
+        untouched = all(b.how == "loop" for b in loss.scope.bindings.get(loss.target.id, ())) and loss.target.id in loss.scope.bindings
+        if made and untouched and any(made & _flattened(program, c) for c in program.all_calls):
+            yield loss.call, f"{ast.unparse(values[0])} has one column, {loss.target.id} has none: every score is compared with every target"
+
+
+def _ends_in_one_column(program: Program, made: Origin) -> bool:
+    """Whether the last layer of a network is `nn.Linear(…, 1)`, whose output goes out as it is."""
+    if made.name == "torch.nn.Linear":
+        return constant(keyword(made.call, "out_features", 1)) == 1
+    if made.name == "torch.nn.Sequential" and made.call.args and isinstance(made.call.args[-1], ast.Call):
+        last = made.call.args[-1]
+        return _ends_in_one_column(program, Origin(program.resolve(last.func), last, made.scope))
+    forward = program.find_method(program.classes[made.name], "forward") if made.name in program.classes else None
+    returned = [n.value for n in own_nodes(forward.node) if isinstance(n, ast.Return)] if forward is not None else []
+    if forward is None or len(returned) != 1 or not isinstance(returned[0], ast.Call) or not dotted(returned[0].func).startswith("self."):
+        return False
+    layers = program.origins(returned[0].func, forward)
+    return bool(layers) and all(o.name.startswith("torch.nn.") and _ends_in_one_column(program, o) for o in layers)
+
+
+def _flattened(program: Program, call: ast.Call) -> set[ast.Call]:
+    """What made the network whose output is made flat by a call."""
+    inner = receiver(call)
+    flat = method(call) in ("squeeze", "flatten") or (method(call) in ("view", "reshape") and [constant(a) for a in call.args] == [-1])
+    return {o.call for o in program.origins(inner.func, program.scope(call))} if flat and isinstance(inner, ast.Call) else set()
+
+
+@rule(
+    "BH311",
+    "logits-cut-at-half",
+    "error",
+    title="Raw scores are cut at one half",
+    why="The loss takes raw scores, whose middle is 0: a score of 0.3 is a probability of 57 %, and counts as a no. Accuracy, precision and recall are those of another threshold.",
+    remedy="take the sigmoid first, or compare with 0",
+    bad="""
+        import torch
+        import torch.nn.functional as F
+
+        def evaluate(model, loader):
+            model.eval()
+            hits, total = 0, 0.0
+            with torch.inference_mode():
+                for x, y in loader:
+                    logits = model(x)
+                    total += F.binary_cross_entropy_with_logits(logits, y).item()
+                    hits += ((logits > 0.5) == y).sum().item()
+            return hits, total
+        """,
+    good="""
+        import torch
+        import torch.nn.functional as F
+
+        def evaluate(model, loader):
+            model.eval()
+            hits, total = 0, 0.0
+            with torch.inference_mode():
+                for x, y in loader:
+                    logits = model(x)
+                    total += F.binary_cross_entropy_with_logits(logits, y).item()
+                    hits += ((logits > 0) == y).sum().item()
+            return hits, total
+        """,
+)
+def logits_cut_at_half(subject: Subject) -> Iterator[Place]:
+    """The output of a network, with no sigmoid on it, is compared with 0.5, in a file whose loss takes the raw output of the same network."""
+    program = subject.program
+    trained = {
+        name
+        for loss in loss_calls(program)
+        if loss.kind == "bce_logits" and activation(program, loss.scores, loss.scope) in ("", "linear")
+        for name in _networks(program, loss.scores, loss.scope)
+    }
+    for node in program.nodes[ast.Compare]:
+        if not isinstance(node, ast.Compare) or constant(node.comparators[0]) != 0.5 or not isinstance(node.ops[0], ast.Gt | ast.GtE):
+            continue
+        scope = program.scope(node)
+        if activation(program, node.left, scope) in ("", "linear") and _networks(program, node.left, scope) & trained:
+            yield node, f"{ast.unparse(node.left)} is a raw score, whose middle is 0"
+
+
+def _networks(program: Program, node: ast.expr, scope: Scope) -> set[str]:
+    """Names of the networks whose output an expression is, as it came or reshaped."""
+    while isinstance(node, ast.Call) and method(node) in PASSED_ON and receiver(node) is not None and not program.resolve(node.func):
+        node = receiver(node) or node
+    if isinstance(node, ast.Name):
+        values = [v for v in reaching(program, node, scope) if not isinstance(v, ast.Name)]
+        found = [_networks(program, value, scope) for value in values]
+        return found[0].intersection(*found[1:]) if found else set()
+    return {last_name(node.func)} if isinstance(node, ast.Call) and is_model(program, node.func, scope) else set()

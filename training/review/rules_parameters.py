@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_model, is_optimizer_origin
-from training.review.program import Program, Scope
+from training.review.program import SAME_OBJECT, Program, Scope
 from training.review.rules_module import is_layer
 from training.review.syntax import (
     FunctionNode,
@@ -57,7 +57,7 @@ def parameters_changed_after_optimizer(subject: Subject) -> Iterator[Place]:
         if "add_param_group" in program.called_names:
             continue
         for node in own_nodes(scope.node):
-            if not (isinstance(node, ast.Assign) and node.lineno > made.lineno and is_layer(program, node.value, scope)):
+            if not (isinstance(node, ast.Assign) and node.lineno > made.lineno and is_layer(program, _where_made(node.value), scope)):
                 continue
             target = dotted(node.targets[0])
             inside = target.startswith(network + ".") or (
@@ -66,6 +66,12 @@ def parameters_changed_after_optimizer(subject: Subject) -> Iterator[Place]:
             again = any(m.lineno > node.lineno for s, m, n in _optimizers(program) if s is scope and n == network)
             if inside and not again and not _apart(program, made, node):
                 yield node, f"{target or ast.unparse(node.targets[0])} is new, and the optimizer of line {made.lineno} does not know it"
+
+
+def _where_made(value: ast.expr) -> ast.expr:
+    """`nn.Linear(…)` of `nn.Linear(…).to(device)`."""
+    inner = receiver(value) if method(value) in SAME_OBJECT else None
+    return _where_made(inner) if isinstance(inner, ast.Call) else value
 
 
 def _optimizers(program: Program) -> Iterator[tuple[Scope, ast.Call, str]]:

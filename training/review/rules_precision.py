@@ -99,8 +99,17 @@ def scaler_not_updated(subject: Subject) -> Iterator[Place]:
         if any(e.kind == "scaler_update" for e in trace):
             continue
         for event in trace:
-            if event.kind == "step" and event.via == "scaler" and is_scaler(subject.program, receiver(event.node), event.scope) and event.loops:
+            if event.kind != "step" or event.via != "scaler" or not is_scaler(subject.program, receiver(event.node), event.scope):
+                continue
+            if event.loops:
                 yield event.node, "the scaler is stepped and never updated", event.loops[-1].node
+            elif event.scope.parent in subject.program.call_sites and not _updates(subject.program):  # a step of its own, called elsewhere
+                yield event.node, "the scaler is stepped and never updated", event.scope.node
+
+
+def _updates(program: Program) -> bool:
+    """Whether anything in the file may update a scaler."""
+    return any(method(c) == "update" for c in program.all_calls)
 
 
 @rule(

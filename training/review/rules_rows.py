@@ -10,6 +10,8 @@ from training.review.program import Scope
 from training.review.splitting import before, is_part, line_of, shares_rows, sources_of, splits
 from training.review.syntax import constant, dotted, is_false, is_true, keyword, last_name, method, names_read, receiver, words
 
+ONE_ROW_EACH = {"customer", "client", "account", "member"}
+COUNTS = {"groupby", "duplicated", "nunique", "value_counts"}
 GROUPS = {
     "patient",
     "subject",
@@ -113,7 +115,8 @@ def random_split_of_groups(subject: Subject) -> Iterator[Place]:
             ):
                 continue
             used = names_read(program.statement(node)) if program.scope(node) is scope and line_of(node) <= split.lineno else set()
-            if used & frames and "drop_duplicates" not in program.identifiers:
+            once = words(column) & ONE_ROW_EACH and not COUNTS & program.called_names  # a number that a table of customers has once each
+            if used & frames and "drop_duplicates" not in program.identifiers and not once:
                 yield split, f"rows are split at random, though {column!r} (line {line_of(node)}) says that several may belong together"
                 break
 

@@ -1,4 +1,4 @@
-"""Rules BH204 to BH207: metrics, and which rows and weights are chosen."""
+"""Rules BH204 to BH207, and BH209: metrics, and which rows and weights are chosen."""
 
 from __future__ import annotations
 
@@ -196,6 +196,80 @@ def _from_test(program: Program, call: ast.Call, scope: Scope) -> bool:
     """Whether an argument is the test set by its name, and nothing says validation."""
     given = [last_name(a) for a in (*call.args, *(k.value for k in call.keywords))]
     return any(map(_is_test, given)) and not any({"val", "valid", "validation", "dev"} & words(n) for n in given)
+
+
+@rule(
+    "BH209",
+    "best-by-train-loss",
+    "error",
+    title="The best weights are chosen by the train loss",
+    why="The train loss falls as long as the network learns its rows by heart: what is kept is the most overfitted epoch, though a validation score is at hand.",
+    remedy="compare the validation score",
+    bad="""
+        import torch
+
+        def fit(model, run_epoch, train_loader, val_loader, epochs):
+            best = float("inf")
+            for epoch in range(epochs):
+                train_loss = run_epoch(model, train_loader)
+                val_loss = run_epoch(model, val_loader)
+                print(val_loss)
+                if train_loss < best:
+                    best = train_loss
+                    torch.save(model.state_dict(), "best.pt")
+        """,
+    good="""
+        import torch
+
+        def fit(model, run_epoch, train_loader, val_loader, epochs):
+            best = float("inf")
+            for epoch in range(epochs):
+                train_loss = run_epoch(model, train_loader)
+                val_loss = run_epoch(model, val_loader)
+                print(train_loss)
+                if val_loss < best:
+                    best = val_loss
+                    torch.save(model.state_dict(), "best.pt")
+        """,
+)
+def best_by_train_loss(subject: Subject) -> Iterator[Place]:
+    """A score that is named after train rows is compared with the best one, which it becomes, to keep weights or to stop; the loop has a held-out score too."""
+    program = subject.program
+    for node in (n for n in program.nodes[ast.If] if isinstance(n, ast.If)):
+        scope, loop = program.scope(node), next((a for a in program.ancestors(node) if isinstance(a, ast.For | ast.While)), None)
+        keeps = any(
+            isinstance(c, ast.Break) or (isinstance(c, ast.Call) and (method(c) == "state_dict" or program.resolve(c.func) == "torch.save"))
+            for c in ast.walk(node)
+        )
+        score = _that_becomes_best(program, node, scope)
+        if loop is None or not keeps or score is None or not _of_train(score, scope):
+            continue
+        made = [n for n in scope.bindings if looks_held_out(n) and not _of_train_name(n)]
+        inside = set(ast.walk(loop))
+        at_hand = [n for n in made if any(b.statement in inside for b in scope.bindings[n])]
+        if at_hand:
+            yield node.test, f"{score.id} is a score of train rows, and {at_hand[0]} is at hand", loop
+
+
+def _that_becomes_best(program: Program, node: ast.If, scope: Scope) -> ast.Name | None:
+    """The name that a condition compares with another one, which it becomes below."""
+    for test in node.test.values if isinstance(node.test, ast.BoolOp) else (node.test,):
+        if not isinstance(test, ast.Compare) or len(test.comparators) != 1 or not isinstance(test.left, ast.Name):
+            continue
+        inside, score = set(ast.walk(node)), test.left
+        if any(b.statement in inside and dotted(b.value) == score.id for b in program.bindings_of(test.comparators[0], scope)):
+            return score
+    return None
+
+
+def _of_train(score: ast.Name, scope: Scope) -> bool:
+    """Whether a score is named after train rows, and what it was computed from is not held out."""
+    made = [b.value for b in scope.bindings.get(score.id, ()) if b.how == "assign"]
+    return _of_train_name(score.id) and not looks_held_out(score.id) and not any(looks_held_out(n) for v in made for n in identifiers(v))
+
+
+def _of_train_name(name: str) -> bool:
+    return bool({"train", "training", "tr"} & words(name))
 
 
 @rule(

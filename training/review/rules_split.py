@@ -66,7 +66,7 @@ def fit_before_split(subject: Subject) -> Iterator[Place]:
     for call, learner, rows in fits(program):
         if any(is_part(n) for n in names_read(rows)) or _is_label(rows):
             continue
-        for split, scope, parts in (*splits(program), *cuts(program)):
+        for split, scope, parts in (*splits(program, by_group=True), *cuts(program)):
             if before(program, call, split) and shares_rows(program, call, rows, parts, scope, split):
                 yield call, f"{learner} learns from all rows, which are split only in line {split.lineno}", scope.node if scope.name else split
                 break

@@ -18,7 +18,7 @@ from training.review.syntax import (
     method,
     receiver,
 )
-from training.review.values import reaching
+from training.review.values import reaching, reaching_elements
 
 
 @rule(
@@ -140,11 +140,13 @@ def reshape_mixes_batch(subject: Subject) -> Iterator[Place]:
         if moved is None:
             continue
         first = call.args[0].elts[0] if isinstance(call.args[0], ast.Tuple) and call.args[0].elts else call.args[0]
-        if (
+        of_itself = (
             _size_of(program, first, moved.id, call, scope) == 0
             and not _shape_read_after(program, first, moved, scope)
             and not _rebound_before(first, moved, scope)
-        ):
+        )
+        ran = _ran_time_first(program, receiver(call), scope) and _is_batch_size(program, first, call, scope)
+        if of_itself or (ran and _moved(program, moved, scope) is None):
             yield call, f"the batch dimension of {moved.id} is no longer in front here: rows of different samples are mixed"
 
 
@@ -159,8 +161,13 @@ def _moved(program: Program, node: ast.expr | None, scope: Scope) -> ast.Name | 
     if isinstance(node, ast.Call) and method(node) == "contiguous":
         return _moved(program, receiver(node), scope)
     if isinstance(node, ast.Name):
-        values = reaching(program, node, scope)
-        return _moved(program, values[0], scope) if len(values) == 1 and isinstance(values[0], ast.Call) else None
+        elements = reaching_elements(program, node, scope)
+        value, index = elements[0] if len(elements) == 1 else (node, None)
+        if not isinstance(value, ast.Call):
+            return None
+        if _ran_time_first(program, node, scope):  # its output has the dimensions of its input in their order
+            return _moved(program, value.args[0], scope) if value.args else None
+        return _moved(program, value, scope) if index is None else None
     if not isinstance(node, ast.Call) or not isinstance(receiver(node), ast.Name):
         return None
     order = [constant(a) for a in node.args]
@@ -168,6 +175,20 @@ def _moved(program: Program, node: ast.expr | None, scope: Scope) -> ast.Name | 
     permuted = method(node) == "permute" and bool(order) and order[0] != 0 and all(isinstance(o, int) for o in order)
     source = receiver(node)
     return source if (transposed or permuted) and isinstance(source, ast.Name) else None
+
+
+def _ran_time_first(program: Program, node: ast.expr | None, scope: Scope) -> bool:
+    """Whether a name holds the output of a recurrent layer."""
+    elements = reaching_elements(program, node, scope) if isinstance(node, ast.Name) else []
+    value, index = elements[0] if len(elements) == 1 else (None, None)
+    made = program.origins(value.func, scope) if isinstance(value, ast.Call) and index == 0 else ()
+    return bool(made) and all(o.name.startswith("torch.nn.") and o.last in ("LSTM", "GRU", "RNN") for o in made)
+
+
+def _is_batch_size(program: Program, size: ast.expr, call: ast.Call, scope: Scope) -> bool:
+    """Whether a size is the first one of what `forward` is given."""
+    given = scope.parameters[1] if scope.name == "forward" and len(scope.parameters) > 1 else ""
+    return bool(given) and _size_of(program, size, given, call, scope) == 0
 
 
 def _shape_read_after(program: Program, size: ast.expr, moved: ast.Name, scope: Scope) -> bool:
@@ -229,7 +250,11 @@ def softmax_over_batch(subject: Subject) -> Iterator[Place]:
             source, dim = receiver(call), keyword(call, "dim", 0)
         else:
             continue
-        if constant(dim) == 0 and not isinstance(constant(dim), bool) and _is_batched(program, source, scope, call):
+        if (
+            constant(dim) == 0
+            and not isinstance(constant(dim), bool)
+            and (_is_batched(program, source, scope, call) or _summed_elsewhere(program, call, scope))
+        ):
             yield call, "this softmax normalises over the batch"
 
 
@@ -249,6 +274,21 @@ def _is_batched(program: Program, node: ast.expr | None, scope: Scope, call: ast
     return "loader" in " ".join(n.lower() for a in program.ancestors(call) if isinstance(a, ast.For) for n in identifiers(a.iter)) and is_model(
         program, node.func, scope
     )
+
+
+def _summed_elsewhere(program: Program, softmax: ast.Call, scope: Scope) -> bool:
+    """Whether something weighted by it is summed over another dimension than that over which the weights add up to one."""
+    statement = program.statement(softmax)
+    names = {dotted(t) for t in statement.targets} - {""} if isinstance(statement, ast.Assign) and statement.value is softmax else set()
+    for call in ast.walk(scope.node):
+        inner = receiver(call) if isinstance(call, ast.Call) and method(call) == "sum" else None
+        if not (isinstance(call, ast.Call) and isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Mult)):
+            continue
+        weighted = any(side is softmax or dotted(side) in names for side in (inner.left, inner.right))
+        over = constant(keyword(call, "dim", 0))
+        if weighted and isinstance(over, int) and over > 0 and program.scope(call) is scope:
+            return True
+    return False
 
 
 def _takes_input(layer: ast.Call, forward: Scope) -> bool:

@@ -15,16 +15,18 @@ SPLITTERS = {
     "cross_validate": slice(1, None),
     "cross_val_predict": slice(1, None),
 }
+GROUP_FOLDS = {"GroupKFold", "StratifiedGroupKFold", "GroupShuffleSplit", "LeaveOneGroupOut", "TimeSeriesSplit"}
 FOLDS = {"KFold", "StratifiedKFold", "ShuffleSplit", "StratifiedShuffleSplit", "RepeatedKFold", "RepeatedStratifiedKFold"}
 
 
-def splits(program: Program) -> Iterator[tuple[ast.Call, Scope, list[ast.expr]]]:
-    """Every random split of rows: the call, its scope and what is split, rows first and labels after them."""
+def splits(program: Program, by_group: bool = False) -> Iterator[tuple[ast.Call, Scope, list[ast.expr]]]:
+    """Every random split of rows, or of groups too: the call, its scope and what is split, rows first and labels after them."""
+    folds = FOLDS | GROUP_FOLDS if by_group else FOLDS
     for call in program.all_calls:
         name, scope = last_name(call.func), program.scope(call)
         if program.resolve(call.func).startswith(("sklearn.model_selection.", "torch.utils.data.")) and name in SPLITTERS:
             yield call, scope, call.args[SPLITTERS[name]]
-        elif method(call) == "split" and any(o.name.startswith("sklearn.") and o.last in FOLDS for o in program.origins(receiver(call), scope)):
+        elif method(call) == "split" and any(o.name.startswith("sklearn.") and o.last in folds for o in program.origins(receiver(call), scope)):
             yield call, scope, call.args
 
 

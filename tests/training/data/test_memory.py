@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
+import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,6 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
+from benchmarks.preparation.memory import Measured, measure, section
+from benchmarks.preparation.processes import Peak, Step, sampled
 from benchmarks.preparation.rows import write_rows
 from schemas.config import SPLITS, DataConfig, Declaration
 from schemas.errors import DataError
@@ -91,18 +92,28 @@ def _digests(declaration: Declaration, out: Path, keep: bool) -> tuple[Any, ...]
 @pytest.mark.req("D9")
 def test_a_table_of_several_times_the_limit_stays_within_it(tmp_path: Path) -> None:
     """1.1 GB of rows under 200 MB: no more than 700 MB beside the limit, over all processes."""
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.preparation.memory",
-        "--rows",
-        "10000000",
-        "--limit",
-        "200MB",
-        "--folder",
-        str(tmp_path),
-        "--json",
-        str(tmp_path / "r"),
-    ]
-    subprocess.run(command, check=True, cwd=Path(__file__).parents[3], capture_output=True)
-    assert json.loads((tmp_path / "r").read_text())["prepare"]["anonymous"] < 900e6
+    assert measure(10_000_000, "200MB", "prepare", tmp_path).prepared_anonymous < 900e6
+
+
+@pytest.mark.req("D9")
+def test_memory_and_cpu_are_told_by_step_and_by_process(tmp_path: Path) -> None:
+    """A child that holds 200 MB between two lines of a log is found in the step that it belongs to, and nowhere else."""
+    child = "x = bytearray(200_000_000); import time; time.sleep(0.8)"
+    work = f"import subprocess, sys, time; print('✓ before  done', flush=True); subprocess.run([sys.executable, '-c', {child!r}, 'uvi' + 'corn']); print('✓ held  done', flush=True); time.sleep(0.5); print('✓ after  done', flush=True)"
+    peak = sampled([sys.executable, "-c", work], dict(os.environ), tmp_path / "log")
+    steps = {step.name: step for step in peak.steps}
+    assert peak.ended_well and list(steps) == ["before", "held", "after", "end"]
+    assert steps["held"].anonymous > 200e6 > steps["after"].anonymous
+    assert peak.anonymous >= steps["held"].anonymous
+    assert {role: held > 200e6 for role, held, _ in peak.roles} == {"command and its tasks": False, "Prefect's server": True}
+
+
+@pytest.mark.req("D9")
+def test_the_page_gives_peaks_until_the_data_are_prepared_and_the_exponent_of_each_step() -> None:
+    found = []
+    for rows in (1000, 100):
+        steps = (Step("poison", rows / 20.0, 10**9, 0), Step("train", rows / 20.0, 3 * 10**9, 0))
+        found.append(Measured(rows, "1GB", "run", Peak(3 * 10**9, 0, 9.0, rows / 10.0, True, steps, (("rank", 10**9, 0),))))
+    text = section(found)
+    assert "| 1,000 | 1.00 | 3.00 | 0.00 | 100 | 9 |" in text
+    assert "| train | 5.0 | 50.0 | 1.00 | 3.00 | 0.00 |" in text

@@ -1,0 +1,94 @@
+"""One measurement of benchmarks.cost in a process of its own, whose last line is JSON.
+
+python -m benchmarks.cost_work prepare TABLE OUT
+python -m benchmarks.cost_work train SPEC OUT UNITS BATCH      UNITS: of two hidden layers of an MLP
+torchrun … -m benchmarks.cost_work exchange NUMBERS,NUMBERS,…
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+WARM, STEPS, REPEATS = 2, 8, 3
+
+
+def train(spec_path: Path, out: Path, units: int, batch: int) -> dict[str, Any]:
+    """Processor seconds of a step and an evaluation in one thread, seconds of a checkpoint, with what they should depend on."""
+    import logging
+
+    from benchmarks.loops import OwnLoop
+    from benchmarks.made_up import variant
+    from training.guard import StopSignal
+    from training.loop import Trainer
+    from training.main import read_spec
+    from training.parallel import Parallel
+
+    logging.disable(logging.INFO)
+    options = {"epochs": 100_000, "patience": 100_000, "batch_size": batch, "log_every": 20, "threads": 1}
+    config = variant(
+        read_spec(spec_path), out / "resolved.json", model={"kind": "mlp", "hidden": [units, units], "numeric_embedding": "none", "dropout": 0.0}, train=options
+    )
+    trainer = Trainer(read_spec(config), out / "run", Parallel(), StopSignal())
+    own = OwnLoop(trainer)
+    own.run(WARM)
+    found = {
+        "parameters": trainer.num_parameters,
+        "units": 2 * units,
+        "batch": batch,
+        "rows_evaluated": trainer.spec.arrays.val.rows + trainer.validation.train_rows,
+        "step_seconds": _median(STEPS, lambda: own.run(1), time.process_time),
+        "evaluation_seconds": _median(REPEATS, trainer._evaluate, time.process_time),
+    }
+    own.run(1)
+    found["checkpoint_seconds"] = _median(1, own.save, time.perf_counter)
+    folder = max((out / "run" / "checkpoints").glob("step-*"))
+    found["checkpoint_bytes"] = sum(path.stat().st_size for path in folder.iterdir())
+    return found
+
+
+def prepare(table: Path, out: Path) -> dict[str, Any]:
+    """Nothing but the work: whoever started this looks at its processor time and memory."""
+    from benchmarks.made_up import COLUMNS
+    from benchmarks.preparation import ours
+
+    ours.prepare(table, out, columns=COLUMNS, split="random")
+    return {"bytes": sum(path.stat().st_size for path in (out / "arrays").rglob("*.npy"))}
+
+
+def exchange(numbers: list[int]) -> dict[str, Any]:
+    """Seconds of adding so many float32 numbers over the ranks. Collective."""
+    from benchmarks import loops
+    from training.parallel import Parallel
+
+    with Parallel.open("cpu") as parallel:
+        seconds = [loops.exchange(number, parallel) for number in numbers]
+        return {"seconds": seconds} if parallel.is_main else {}
+
+
+def _median(times: int, work: Callable[[], Any], clock: Callable[[], float]) -> float:
+    seconds = []
+    for _ in range(times):
+        begun = clock()
+        work()
+        seconds.append(clock() - begun)
+    return median(seconds)
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["train", spec, out, units, batch]:
+            result = train(Path(spec), Path(out), int(units), int(batch))
+        case ["prepare", table, out]:
+            result = prepare(Path(table), Path(out))
+        case ["exchange", numbers]:
+            result = exchange([int(number) for number in numbers.split(",")])
+        case _:
+            sys.exit(str(__doc__))
+    if result:
+        print(json.dumps(result))

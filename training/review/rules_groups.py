@@ -1,0 +1,156 @@
+"""Rules BH421 and BH422: which parameters an optimizer holds."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.kinds import is_frozen_name, is_optimizer_origin
+from training.review.program import Program, Scope
+from training.review.rules_module import is_layer
+from training.review.syntax import constant, dotted, identifiers, keyword, last_name, method, receiver
+
+OWN_USES = {"state_dict", "train", "to", "cuda"}
+
+
+@rule(
+    "BH421",
+    "parameters-in-two-groups",
+    "error",
+    title="Parameters stand in two groups",
+    why="`model.parameters()` holds those of its parts too: torch refuses parameters that appear twice, and where it does not they are updated at two rates.",
+    remedy="leave the parts out of the first group: `[p for n, p in model.named_parameters() if not n.startswith('head.')]`",
+    bad="""
+        import torch
+
+        def build(model):
+            return torch.optim.AdamW([{"params": model.parameters()}, {"params": model.head.parameters(), "lr": 1e-3}], lr=1e-4)
+        """,
+    good="""
+        import torch
+
+        def build(model):
+            return torch.optim.AdamW([{"params": model.body.parameters()}, {"params": model.head.parameters(), "lr": 1e-3}], lr=1e-4)
+        """,
+)
+def parameters_in_two_groups(subject: Subject) -> Iterator[Place]:
+    """Two entries of an optimizer's list are `a.parameters()` and `a.parameters()`, or `a.b.parameters()`."""
+    program = subject.program
+    for call, scope in _optimizers(program):
+        held: list[str] = []
+        for value in _groups(call, scope):
+            name = dotted(receiver(value)) if method(value) == "parameters" else ""
+            if name and any(name == other or name.startswith(other + ".") for other in held):
+                yield value, f"the parameters of {name} are in an earlier group too"
+            elif name and any(other.startswith(name + ".") for other in held):
+                yield value, f"the parameters of {next(o for o in held if o.startswith(name + '.'))} are in an earlier group too"
+            held += [name] if name else []
+
+
+def _optimizers(program: Program) -> Iterator[tuple[ast.Call, Scope]]:
+    """Every call that makes an optimizer of torch."""
+    for call in program.all_calls:
+        scope = program.scope(call)
+        if program.resolve(call.func).startswith("torch.optim.") and any(is_optimizer_origin(o) and o.call is call for o in program.origins(call, scope)):
+            yield call, scope
+
+
+def _groups(call: ast.Call, scope: Scope) -> Iterator[ast.expr]:
+    """What each group of an optimizer holds."""
+    given = keyword(call, "params", 0)
+    if isinstance(given, ast.Name) and len(scope.bindings.get(given.id, ())) == 1:
+        given = scope.bindings[given.id][0].value
+    for element in given.elts if isinstance(given, ast.List | ast.Tuple) else ():
+        if isinstance(element, ast.Dict):
+            yield from (v for k, v in zip(element.keys, element.values, strict=True) if constant(k) == "params")
+        elif isinstance(element, ast.Call) and last_name(element.func) == "dict":
+            value = keyword(element, "params")
+            yield from () if value is None else (value,)
+
+
+@rule(
+    "BH422",
+    "parameters-without-optimizer",
+    "error",
+    title="A network that is part of the loss is in no optimizer",
+    why="It has parameters of its own and is run with gradients, and nothing ever changes them: class centres, projection heads or loss weights keep their initial values.",
+    remedy="give its parameters to the optimizer: `[*model.parameters(), *head.parameters()]`, or freeze it openly",
+    bad="""
+        import torch
+        from torch import nn
+
+        class Centres(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight = nn.Parameter(torch.randn(10, 64))
+
+            def forward(self, x, y):
+                return (x - self.weight[y]).square().mean()
+
+        def train(model, loader):
+            centres = Centres()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = centres(model(x), y)
+                loss.backward()
+                optimizer.step()
+        """,
+    good="""
+        import torch
+        from torch import nn
+
+        class Centres(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight = nn.Parameter(torch.randn(10, 64))
+
+            def forward(self, x, y):
+                return (x - self.weight[y]).square().mean()
+
+        def train(model, loader):
+            centres = Centres()
+            optimizer = torch.optim.SGD([*model.parameters(), *centres.parameters()], lr=0.1)
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = centres(model(x), y)
+                loss.backward()
+                optimizer.step()
+        """,
+)
+def parameters_without_optimizer(subject: Subject) -> Iterator[Place]:
+    """Beside an optimizer a network of the file with parameters is made, called where gradients are computed, and used for nothing else."""
+    program = subject.program
+    for scope in dict.fromkeys(scope for _, scope in _optimizers(program)):
+        if not any(method(c) == "backward" and program.scope(c) is scope for c in program.all_calls):
+            continue
+        for name, bindings in scope.bindings.items():
+            owners = {o.name for b in bindings if b.index is None for o in program.origins(b.value, b.scope)}
+            learns = bool(owners) and all(o in program.classes and _has_parameters(program, program.classes[o]) for o in owners)
+            if learns and not is_frozen_name(name) and _only_called(program, name, scope):
+                yield bindings[0].value, f"{name} has parameters of its own, and no optimizer holds them"
+
+
+def _has_parameters(program: Program, owner: ast.ClassDef) -> bool:
+    """Whether a network of the file, which freezes nothing, makes parameters or layers."""
+    if not program.is_module(owner) or {"requires_grad", "requires_grad_", "no_grad"} & identifiers(owner):
+        return False
+    made = [b for bound in program.attributes[owner].values() for b in bound]
+    return any(program.is_torch(c.func, "Parameter") or is_layer(program, c, b.scope) for b in made for c in ast.walk(b.value) if isinstance(c, ast.Call))
+
+
+def _only_called(program: Program, name: str, scope: Scope) -> bool:
+    """Whether every use is a call with gradients, or one that gives its parameters to nobody; one call at least."""
+    called = False
+    for node in program.nodes[ast.Name]:
+        if not (isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)):
+            continue
+        parent = program.parents[node]
+        if isinstance(parent, ast.Call) and parent.func is node and program.scope(node) is scope:
+            if any(isinstance(a, ast.With) for a in program.ancestors(node)):
+                return False
+            called = True
+        elif not (isinstance(parent, ast.Attribute) and parent.attr in OWN_USES):
+            return False
+    return called

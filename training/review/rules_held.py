@@ -1,0 +1,195 @@
+"""Rules BH407 to BH409: what a module holds."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.program import Program
+from training.review.rules_module import is_layer
+from training.review.syntax import FunctionNode, dotted, keyword, last_name, method, own_nodes, receiver
+
+MISSPELT = {"require_grad", "required_grad", "requires_gradient", "require_gradient", "requires_grads", "requiresgrad", "requiregrad", "require_grads"}
+DRAWS = {"randn", "rand", "randint", "randperm", "normal"}
+MAKES_TENSORS = (
+    "tensor",
+    "zeros",
+    "ones",
+    "arange",
+    "linspace",
+    "eye",
+    "randn",
+    "rand",
+    "randint",
+    "randperm",
+    "normal",
+    "full",
+    "as_tensor",
+    "from_numpy",
+    "FloatTensor",
+    "tril",
+    "triu",
+    "hann_window",
+)
+
+
+@rule(
+    "BH407",
+    "frozen-by-attribute",
+    "error",
+    title="requires_grad is set on a module",
+    why="A module has no `requires_grad`: the assignment makes a new attribute, and every parameter is trained as before.",
+    remedy="call `module.requires_grad_(False)`",
+    bad="""
+        from torch import nn
+
+        def freeze(model: nn.Module):
+            for layer in model.backbone.children():
+                layer.requires_grad = False
+        """,
+    good="""
+        from torch import nn
+
+        def freeze(model: nn.Module):
+            for layer in model.backbone.children():
+                layer.requires_grad_(False)
+        """,
+)
+def frozen_by_attribute(subject: Subject) -> Iterator[Place]:
+    """`x.requires_grad = …` where x is a loop variable over modules, or was made as one; or a name that only resembles it."""
+    program = subject.program
+    for node in program.nodes[ast.Assign]:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute) and node.targets[0].attr in MISSPELT:
+            yield node, f"{node.targets[0].attr} is no attribute of a tensor or module: setting it freezes nothing"
+        if not (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute) and node.targets[0].attr == "requires_grad"):
+            continue
+        owner, scope = node.targets[0].value, program.scope(node)
+        bound = scope.bindings.get(owner.id, []) if isinstance(owner, ast.Name) else []
+        over = [last_name(b.value.func) for b in bound if b.how == "loop" and isinstance(b.value, ast.Call) and b.statement in program.ancestors(node)]
+        indices = [b.index for b in bound if b.how == "loop" and b.statement in program.ancestors(node)]
+        looped = bool(over) and over[0] in ("children", "modules", "named_children", "named_modules") and indices[0] in (None, 1)
+        made = any(
+            o.name.startswith("torch.nn.") and not o.last.endswith("Parameter") and is_layer(program, o.call, o.scope) for o in program.origins(owner, scope)
+        )
+        made = made or any(o.name.startswith("torchvision.models.") or program.is_module(program.classes.get(o.name)) for o in program.origins(owner, scope))
+        made = made or any(method(c) == "parameters" and dotted(receiver(c)) == dotted(owner) != "" for c in program.all_calls)
+        if looped or (made and not isinstance(owner, ast.Subscript)):
+            yield node, f"{ast.unparse(owner)} is a module: setting requires_grad on it freezes nothing"
+
+
+@rule(
+    "BH408",
+    "tensor-not-a-buffer",
+    "warning",
+    title="A tensor of a module is neither parameter nor buffer",
+    why="It stays on the CPU when the module moves to a device, and is in no checkpoint.",
+    remedy='use `self.register_buffer("name", tensor)`, or `nn.Parameter` if it should learn',
+    bad="""
+        import torch
+        from torch import nn
+
+        class Scale(nn.Module):
+            def __init__(self, width):
+                super().__init__()
+                self.mean = torch.zeros(width)
+
+            def forward(self, x):
+                return x - self.mean
+        """,
+    good="""
+        import torch
+        from torch import nn
+
+        class Scale(nn.Module):
+            def __init__(self, width):
+                super().__init__()
+                self.register_buffer("mean", torch.zeros(width))
+
+            def forward(self, x):
+                return x - self.mean
+        """,
+)
+def tensor_not_a_buffer(subject: Subject) -> Iterator[Place]:
+    """`__init__` keeps a new tensor as an attribute, and `forward` computes with it without moving it."""
+    program = subject.program
+    for owner in program.module_classes:
+        init, forward = program.methods[owner].get("__init__"), program.methods[owner].get("forward")
+        if init is None or forward is None:
+            continue
+        for name, bindings in program.attributes[owner].items():
+            made = [b for b in bindings if b.scope is init and _makes_tensor(program, b.value)]
+            if not made or len(bindings) > 1 or (isinstance(made[0].value, ast.Call) and keyword(made[0].value, "device") is not None):
+                continue
+            uses = [n for n in own_nodes(forward.node) if isinstance(n, ast.Attribute) and n.attr == name and dotted(n.value) == "self"]
+            moved = any(isinstance(program.parents[n], ast.Attribute) for n in uses)
+            drawn = _is_drawn(made[0].value)
+            if uses and (drawn or not moved) and not _learns(program, owner, name):
+                lost = "what was drawn at random is in no checkpoint" if drawn else "it does not follow the module to a device or into a checkpoint"
+                yield made[0].value, f"self.{name} is neither parameter nor buffer: {lost}"
+
+
+def _makes_tensor(program: Program, value: ast.expr) -> bool:
+    """Whether a value is a new tensor, or a random one under arithmetic."""
+    if isinstance(value, ast.BinOp):
+        return any(_makes_tensor(program, side) and _is_drawn(side) for side in (value.left, value.right))
+    return isinstance(value, ast.Call) and program.resolve(value.func) in {f"torch.{m}" for m in MAKES_TENSORS}
+
+
+def _is_drawn(value: ast.expr) -> bool:
+    """Whether a tensor is drawn at random: a network that is made anew has another one, moved to the right device or not."""
+    return any(isinstance(n, ast.Call) and last_name(n.func) in DRAWS for n in ast.walk(value))
+
+
+def _learns(program: Program, owner: ast.ClassDef, name: str) -> bool:
+    """Whether the class registers or moves the tensor elsewhere."""
+    return any(isinstance(n, ast.Constant) and n.value == name for n in ast.walk(owner)) or "_apply" in program.methods[owner] or "to" in program.methods[owner]
+
+
+@rule(
+    "BH409",
+    "mutable-default",
+    "warning",
+    title="A default value is changed in place",
+    why="The default is made once and shared by every call: what one call adds, the next one finds.",
+    remedy="use None as the default, and make the value inside",
+    bad="""
+        import torch
+
+        def grouped(rows, groups={}):
+            for key, row in rows:
+                groups.setdefault(key, []).append(row)
+            return groups
+        """,
+    good="""
+        import torch
+
+        def grouped(rows):
+            groups = {}
+            for key, row in rows:
+                groups.setdefault(key, []).append(row)
+            return groups
+        """,
+)
+def mutable_default(subject: Subject) -> Iterator[Place]:
+    """A parameter with a list, dict or set as its default is changed in the function."""
+    for scope in subject.program.scopes:
+        if not isinstance(scope.node, FunctionNode):
+            continue
+        given = scope.node.args
+        pairs = [
+            *zip((*given.posonlyargs, *given.args)[::-1], given.defaults[::-1], strict=False),
+            *((a, d) for a, d in zip(given.kwonlyargs, given.kw_defaults, strict=True) if d),
+        ]
+        for parameter, default in pairs:
+            name = parameter.arg
+            if not isinstance(default, ast.List | ast.Dict | ast.Set) or name in scope.bindings:
+                continue
+            for node in own_nodes(scope.node):
+                changed = method(node) in ("append", "extend", "update", "add", "insert", "setdefault", "pop") and dotted(receiver(node)) == name
+                stored = isinstance(node, ast.Assign | ast.AugAssign) and any(
+                    isinstance(t, ast.Subscript) and dotted(t.value) == name for t in getattr(node, "targets", [getattr(node, "target", None)])
+                )
+                if changed or stored:
+                    yield default, f"the default of {name} is shared by all calls, and changed in line {getattr(node, 'lineno', '?')}"
+                    break

@@ -1,0 +1,89 @@
+"""Rule BH118: what the function of a LambdaLR returns."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.kinds import is_optimizer_origin
+from training.review.program import Program, Scope
+from training.review.syntax import FunctionNode, constant, dotted, keyword, own_nodes
+
+
+@rule(
+    "BH118",
+    "lambda-returns-rate",
+    "error",
+    title="LambdaLR is given a rate instead of a factor",
+    why="LambdaLR multiplies the optimizer's rate by what the function returns: a rate of 3e-4 becomes 9e-8, and the network hardly learns.",
+    remedy="return a factor that is 1 at the peak",
+    bad="""
+        import torch
+
+        RATE = 3e-4
+
+        def build(model, warmup):
+            optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
+            return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: RATE * min(1.0, step / warmup))
+        """,
+    good="""
+        import torch
+
+        RATE = 3e-4
+
+        def build(model, warmup):
+            optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
+            return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / warmup))
+        """,
+)
+def lambda_returns_rate(subject: Subject) -> Iterator[Place]:
+    """Every value that the function of a LambdaLR returns has the rate of its optimizer as a factor."""
+    program = subject.program
+    for call in program.all_calls:
+        given, scope = keyword(call, "lr_lambda", 1), program.scope(call)
+        if not program.is_torch(call.func, "LambdaLR") or given is None or not call.args:
+            continue
+        rates = [keyword(o.call, "lr", 1) for o in program.origins(call.args[0], scope) if is_optimizer_origin(o)]
+        returned = _returned(program, given, scope)
+        for rate in rates:
+            if rate is not None and returned and all(any(_same(rate, f) for f in _factors(value)) for value in returned):
+                yield call, f"what LambdaLR multiplies the rate with contains the rate {ast.unparse(rate)} itself"
+
+
+def _returned(program: Program, given: ast.expr, scope: Scope) -> list[ast.expr]:
+    """What a lambda, a function of the file, or the one that such a function returns, gives back."""
+    if isinstance(given, ast.Lambda):
+        return [given.body]
+    if isinstance(given, ast.Name):
+        function = program.local_function(given.id, scope)
+        bound = program.bindings_of(given, scope)
+        if function is None and len(bound) == 1 and bound[0].index is None:
+            return _returned(program, bound[0].value, bound[0].scope)
+        return [] if function is None else _returns(function)
+    if isinstance(given, ast.Call) and isinstance(given.func, ast.Name):
+        maker = program.local_function(given.func.id, scope)
+        inner = _returns(maker) if maker is not None else []
+        return _returned(program, inner[0], maker) if maker is not None and len(inner) == 1 else []
+    return []
+
+
+def _returns(function: Scope) -> list[ast.expr]:
+    return [n.value for n in own_nodes(function.node) if isinstance(n, ast.Return) and n.value is not None] if isinstance(function.node, FunctionNode) else []
+
+
+def _factors(value: ast.expr) -> list[ast.expr]:
+    """The factors of a product; the numerator's of a quotient."""
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult):
+        return [*_factors(value.left), *_factors(value.right)]
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Div):
+        return _factors(value.left) if ast.dump(value.right) not in {ast.dump(f) for f in _factors(value.left)} else []
+    return [value]
+
+
+def _same(rate: ast.expr, factor: ast.expr) -> bool:
+    """Whether both are the same name, or the same number other than 1."""
+    number = constant(rate)
+    if number is not None:
+        return constant(factor) == number != 1
+    return bool(dotted(rate)) and dotted(rate) == dotted(factor)

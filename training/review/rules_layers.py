@@ -1,0 +1,303 @@
+"""Rules BH423 to BH426: layers that are left out, and computations in forward that look at the batch or draw at random."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.program import Origin, Program, Scope
+from training.review.rules_module import is_layer
+from training.review.syntax import constant, dotted, has_unpacking, identifiers, is_false, keyword, method, names_read, own_nodes, receiver
+from training.review.values import reaching
+
+RECURRENT = {"LSTM", "GRU", "RNN"}
+BATCH_FIRST_AT: dict[str, int | None] = {"LSTM": 4, "GRU": 4, "RNN": 5, "MultiheadAttention": None}
+FINDS_LAYERS = {"children", "modules", "named_children", "named_modules", "getattr", "_modules", "__getattr__", "__dict__"}
+ELEMENTWISE = {"log", "log1p", "sqrt", "abs", "float", "clamp", "asinh", "log2", "log10", "exp", "tanh", "sigmoid", "to", "nan_to_num"}
+NOISE = {"randn_like", "rand_like", "randn", "rand", "normal"}
+
+
+@rule(
+    "BH423",
+    "unused-layer",
+    "warning",
+    title="A layer is made and never used",
+    why="Its weights are in the optimizer and in every checkpoint, and no gradient reaches them: DistributedDataParallel stops or waits for ever, and what it was made for is missing.",
+    remedy="use it in `forward`, or remove it",
+    bad="""
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Linear(8, 8)
+                self.norm = nn.LayerNorm(8)
+
+            def forward(self, x):
+                return self.body(x)
+
+        def train(net: Net, optimizer, loss_fn, loader):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss_fn(net(x), y).backward()
+                optimizer.step()
+        """,
+    good="""
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Linear(8, 8)
+                self.norm = nn.LayerNorm(8)
+
+            def forward(self, x):
+                return self.norm(self.body(x))
+
+        def train(net: Net, optimizer, loss_fn, loader):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss_fn(net(x), y).backward()
+                optimizer.step()
+        """,
+)
+def unused_layer(subject: Subject) -> Iterator[Place]:
+    """In a file that trains, `__init__` keeps a layer as an attribute that is read nowhere, by no name and no string."""
+    program = subject.program
+    if not subject.trains:
+        return
+    read = {n.attr for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}
+    read |= {n.value for n in program.nodes[ast.Constant] if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    for owner in program.module_classes:
+        if "forward" not in program.methods[owner] or FINDS_LAYERS & identifiers(owner):
+            continue
+        for name, bindings in program.attributes[owner].items():
+            made = bindings[0]
+            if name not in read and len(bindings) == 1 and made.index is None and is_layer(program, made.value, made.scope):
+                yield made.value, f"self.{name} is made and never used"
+
+
+@rule(
+    "BH424",
+    "batch-first-missing",
+    "error",
+    title="A recurrent layer or attention takes rows for time steps",
+    why="Without `batch_first=True` the first dimension is time: the layer runs along the samples of the batch, and `out[:, -1]` is the last sample at each step. Shapes fit, nothing raises.",
+    remedy="make the layer with `batch_first=True`, or index time in front: `out[-1]`",
+    bad="""
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.rnn = nn.GRU(8, 16)
+                self.head = nn.Linear(16, 2)
+
+            def forward(self, x):
+                out, _ = self.rnn(x)
+                return self.head(out[:, -1])
+        """,
+    good="""
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.rnn = nn.GRU(8, 16, batch_first=True)
+                self.head = nn.Linear(16, 2)
+
+            def forward(self, x):
+                out, _ = self.rnn(x)
+                return self.head(out[:, -1])
+        """,
+)
+def batch_first_missing(subject: Subject) -> Iterator[Place]:
+    """Of a layer whose first dimension is time, the last step or the mean over steps is taken along dimension 1."""
+    program = subject.program
+    for owner in program.module_classes:
+        for scope in program.methods[owner].values():
+            for node in own_nodes(scope.node):
+                source = _taken_along_second(node)
+                made = _time_first_output(program, source, scope) if source is not None else None
+                if made is not None and not (made.last in RECURRENT and _takes_first(node)):  # of a batch of one, `[:, 0]` is all its steps
+                    yield node, f"{made.last} was made without batch_first: its dimension 1 is the batch, not time"
+
+
+def _taken_along_second(node: ast.AST) -> ast.expr | None:
+    """The tensor of which `[:, -1]` or `[:, 0]` is taken, or the mean over dimension 1."""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple) and len(node.slice.elts) >= 2:
+        first, second = node.slice.elts[:2]
+        whole = isinstance(first, ast.Slice) and first.lower is None and first.upper is None
+        return node.value if whole and constant(second) in (0, -1) and not isinstance(constant(second), bool) else None
+    if isinstance(node, ast.Call) and method(node) == "mean" and constant(keyword(node, "dim", 0)) == 1:
+        return receiver(node)
+    return None
+
+
+def _time_first_output(program: Program, node: ast.expr, scope: Scope) -> Origin | None:
+    """The layer without `batch_first` whose output a name is at that place, or `self.rnn(x)[0]`."""
+    call, index = node, None
+    if isinstance(node, ast.Subscript) and constant(node.slice) == 0:
+        call, index = node.value, 0
+    elif isinstance(node, ast.Name):
+        before = [b for b in scope.bindings.get(node.id, ()) if getattr(b.statement, "lineno", 0) < node.lineno and b.how == "assign"]
+        last = max(before, key=lambda b: getattr(b.statement, "lineno", 0), default=None)
+        call, index = (last.value, last.index) if last is not None else (node, None)
+    if not isinstance(call, ast.Call) or not dotted(call.func).startswith("self."):
+        return None
+    made = program.origins(call.func, scope)
+    return made[0] if made and all(_time_first(program, o) and index == (None if o.last == "TransformerEncoder" else 0) for o in made) else None
+
+
+def _time_first(program: Program, made: Origin) -> bool:
+    """Whether a layer of torch takes time in front, as it does unless told otherwise."""
+    if made.name == "torch.nn.TransformerEncoder":
+        blocks = program.origins(keyword(made.call, "encoder_layer", 0), made.scope)
+        return bool(blocks) and all(o.name == "torch.nn.TransformerEncoderLayer" and _is_time_first(o.call, None) for o in blocks)
+    return made.name.startswith("torch.nn.") and made.last in BATCH_FIRST_AT and _is_time_first(made.call, BATCH_FIRST_AT[made.last])
+
+
+def _is_time_first(call: ast.Call, place: int | None) -> bool:
+    given = keyword(call, "batch_first", place)
+    return not has_unpacking(call) and (given is None or is_false(given))
+
+
+def _takes_first(node: ast.AST) -> bool:
+    """Whether it is `[:, 0]`."""
+    return isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple) and constant(node.slice.elts[1]) == 0
+
+
+@rule(
+    "BH425",
+    "statistics-over-batch",
+    "error",
+    title="Inputs are standardised by the batch they are in",
+    why="A row's inputs then depend on which rows are beside it: a prediction for one row alone is 0 / 0, and the score depends on the batch size and order.",
+    remedy="keep mean and deviation of train in buffers, or use `nn.BatchNorm1d`, which has running statistics",
+    bad="""
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Linear(8, 2)
+
+            def forward(self, x):
+                x = (x - x.mean(0)) / (x.std(0) + 1e-6)
+                return self.body(x)
+
+        def train(net: Net, optimizer, loss_fn, loader):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss_fn(net(x), y).backward()
+                optimizer.step()
+        """,
+    good="""
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self, mean, std):
+                super().__init__()
+                self.body = nn.Linear(8, 2)
+                self.register_buffer("mean", mean)
+                self.register_buffer("std", std)
+
+            def forward(self, x):
+                return self.body((x - self.mean) / self.std)
+
+        def train(net: Net, optimizer, loss_fn, loader):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss_fn(net(x), y).backward()
+                optimizer.step()
+        """,
+)
+def statistics_over_batch(subject: Subject) -> Iterator[Place]:
+    """In the `forward` of a network that is trained in the file, what it is given is centred by its own mean over dimension 0."""
+    program = subject.program
+    if not subject.trains:
+        return
+    for owner in program.module_classes:
+        forward = program.methods[owner].get("forward")
+        if forward is None or {"training", "register_buffer"} & identifiers(owner):
+            continue
+        for node in own_nodes(forward.node):
+            if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and isinstance(node.left, ast.Name)):
+                continue
+            mean = node.right
+            over = keyword(mean, "dim", 0) if isinstance(mean, ast.Call) and method(mean) == "mean" else None
+            if (
+                constant(over) == 0
+                and not isinstance(constant(over), bool)
+                and dotted(receiver(mean)) == node.left.id
+                and _is_input(program, node.left, forward)
+            ):
+                yield node, f"{node.left.id} is centred by the mean of its batch"
+
+
+def _is_input(program: Program, node: ast.expr, forward: Scope, depth: int = 0) -> bool:
+    """Whether a value is what `forward` is given, or an elementwise function of it."""
+    if isinstance(node, ast.Name):
+        values = reaching(program, node, forward)
+        if not values:
+            return node.id in forward.parameters[1:2]
+        return depth < 4 and len(values) == 1 and _is_input(program, values[0], forward, depth + 1)
+    if isinstance(node, ast.Call):
+        if program.resolve(node.func).startswith("torch."):
+            return program.resolve(node.func).rpartition(".")[2] in ELEMENTWISE and bool(node.args) and _is_input(program, node.args[0], forward, depth)
+        inner = receiver(node)
+        return method(node) in ELEMENTWISE and inner is not None and _is_input(program, inner, forward, depth)
+    return False
+
+
+@rule(
+    "BH426",
+    "noise-always-on",
+    "warning",
+    title="Noise is added in evaluation too",
+    why="`forward` adds random numbers to its input whatever the mode: two evaluations of the same row differ, and the served model gives another answer each time.",
+    remedy="add it `if self.training:` only",
+    bad="""
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Linear(8, 2)
+
+            def forward(self, x):
+                x = x + 0.1 * torch.randn_like(x)
+                return self.body(x)
+        """,
+    good="""
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Linear(8, 2)
+
+            def forward(self, x):
+                if self.training:
+                    x = x + 0.1 * torch.randn_like(x)
+                return self.body(x)
+        """,
+)
+def noise_always_on(subject: Subject) -> Iterator[Place]:
+    """The only input of `forward`, unscaled, plus random numbers of its shape, under no condition."""
+    program = subject.program
+    for owner in program.module_classes:
+        forward = program.methods[owner].get("forward")
+        if forward is None or len(forward.parameters) != 2 or "training" in identifiers(forward.node):
+            continue
+        for node in own_nodes(forward.node):
+            if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)) or any(isinstance(a, ast.If | ast.IfExp) for a in program.ancestors(node)):
+                continue
+            sides = [side for side in (node.left, node.right) if isinstance(side, ast.Name) and side.id == forward.parameters[1]]
+            other = node.right if sides and sides[0] is node.left else node.left
+            drawn = [c for c in ast.walk(other) if isinstance(c, ast.Call) and program.is_torch(c.func, *NOISE)]
+            if sides and drawn and sides[0].id in names_read(drawn[0]):
+                yield node, f"noise is added to {sides[0].id} in evaluation too"
