@@ -20,7 +20,7 @@ from scipy.optimize import nnls
 
 from benchmarks.made_up import prepare, variant, write_table
 from benchmarks.page import PAGE, machine, markdown_table, write_section
-from benchmarks.preparation.memory import sampled
+from benchmarks.preparation.processes import sampled
 
 COST_PAGE = PAGE.with_name("cost.md")
 Figures = dict[str, float]
