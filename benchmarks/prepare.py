@@ -111,7 +111,7 @@ def _how(rounds: int) -> str:
         f"`python -m benchmarks.prepare` on {machine()}: {rounds} round{'s'[: rounds > 1]} in turns, medians; start-up and imports are included. 20 numeric and 5 categorical "
         "columns, id, group, time and label. All check nulls, finite numbers, unique ids, two classes, ids, groups and equal rows across sides; "
         "split by group, fit on train, standardise, fill, encode, write `.npy`. Only Bulkhead also writes the typed table and each side as files "
-        "with digests in an order of their own, and verifies them before use; “all checks” adds the checks of docs/leaks.md and the poison test."
+        "with digests in an order of their own, and asserts on those files that they are disjoint; “all checks” adds the checks of docs/leaks.md and the poison test."
     )
 
 

@@ -144,7 +144,8 @@ def resumed(facts: RunFacts) -> Iterator[Statement]:
     if not starts:
         yield not_shown("nothing broke this run off, so it never had to go on from a checkpoint; that it could was tried in preflight", LOG)
         return
-    yield fact(bool(starts), f"{plural(len(starts), 'time')} broken off and {starts[-1]}; the same bytes as undisturbed: `bulkhead reproduce` tells", LOG)
+    often = "once" if len(starts) == 1 else plural(len(starts), "time")
+    yield fact(bool(starts), f"broken off {often} and {starts[-1]}; `bulkhead reproduce` tells whether an undisturbed run ends with the same bytes", LOG)
 
 
 def stopped(facts: RunFacts) -> Iterator[Statement]:

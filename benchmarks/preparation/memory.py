@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.page import machine, markdown_table, write_section
-from benchmarks.preparation.processes import Peak, sampled
+from benchmarks.preparation.processes import Peak, Step, sampled
 from benchmarks.preparation.rows import write_rows
 from benchmarks.prepare import exponent
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "memory.md"
 SIZES = (1_000_000, 10_000_000, 50_000_000)
-PREPARED = "poison"  # the last step of the preparation
+FIRST, PREPARED = "source", "poison"  # steps of the preparation
 DECLARATION = """
 name: memory
 data:
@@ -47,10 +47,12 @@ class Measured(NamedTuple):
     peak: Peak
 
     @property
-    def prepared_anonymous(self) -> int:
-        """Peak anonymous bytes until the data were prepared."""
+    def prepared(self) -> Step:
+        """The steps of the preparation together, but for the first, in which the program starts."""
         names = [step.name for step in self.peak.steps]
-        return max(step.anonymous for step in self.peak.steps[: names.index(PREPARED) + 1])
+        steps = [step for step in self.peak.steps[: names.index(PREPARED) + 1] if step.name != FIRST]
+        sums, peaks = sum(s.cpu_seconds for s in steps), (max(s.anonymous for s in steps), max(s.file for s in steps))
+        return Step("preparing, from validate on", sums, *peaks)
 
 
 def measure(rows: int, limit: str, command: str, folder: Path) -> Measured:
@@ -90,7 +92,7 @@ def section(found: list[Measured]) -> str:
 def _whole(measured: Measured) -> dict[str, str]:
     return {
         "rows": f"{measured.rows:,}",
-        "peak anonymous GB, preparing": _gigabytes(measured.prepared_anonymous),
+        "peak anonymous GB, preparing": _gigabytes(measured.prepared.anonymous),
         "peak anonymous GB, whole run": _gigabytes(measured.peak.anonymous),
         "pages of files at most, GB": _gigabytes(measured.peak.file),
         "CPU s": f"{measured.peak.cpu_seconds:,.0f}",
@@ -99,10 +101,14 @@ def _whole(measured: Measured) -> dict[str, str]:
 
 
 def _by_step(found: list[Measured]) -> list[dict[str, str]]:
-    """A line for each step that every run has, and one for the whole."""
-    sizes, steps = [m.rows for m in found], [{s.name: s for s in m.peak.steps} for m in found]
-    lines = [(name, [s[name].cpu_seconds for s in steps], steps[-1][name]) for name in steps[-1] if all(name in s for s in steps)]
-    lines.append(("all", [m.peak.cpu_seconds for m in found], found[-1].peak))  # type: ignore[arg-type]
+    """A line for each step that took long enough to be looked at in every run, one for the preparation, and one for the whole."""
+    sizes, steps = [m.rows for m in found], [{s.name: s for s in m.peak.steps if s.anonymous} for m in found]
+    lines: list[tuple[str, list[float], Step | Peak]] = [
+        (name, [s[name].cpu_seconds for s in steps], steps[-1][name]) for name in steps[-1] if all(name in s for s in steps)
+    ]
+    prepared = [m.prepared for m in found]
+    lines.append((prepared[-1].name, [step.cpu_seconds for step in prepared], prepared[-1]))
+    lines.append(("all", [m.peak.cpu_seconds for m in found], found[-1].peak))
     return [
         {
             "step": name,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 POLL_SECONDS = 0.1
 TICKS = os.sysconf("SC_CLK_TCK")
 MARKS = "✓↺!✗"  # with which a line of `bulkhead` tells that a step has ended
-ROLES = {"training.main": "rank", "torch.distributed": "torchrun", "torchrun": "torchrun", "uvicorn": "Prefect's server"}  # in a command line → its name
+ROLES = {"training.main": "torchrun and its ranks", "uvicorn": "Prefect's server"}  # in a command line → its name
 OTHERS = "command and its tasks"
 
 
@@ -88,9 +88,13 @@ def sampled(command: list[str], environment: dict[str, str], log: Path) -> Peak:
     started, before, watch = time.perf_counter(), os.times(), _Watch()
     with log.open("w") as out:
         process = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
-        while process.poll() is None:
-            watch.look([p for pid in _tree(process.pid) if (p := _process(pid)) is not None], log)
-            time.sleep(POLL_SECONDS)
+        try:
+            while process.poll() is None:
+                watch.look([p for pid in _tree(process.pid) if (p := _process(pid)) is not None], log)
+                time.sleep(POLL_SECONDS)
+        finally:  # whoever waits is interrupted: the command ends, too
+            process.terminate()
+            process.wait()
     after = os.times()
     watch.look([], log)  # lines that it printed at its very end
     watch.cpu = after.children_user + after.children_system - before.children_user - before.children_system

@@ -184,7 +184,7 @@ CONTRARY: list[tuple[str, Plant, str, str]] = [
     ("C3", files_say(set_aside=("step-00000003.damaged",)), "warning", "step-00000003.damaged"),
     ("C3", files_say(unfinished=(".step-00000003.draft",)), "contradicted", "did not end"),
     ("C4", declared(train={"keep": 2}), "contradicted", "3 full checkpoints kept of at most 2"),
-    ("C5", event("resumed from step-00000003"), "shown", "1 time broken off and resumed from step-00000003"),
+    ("C5", event("resumed from step-00000003"), "shown", "broken off once and resumed from step-00000003"),
     ("C6", event("interrupted by SIGTERM at step 3"), "shown", "interrupted by SIGTERM at step 3"),
     ("C7", files_say(generation=None), "not shown", "no lease.json"),
     ("C7", event("resumed from step-00000003"), "contradicted", "2 starts, but the lease counts 1"),

@@ -346,8 +346,9 @@ class KeepsActivations(Sound):
         self.seen: list[Tensor] = []
 
     def features(self, batch: dict[str, Tensor]) -> Tensor:
-        self.seen.append(super().features(batch).detach())
-        return self.seen[-1] * 0 + super().features(batch)
+        found = super().features(batch)
+        self.seen.append(found.detach())
+        return found
 
 
 class DropsAll(Sound):
@@ -393,10 +394,3 @@ class Saturated(Sound):
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         return torch.tanh(super().forward(batch))
-
-
-class NamesALayerTwice(Sound):
-    """Layers from input to output, one of them twice."""
-
-    def ordered_layers(self) -> list[nn.Module]:
-        return [self.hidden, self.hidden, self.head]

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
 from schemas.config import Declaration
 from schemas.errors import BulkheadError, ConfigError
 from schemas.records import CheckResult, PreflightReport, RunSpec
+from tests.training.modules import Sound
 from tests.training.toys import CLASSES, declare, make_arrays, make_statistics, write_run
-from tests.zoo.networks import NamesALayerTwice
 from training.depth import parameter_depths
 from training.models.shape import ModelShape
 from training.preflight import preflight
@@ -170,6 +171,13 @@ def test_smoothing_that_leaves_nothing_of_the_labels_is_named(smoothing: float, 
     assert found.verdict == verdict
     assert ("hardly anything of the labels is left" in found.summary) == (verdict == "fail")
     assert check_smoothing(declare("binary"), make_statistics("binary", make_arrays("binary", 100))) == []
+
+
+class NamesALayerTwice(Sound):
+    """Layers from input to output, one of them twice."""
+
+    def ordered_layers(self) -> list[nn.Module]:
+        return [self.hidden, self.hidden, self.head]
 
 
 @pytest.mark.req("M4")

@@ -72,8 +72,7 @@ def relation(connection: duckdb.DuckDBPyConnection, ref: TableRef) -> str:
     if found is None:
         return parquet(ref)
     name = registered(connection, f"held_{id(found.table)}", found.table)
-    # as a sum, because the engine would hand a plain comparison to Arrow, which copies all columns of the rows that it chooses
-    return name if found.code is None else f"(select * exclude ({CODE}) from {name} where {CODE} + 0 = {found.code})"
+    return name if found.code is None else f"(select * exclude ({CODE}) from {name} where {CODE} = {found.code})"
 
 
 def registered(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table) -> str:

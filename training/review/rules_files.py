@@ -300,12 +300,12 @@ def anomaly_detection_on(subject: Subject) -> Iterator[Place]:
 def resume_without_optimizer(subject: Subject) -> Iterator[Place]:
     """A dict of one state and an epoch or step is saved, both are read again, and the file has an optimizer whose state nobody asks for."""
     program = subject.program
+    if not {"load_state_dict", "load", "save"} <= program.called_names:
+        return
     optimizers = [c for c in program.all_calls if any(is_optimizer_origin(o) and o.call is c for o in program.origins(c, program.scope(c)))]
     kept = [c for c in optimizers if last_name(c.func) != "SGD" or keyword(c, "momentum") is not None]
     states = [receiver(c) for c in program.all_calls if method(c) == "state_dict"]
-    if not kept or not any(method(c) == "load_state_dict" for c in program.all_calls):
-        return
-    if len({last_name(s) for s in states}) != 1 or any(is_optimizer(program, s, program.scope(s)) for s in states if s is not None):
+    if not kept or len({last_name(s) for s in states}) != 1 or any(is_optimizer(program, s, program.scope(s)) for s in states if s is not None):
         return
     read = {constant(n.slice) for n in program.nodes[ast.Subscript] if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Load)}
     for call in program.all_calls:
