@@ -32,7 +32,7 @@ class Finding:
     allowed: str = ""
 
 
-@dataclass
+@dataclass(eq=False)
 class Subject:
     """A file under review, with what several rules need computed once."""
 

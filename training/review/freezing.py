@@ -21,7 +21,7 @@ class Freeze(NamedTuple):
 
 def freezes(program: Program) -> Iterator[Freeze]:
     """Every statement that freezes a network: a loop, `requires_grad_(False)`, or a call of a function of this file that does no more to what it is given."""
-    for scope in program.scopes:
+    for scope in program.scopes if {"requires_grad", "requires_grad_"} & program.identifiers else ():
         for node in own_nodes(scope.node):
             if isinstance(node, ast.For):
                 yield from _of_loop(node, scope)

@@ -14,11 +14,11 @@ KEEPS = {"save", "state", "deepcopy", "patience", "stop", "stopper", "stopping",
 
 def keeper_calls(program: Program) -> Iterator[tuple[ast.Call, ast.expr]]:
     """Each call of a function, method or object that keeps the best of what it is given, and the argument that it compares."""
-    for call in program.all_calls:
+    keepers = {function: name for function in dict.fromkeys(map(program.scope, program.nodes[ast.Compare])) if (name := _compared(function))}
+    for call in program.all_calls if keepers else ():
         scope = program.scope(call)
-        for function in {*program.callees(call, scope), *_called_objects(program, call, scope)}:
-            name = _compared(program, function)
-            given = argument(call, function, name) if name else None
+        for function in keepers.keys() & {*program.callees(call, scope), *_called_objects(program, call, scope)}:
+            given = argument(call, function, keepers[function])
             if given is not None:
                 yield call, given
 
@@ -37,8 +37,10 @@ def _called_objects(program: Program, call: ast.Call, scope: Scope) -> list[Scop
     return [m for m in (program.find_method(owner, "__call__") for owner in owners if not program.is_module(owner)) if m is not None]
 
 
-def _compared(program: Program, function: Scope) -> str:
+def _compared(function: Scope) -> str:
     """The parameter that a function compares with something which becomes that parameter, in code that keeps weights or counts patience."""
+    if not function.parameters:
+        return ""
     around = function.owner if function.owner is not None else function.node
     spoken = {w for name in (*identifiers(around), getattr(around, "name", "")) for w in words(name)}
     if not KEEPS & spoken:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from training.review.findings import Subject
@@ -48,12 +48,11 @@ def common_loop(a: Event, b: Event) -> Loop | None:
     return shared[-1] if shared else None
 
 
-def step_groups(subject: Subject) -> Iterator[Steps]:
+@lru_cache(maxsize=1)  # of the file that is under review: many rules ask
+def step_groups(subject: Subject) -> tuple[Steps, ...]:
     """Every optimizer step of every trace."""
-    for trace in subject.traces:
-        for position, step in enumerate(trace):
-            if step.kind == "step":
-                yield _around(subject.program, trace, position, step)
+    steps = [(trace, position) for trace in subject.traces for position, event in enumerate(trace) if event.kind == "step"]
+    return tuple(_around(subject.program, trace, position, trace[position]) for trace, position in steps)
 
 
 def _around(program: Program, trace: list[Event], position: int, step: Event) -> Steps:

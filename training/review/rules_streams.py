@@ -64,8 +64,16 @@ def stream_in_every_worker(subject: Subject) -> Iterator[Place]:
         workers = constant(argument_of(program, call, "num_workers", 5))
         made = [o for o in program.origins(call.args[0], program.scope(call)) if o.name in program.classes] if call.args else []
         streams = [o for o in made if any(last_name(b) == "IterableDataset" for b in program.classes[o.name].bases)]
-        if isinstance(workers, int) and workers > 1 and streams and "__iter__" in program.methods[program.classes[streams[0].name]]:
+        if isinstance(workers, int) and workers > 1 and streams and _goes_through(program, program.classes[streams[0].name]):
             yield call, f"each of {workers} workers gives all rows of {streams[0].name}"
+
+
+def _goes_through(program: Program, owner: ast.ClassDef) -> bool:
+    """Whether `__iter__` goes once through something: it loops over it, and neither draws single rows nor goes on for ever."""
+    going = program.methods[owner].get("__iter__")
+    nodes = list(ast.walk(going.node)) if going is not None else []
+    drawn = {"randint", "choice", "choices", "random", "rand", "randrange", "integers"} & {last_name(n.func) for n in nodes if isinstance(n, ast.Call)}
+    return any(isinstance(n, ast.For | ast.comprehension) for n in nodes) and not any(isinstance(n, ast.While) for n in nodes) and not drawn
 
 
 @rule(
