@@ -50,7 +50,7 @@ def test_wrong_usage_ends_with_2(tmp_path: Path, arguments: tuple[str, ...], wor
     assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.req("D6")
 def test_a_declaration_is_audited_without_training_and_its_steps_are_reused(tmp_path: Path) -> None:
     write(tmp_path)

@@ -21,15 +21,18 @@ from hypothesis import strategies as st
 from schemas.digest import sha256_file
 from schemas.records import ExportedModel
 from tests.training.cases import Case, arrow, expected
+from tests.training.data.sides import spec_of
 from tests.training.mlflow_home import clinic
 from training import serving
 from training.data.apply import encode_categories
+from training.data.columns import Resolved
 from training.data.engine import connect
 from training.data.typed import _category
 from training.reference import reference_network
 
 __all__ = ["clinic"]
 ENGINE = connect(threads=1)
+MEANING = Resolved(spec_of(categorical=("c",)), {}, {})
 
 
 class Served:
@@ -171,7 +174,7 @@ def test_every_category_is_spelled_as_validation_spells_it(values: list[Any], si
     table = pa.table({"c": pa.array(values, type=kind)})
     ENGINE.register("given", table)
     sql_type = ENGINE.execute("describe given").fetchall()[0][1]
-    texts = [row[0] for row in ENGINE.execute(f"select {_category('c', sql_type)} from given").fetchall()]
+    texts = [row[0] for row in ENGINE.execute(f"select {_category('c', sql_type, MEANING)} from given").fetchall()]
     vocabulary = sorted({t for t in texts if t is not None})
     column = {"name": "c", "values": vocabulary}
     wanted = [1 if t is None else 2 + vocabulary.index(t) for t in texts]

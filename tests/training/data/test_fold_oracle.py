@@ -86,7 +86,7 @@ def folds_of(engine: duckdb.DuckDBPyConnection, table: list[Row], way: str, k: i
     for number in range(k):
         with opened(folder / "ledger", digest_of(fold_way(declaration, spec))) as book:
             decided = decide_fold(engine, spec, declaration, number, book)
-            found.append(Fold(dict(rows(engine, f"select __id, {decided.side_sql} from {POOL}")), decided.plan))
+            found.append(Fold(dict(rows(engine, f"select __id, {decided.side_sql} from {POOL} {decided.joined}")), decided.plan))
     return found
 
 
