@@ -35,7 +35,10 @@ def review(
     ] = False,
     args: Annotated[str, typer.Option("--args", help="Its command line, with --run, e.g. '--epochs 2 --data rows.csv'.", metavar="TEXT")] = "",
     seconds: Annotated[float, typer.Option(min=1, help="After which it is ended at its next optimizer step, with --run.")] = 120,
-    ranks: Annotated[int, typer.Option(min=1, max=16, help="Processes of it in one group, as torchrun starts them, with --run.")] = 1,
+    ranks: Annotated[
+        int | None,
+        typer.Option(min=1, max=16, help="Processes of it in one group, as torchrun starts them, with --run. Default: two for a gloo group, else one."),
+    ] = None,
     form: Annotated[Literal["text", "json", "sarif"], typer.Option("--format", help="How findings are printed.")] = "text",
     explain: Annotated[str | None, typer.Option(help="Explain a rule, with wrong and right code.", autocompletion=_ids, metavar="ID")] = None,
     as_json: AsJson = False,

@@ -72,14 +72,14 @@ def review_paths(paths: Sequence[Path], rules: Sequence[Rule]) -> Reviewed:
     return Reviewed(review_files(files, rules), len(files))
 
 
-def review_run(program: Path, arguments: Sequence[str], seconds: float, ranks: int, rules: Sequence[Rule], strict: Callable[[str], bool]) -> Reviewed:
+def review_run(program: Path, arguments: Sequence[str], seconds: float, ranks: int | None, rules: Sequence[Rule], strict: Callable[[str], bool]) -> Reviewed:
     """Run a program under watch in a process of its own, and add what was seen to what reading its files finds.
 
     Args:
         program: a Python file; what it prints goes to standard error.
         arguments: of its command line.
         seconds: after which it is ended at its next optimizer step.
-        ranks: processes of it, in one group.
+        ranks: processes of it, in one group; None for two where it makes a group that works on a CPU, else one.
         rules: that read the code.
         strict: which rules are told of what was seen.
 
@@ -88,7 +88,10 @@ def review_run(program: Path, arguments: Sequence[str], seconds: float, ranks: i
     """
     if program.suffix != ".py" or not program.is_file():
         raise ConfigError(f"{program}: --run takes one Python file, the program that trains")
-    if ranks > 1 and "init_process_group" not in program.read_text(encoding="utf-8", errors="replace"):
+    text = program.read_text(encoding="utf-8", errors="replace")
+    if ranks is None:
+        ranks = 2 if "init_process_group(" in text and "gloo" in text else 1
+    if ranks > 1 and "init_process_group" not in text:
         raise ConfigError(f"{program} makes no process group (torch.distributed.init_process_group); run it without --ranks")
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:

@@ -67,6 +67,7 @@ class Forwards:
         self.stack: list[nn.Module] = []
         self.last: Call | None = None
         self.calls = 0  # of networks, with gradients on
+        self.evaluated = 0  # rows, since the last step
         self.executed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.loaded: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -113,6 +114,7 @@ class Forwards:
         call = Call(module, inputs, outputs, given, torch.is_grad_enabled(), module.training, mode_dependent(module, True), self.watch.here())
         self.last = call
         self.calls += call.grad
+        self.evaluated += 0 if call.grad else call.rows
         self.roots.add(module)
         return call
 
@@ -187,6 +189,7 @@ class Forwards:
         """The network of this step: its mode, whether its wrapper was passed by, norms that move though frozen."""
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         self.trained |= held
+        self.evaluated = 0
         call = self.last
         if call is None or not call.grad or not any(id(p) in held for p in call.module.parameters()):
             return

@@ -25,6 +25,7 @@ from training.watch.gradients import Gradients
 from training.watch.kept import Kept
 from training.watch.loaders import Loaders
 from training.watch.losses import Functions
+from training.watch.metrics import Metrics
 from training.watch.networks import Networks
 from training.watch.precision import Precision
 from training.watch.ranks import Ranks, log_of
@@ -81,11 +82,11 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     loaders = Loaders(seen, forwards)
     gradients = Gradients(seen, forwards, loaders.draws)
     precision, kept, networks, rows = Precision(seen, gradients), Kept(seen), Networks(seen), Rows(seen)
-    schedules = Schedules(seen, loaders)
+    schedules = Schedules(seen, forwards, loaders)
     functions = Functions(seen, forwards)
     gradients.valid = lambda: functions.valid
     ranks = Ranks(seen, forwards, calls)
-    for part in (forwards, loaders, gradients, precision, kept, schedules, ranks):
+    for part in (forwards, loaders, gradients, precision, kept, schedules, ranks, Metrics(seen, forwards, loaders)):
         part.install()
 
     def lost(call: Call, scores: Tensor, target: Tensor) -> None:

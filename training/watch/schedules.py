@@ -11,13 +11,15 @@ import torch
 from torch import Tensor
 from torch.optim import lr_scheduler
 
+from training.watch.forwards import Forwards
 from training.watch.loaders import Loaders
 from training.watch.patches import around
 from training.watch.record import Place, Watch
 
-SOME, MANY = 5, 10
+FEW, SOME, MANY = 4, 5, 10
 GONE, LOW, HIGH = 1e-4, 0.02, 1000.0  # of the first rate
 DIVERGED = 10.0
+TOGETHER, WHOLE = 0.5, 1e-4
 
 
 @dataclass(eq=False)
@@ -30,6 +32,7 @@ class Schedule:
     place: Place | None = None
     before_first: bool = False
     metrics: list[float] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)  # evaluated before each of them
 
 
 @dataclass(eq=False)
@@ -44,8 +47,8 @@ class Rates:
 class Schedules:
     """Listens to schedulers, rates and losses."""
 
-    def __init__(self, watch: Watch, loaders: Loaders) -> None:
-        self.watch, self.loaders = watch, loaders
+    def __init__(self, watch: Watch, forwards: Forwards, loaders: Loaders) -> None:
+        self.watch, self.forwards, self.loaders = watch, forwards, loaders
         self.schedules: dict[int, Schedule] = {}
         self.rates: dict[int, Rates] = {}
         self.losses: dict[Place, list[float]] = {}
@@ -82,6 +85,7 @@ class Schedules:
             metric = kwargs.get("metrics", args[0] if args else None)
             if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) and metric is not None:
                 known.metrics.append(float(metric))
+                known.rows.append(self.forwards.evaluated)
         self._depth += 1
         try:
             return original(scheduler, *args, **kwargs)
@@ -155,12 +159,17 @@ class Schedules:
         if steps >= 2 * MANY and schedule.steps >= 0.8 * steps:
             self.watch.tell("BH116", f"ReduceLROnPlateau was stepped {schedule.steps} times in {steps} steps: patience counts batches", schedule.place)
         losses = max(self.losses.values(), key=len, default=[])
-        if len(metrics) < SOME or len(losses) < len(metrics):
+        if len(metrics) < FEW or len(losses) < len(metrics):
             return
         size = len(losses) // len(metrics)
         means = torch.tensor([sum(losses[i * size : (i + 1) * size]) / size for i in range(len(metrics))], dtype=torch.float64)
         together = float(torch.corrcoef(torch.stack([means, torch.tensor(metrics, dtype=torch.float64)]))[0, 1])
-        if scheduler.mode == "max" and together > 0.9 and metrics[-1] < metrics[0]:
+        counted = all(0 <= m <= 1 and n and abs(m * n - round(m * n)) < WHOLE for m, n in zip(metrics, schedule.rows, strict=True))
+        if scheduler.mode == "min" and counted and together < -TOGETHER and metrics[-1] > metrics[0]:  # a share of rows, as no loss is
+            self.watch.tell(
+                "BH119", "ReduceLROnPlateau waits for a lower metric, and is given a share of right rows, which rises as the loss falls", schedule.made
+            )
+        elif scheduler.mode == "max" and together > 0.9 and metrics[-1] < metrics[0]:
             self.watch.tell("BH119", "ReduceLROnPlateau waits for a higher metric, and is given one that falls with the loss", schedule.made)
 
     def _diverged(self) -> None:

@@ -253,6 +253,24 @@ PLANTED = (
         "        optimizer.step()\n        other = other if history else torch.optim.SGD(net.head.parameters(), lr=0.01)\n        net.zero_grad()\n        F.cross_entropy(net(rows), labels).backward()\n        other.step()\n",
     ),
     Planted("BH601", "table", "net = Net()\n", "net = nn.DataParallel(Net())\n"),
+    Planted(
+        "BH204",
+        "table",
+        "            right += (scores",
+        "            from sklearn.metrics import roc_auc_score\n            roc_auc_score(labels, scores[:, 1])\n            right += (scores",
+    ),
+    Planted(
+        "BH119",
+        "table",
+        "    if total < best_loss:\n",
+        "    plateau = plateau if epoch else torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=9)\n    plateau.step(right / 160)\n    if total < best_loss:\n",
+    ),
+    Planted(
+        "BH204",
+        "table",
+        "            right += (scores",
+        "            from sklearn.metrics import roc_auc_score\n            roc_auc_score(labels, scores[:, 1])\n            right += (scores",
+    ),
     Planted("BH820", "table", "X = (X - mean) / std", "X = X * 30 + 200\nX[train] = (X[train] - X[train].mean(0)) / X[train].std(0)"),
 )
 
