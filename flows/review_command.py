@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -50,7 +51,7 @@ def review(
     """
     with stated_errors(debug):
         from schemas.errors import ConfigError
-        from tasks.review import choose, chooses, explanation, review_changes, review_paths, review_run, revision_and_paths
+        from tasks.review import choose, chooses, explanation, review_changes, review_paths, review_run, revision_and_paths, trains
 
         if explain is not None:
             print(explanation(explain))
@@ -66,6 +67,8 @@ def review(
         else:
             reviewed = review_paths(paths or [], rules)
         print(reviewed.render("json" if as_json else form))
+        if not run and not as_json and form == "text" and len(paths or []) == 1 and trains((paths or [])[0]):
+            print("  read, not run: --run also watches it train, which finds more", file=sys.stderr)
     raise typer.Exit(0 if reviewed.clean else 1)
 
 

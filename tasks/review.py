@@ -154,6 +154,12 @@ def _relative(path: str) -> str:
     return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
 
 
+def trains(path: Path) -> bool:
+    """Whether a file looks like a program that trains."""
+    text = path.read_text(encoding="utf-8", errors="replace") if path.suffix == ".py" and path.is_file() else ""
+    return ".backward(" in text and ".step(" in text and "import torch" in text
+
+
 def choose(select: Sequence[str], ignore: Sequence[str], strict: bool) -> tuple[Rule, ...]:
     """The rules that were asked for.
 

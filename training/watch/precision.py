@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,7 @@ class Precision:
         self.scaled = 0  # losses scaled since the last step
         self.scales = self.steps_past = 0
         self.unscaled: set[int] = set()  # optimizers
+        self.off: weakref.WeakSet[GradScaler] = weakref.WeakSet()  # made so
         self.in_scaler = False
         self.at_half = False
 
@@ -33,6 +35,7 @@ class Precision:
         for name in ("clip_grad_norm_", "clip_grad_value_"):
             around(nn.utils.clip_grad, name, self._clip)
             setattr(nn.utils, name, getattr(nn.utils.clip_grad, name))
+        around(GradScaler, "__init__", self._made)
         around(GradScaler, "scale", self._scale)
         around(GradScaler, "unscale_", self._unscale)
         around(GradScaler, "step", self._scaler_step)
@@ -61,9 +64,14 @@ class Precision:
             for p, state in held.items():
                 state.left = mark(p) if state.fresh and p.grad is not None else state.left
 
+    def _made(self, original: Callable[..., Any], scaler: GradScaler, *args: Any, **kwargs: Any) -> None:
+        original(scaler, *args, **kwargs)
+        if kwargs.get("enabled", True) is False:
+            self.off.add(scaler)  # where there is no GPU one that is meant to be on is off as well, and its use can be judged all the same
+
     def _scale(self, original: Callable[..., Any], scaler: GradScaler, outputs: Any) -> Any:
         result = original(scaler, outputs)
-        if not self.watch.quiet and isinstance(outputs, Tensor) and isinstance(result, Tensor):
+        if not self.watch.quiet and scaler not in self.off and isinstance(outputs, Tensor) and isinstance(result, Tensor):
             self.scaled += 1
             self.scales += 1
             setattr(result, UNSCALED, type(outputs.grad_fn).__name__)

@@ -79,7 +79,7 @@ class Schedules:
         if known is not None:
             known.steps += 1
             known.place = self.watch.here()
-            rates = self.rates.get(id(getattr(scheduler, "optimizer", None)))
+            rates = self._rates_of(scheduler)
             if known.steps == 1 and (rates is None or not rates.rates):
                 known.before_first = True
             metric = kwargs.get("metrics", args[0] if args else None)
@@ -91,6 +91,11 @@ class Schedules:
             return original(scheduler, *args, **kwargs)
         finally:
             self._depth -= 1
+
+    def _rates_of(self, scheduler: Any) -> Rates | None:
+        """Of the optimizer that a schedule sets, which may be held in a wrapper with the same groups."""
+        groups = getattr(getattr(scheduler, "optimizer", None), "param_groups", None)
+        return next((r for r in self.rates.values() if r.optimizer.param_groups is groups), None)
 
     # ------------------------------------------------------------------------------------- listening
 
@@ -116,7 +121,7 @@ class Schedules:
     def ended(self) -> None:
         """What the whole run shows."""
         for schedule in self.schedules.values():
-            rates = self.rates.get(id(getattr(schedule.scheduler, "optimizer", None)))
+            rates = self._rates_of(schedule.scheduler)
             steps = len(rates.rates) if rates is not None else 0
             self._used(schedule, steps)
             if rates is not None and schedule.steps and self.watch.complete:

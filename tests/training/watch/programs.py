@@ -254,12 +254,6 @@ PLANTED = (
     ),
     Planted("BH601", "table", "net = Net()\n", "net = nn.DataParallel(Net())\n"),
     Planted(
-        "BH204",
-        "table",
-        "            right += (scores",
-        "            from sklearn.metrics import roc_auc_score\n            roc_auc_score(labels, scores[:, 1])\n            right += (scores",
-    ),
-    Planted(
         "BH119",
         "table",
         "    if total < best_loss:\n",
