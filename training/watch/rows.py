@@ -110,9 +110,9 @@ class Rows:
 
     def lost(self, call: Call, scores: Tensor, target: Tensor) -> None:
         """Inputs and labels of a loss, for a column that holds the label."""
-        if not call.inputs or call.inputs[0].ndim != 2 or target.numel() != len(call.inputs[0]) or not call.grad:
+        if not call.inputs or call.inputs[0].ndim < 2 or target.numel() != len(call.inputs[0]) or not call.grad:
             return
-        x = call.inputs[0].detach()
+        x = call.inputs[0].detach().flatten(1)
         history = self._history(call)
         history.place = call.place
         if x.is_floating_point() and sum(map(len, history.inputs)) < LABELLED * 8 and x.shape[1] <= 4096:

@@ -18,7 +18,7 @@ from training.watch.record import Place, Watch
 
 FEW, SOME, MANY = 4, 5, 10
 GONE, LOW, HIGH = 1e-4, 0.02, 1000.0  # of the first rate
-DIVERGED = 10.0
+DIVERGED, RISEN = 10.0, 3.0  # of any loss, of one with labels
 TOGETHER, WHOLE = 0.5, 1e-4
 
 
@@ -53,6 +53,7 @@ class Schedules:
         self.rates: dict[int, Rates] = {}
         self.losses: dict[Place, list[float]] = {}
         self.after_bad = 0
+        self.supervised: Callable[[], dict[Place, list[float]]] = dict
         self._depth = 0
 
     def install(self) -> None:
@@ -178,11 +179,14 @@ class Schedules:
             self.watch.tell("BH119", "ReduceLROnPlateau waits for a higher metric, and is given one that falls with the loss", schedule.made)
 
     def _diverged(self) -> None:
-        """A single optimizer whose loss grew many times over."""
-        losses = max(self.losses.values(), key=len, default=[])
-        if len(self.rates) != 1 or len(losses) < 2 * MANY or not all(map(math.isfinite, losses)) or min(losses) < 0:
-            return
-        first, last = (sorted(part)[len(part) // 2] for part in (losses[:SOME], losses[-SOME:]))
-        if last > DIVERGED * first and last > 1.0:
-            place = max(self.losses, key=lambda p: len(self.losses[p]))
-            self.watch.tell("BH808", f"the loss rose from {first:.3g} to {last:.3g}", place)
+        """A single optimizer under which a loss with labels, or the longest series of losses, grew many times over."""
+        longest = max(self.losses, key=lambda p: len(self.losses[p]), default=None)
+        series = self.supervised() | ({longest: self.losses[longest]} if longest is not None else {})
+        for place, losses in series.items():
+            times = RISEN if place in self.supervised() else DIVERGED
+            if len(self.rates) != 1 or len(losses) < 2 * MANY or not all(map(math.isfinite, losses)) or min(losses) < 0:
+                continue
+            first, last = (sorted(part)[len(part) // 2] for part in (losses[:SOME], losses[-SOME:]))
+            if last > times * first and last > 1.0:
+                self.watch.tell("BH808", f"the loss rose from {first:.3g} to {last:.3g}", place)
+                return

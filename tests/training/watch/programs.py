@@ -265,6 +265,21 @@ PLANTED = (
         "            right += (scores",
         "            from sklearn.metrics import roc_auc_score\n            roc_auc_score(labels, scores[:, 1])\n            right += (scores",
     ),
+    Planted("BH825", "table", "return self.head(self.body(x))", "return F.relu(self.head(self.body(x)))"),
+    Planted("BH825", "regression", "return self.head(h).squeeze(1)\n", "return torch.sigmoid(self.head(h)).squeeze(1)\n"),
+    Planted(
+        "BH826",
+        "table",
+        "        return self.head(self.body(x))\n",
+        "        self.seen = getattr(self, 'seen', 0.0) * 0.5 + float(x.mean())\n        return self.head(self.body(x)) + torch.tensor([0.0, self.seen])\n",
+    ),
+    Planted("BH427", "table", "net = Net()\n", "net = Net()\nnet.head.requires_grad_(False)\n"),
+    Planted(
+        "BH808",
+        "table",
+        "        loss = F.cross_entropy(scores, labels)\n        loss.backward()\n",
+        "        loss = F.cross_entropy(scores * 5, labels)\n        (-loss).backward()\n",
+    ),
     Planted("BH820", "table", "X = (X - mean) / std", "X = X * 30 + 200\nX[train] = (X[train] - X[train].mean(0)) / X[train].std(0)"),
 )
 
