@@ -1,4 +1,4 @@
-"""Rules BH801 to BH826: mistakes that only a run shows."""
+"""Rules BH801 to BH828: mistakes that only a run shows."""
 
 from __future__ import annotations
 
@@ -219,6 +219,26 @@ RUN_RULES: dict[str, Rule] = {
             "start every batch with a state of its own, and update statistics only where self.training is true",
             "h, self.state = self.cell(x, self.state)",
             "h, _ = self.cell(x)",
+        ),
+        _rule(
+            "BH827",
+            "weights-not-loaded",
+            "error",
+            "No weight was loaded",
+            "None of the names in a state dict is one of the network's (a prefix differs), and strict=False keeps silent: what should be pretrained is random.",
+            "take the prefix off the names, and look at the missing keys that load_state_dict returns",
+            "encoder.load_state_dict(torch.load('autoencoder.pt'), strict=False)",
+            "state = torch.load('autoencoder.pt')\nencoder.load_state_dict({k.removeprefix('encoder.'): v for k, v in state.items() if k.startswith('encoder.')})",
+        ),
+        _rule(
+            "BH828",
+            "padding-in-loss",
+            "error",
+            "Padding counts in the loss",
+            "Labels behind the end of a sequence are the padding token, and the loss counts them: predicting padding is easy, so the loss looks better than it is, and short sequences drown long ones' errors.",
+            "ignore_index=pad, or labels of -100 there",
+            "loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())",
+            "loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=pad)",
         ),
     )
 }

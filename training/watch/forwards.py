@@ -86,6 +86,8 @@ class Forwards:
         around(nn.Module, "__call__", self._call)
         around(nn.Module, "__init__", self._made)
         around(nn.Module, "load_state_dict", self._load)
+        around(nn.Module, "__setattr__", self._set)
+        around(torch.autograd, "grad", self._grad)
         around(DistributedDataParallel, "__init__", self._wrap)
         around(nn.DataParallel, "__init__", self._parallel)
 
@@ -133,10 +135,28 @@ class Forwards:
             self.watch.tell("BH402", f"{type(module).__name__} is made while {type(self.stack[0]).__name__} runs: no optimizer knows its weights")
 
     def _load(self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        result = original(module, *args, **kwargs)
         if not self.watch.quiet:
-            for part in module.modules():
-                self.loaded.add(part)
-        return original(module, *args, **kwargs)
+            own = len(module.state_dict())
+            if own and len(result.missing_keys) == own:
+                few = ", ".join(result.unexpected_keys[:2])
+                self.watch.tell(
+                    "BH827", f"none of the {own} names of {type(module).__name__} is among those that are loaded ({few}, …): it keeps its random weights"
+                )
+            else:
+                for part in module.modules():
+                    self.loaded.add(part)
+        return result
+
+    def _set(self, original: Callable[..., Any], module: nn.Module, name: str, value: Any) -> None:
+        original(module, name, value)
+        if name == "requires_grad" and not self.watch.quiet:
+            self.watch.tell("BH407", f"requires_grad is set on {type(module).__name__}, a module: its parameters are trained as before")
+
+    def _grad(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not self.watch.quiet:
+            self.backed()
+        return original(*args, **kwargs)
 
     def _wrap(self, original: Callable[..., Any], wrapper: nn.Module, module: nn.Module, *args: Any, **kwargs: Any) -> None:
         original(wrapper, module, *args, **kwargs)

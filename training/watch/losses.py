@@ -111,6 +111,8 @@ class Functions(TorchFunctionMode):
         self._swapped(name, input, target)
         axis = 1 if input.ndim > 1 else 0
         self._cut(name, input, ("Relu", "Gelu", "Silu", "Sigmoid", "Tanh"))
+        if reduction != "none":
+            self._padding(target, ignore_index)
         if input.shape[axis] == 1:
             self.often("BH818", "cross_entropy over one score a row is always 0")
         elif input.ndim > 1 and len(input) > 1 and probabilities(input.detach(), axis):
@@ -144,6 +146,19 @@ class Functions(TorchFunctionMode):
         self._out_of_reach(input, target)
         if input.shape != target.shape and input.numel() > 1 and target.numel() > 1:
             self.often("BH310", f"{name} broadcasts {list(input.shape)} against {list(target.shape)}", 1)
+
+    def _padding(self, target: Tensor, ignored: int) -> None:
+        """Whether labels at the end of sequences are the padding of the network's embedding, and count."""
+        call = self.forwards.last
+        tokens = call.inputs[0] if call is not None and call.inputs else None
+        if call is None or tokens is None or tokens.ndim != 2 or tokens.dtype != torch.int64 or target.numel() != tokens.numel():
+            return
+        pads = {m.padding_idx for m in call.module.modules() if isinstance(m, nn.Embedding) and m.padding_idx is not None} - {ignored}
+        for pad in pads:
+            at = target.reshape(tokens.shape) == pad
+            last = at.flip(1).long().cummin(1).values.flip(1).bool()
+            if bool(at.any()) and bool((at == last).all()) and float(at.float().mean()) > FEW and bool((tokens == pad).any()):
+                self.often("BH828", f"{float(at.float().mean()):.0%} of the labels are padding ({pad}), and count in the loss as others do")
 
     def _out_of_reach(self, scores: Tensor, target: Tensor) -> None:
         low, high = BOUNDS.get(maker(scores), (-math.inf, math.inf))
