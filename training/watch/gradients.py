@@ -27,6 +27,7 @@ class Mark(NamedTuple):
 
 TWICE, SOME = 2, 5  # times before something is told
 UNEVEN, TURNS = 1.1, 4
+MOST_KEPT, LARGE = 200, 5_000_000  # parameters whose first values are kept, and how many values are too many
 LEAVES_OF = 3  # backward passes of a line whose graph is walked, besides the 4th, 8th and so on
 NODES = 50_000
 SCALED = ("Div", "Mul")
@@ -154,7 +155,8 @@ class Gradients:
                 "BH123", f"{type(optimizer).__name__} is made anew for the same weights ({len(again) + 1} times): momentum and moments are lost", held.made
             )
         self.held[id(optimizer)] = held
-        held.before = [(p, p.detach().clone()) for p, _ in held.items()][:200]
+        first = [p for p, _ in held.items()][:MOST_KEPT]
+        held.before = [(p, p.detach().clone()) for p in first if p.numel() < LARGE]
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self.watch.quiet:
@@ -318,7 +320,7 @@ class Gradients:
             self._empty(held, name)
         elif held.steps >= SOME:
             self._unreached(held)
-        if held.steps >= SOME and all(torch.equal(p, b) for p, b in held.before) and held.empty < held.steps:
+        if held.steps >= SOME and held.before and all(torch.equal(p, b) for p, b in held.before) and held.empty < held.steps:
             self.watch.tell("BH807", f"{held.steps} steps of {name} have changed none of its weights", place)
         large = [w for w, scaled in held.windows if w >= TWICE and not scaled]
         if len(large) >= TWICE and len(large) >= len(held.windows) / 2:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from training.watch.forwards import Call
 from training.watch.record import Place, Watch
 
-MOST = 50_000  # rows that are kept of a network
+MOST, MOST_VALUES = 50_000, 50_000_000  # rows, and values, that are kept of a network
 FEW = 20
 SHARED = 0.02
 FAR, WIDER = 4.0, 8.0  # deviations between means, and ratio of deviations, of rows that are scaled alike
@@ -34,7 +34,7 @@ class Batches:
         self.place = place
         flat = values.detach().reshape(len(values), -1).cpu()
         keys = [hashlib.blake2b(row.tobytes(), digest_size=12).digest() for row in flat.contiguous().view(torch.uint8).reshape(len(flat), -1).numpy()]
-        if len(self.rows) < MOST:
+        if len(self.rows) < MOST and len(self.rows) * flat.shape[1] < MOST_VALUES:
             self.rows.update(zip(keys, flat, strict=True))
         return keys
 
