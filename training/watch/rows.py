@@ -59,7 +59,6 @@ class History:
     steps: int = 0
     inputs: list[Tensor] = field(default_factory=list)
     labels: list[Tensor] = field(default_factory=list)
-    same: int = 0
     place: Place | None = None
 
 
@@ -68,7 +67,8 @@ class Rows:
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
-        self.of: dict[int, History] = {}
+        self.of: dict[int, History] = {}  # by id of the network
+        self.all: list[History] = []  # those of networks that are gone, too
         self.pending: list[Call] = []
         self.leading: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # networks that are the first to see a batch
 
@@ -86,7 +86,11 @@ class Rows:
             self._evaluated(call)
 
     def _history(self, call: Call) -> History:
-        return self.of.setdefault(id(call.module), History(weakref.ref(call.module)))
+        known = self.of.get(id(call.module))
+        if known is None or known.module() is not call.module:  # an id is given again once its network is gone
+            known = self.of[id(call.module)] = History(weakref.ref(call.module))
+            self.all.append(known)
+        return known
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """The rows of this step."""
@@ -124,14 +128,14 @@ class Rows:
 
     def first(self, most: int = 200) -> list[str]:
         """Hashes of the first rows that the first network was trained on."""
-        history = next((h for h in self.of.values() if h.trained.rows), None)
+        history = next((h for h in self.all if h.trained.rows), None)
         return [key.hex() for key in list(history.trained.rows)[:most]] if history is not None else []
 
     # ------------------------------------------------------------------------------------------- end
 
     def ended(self) -> None:
         """What the whole run shows."""
-        for history in self.of.values():
+        for history in self.all:
             self._copies(history)
             if history.steps and history.phases:
                 self._shared(history)
