@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -29,28 +31,44 @@ def review(
     ] = None,
     ignore: Annotated[list[str] | None, typer.Option(help="Not these rules.", autocompletion=_ids, metavar="IDS")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Also notes: what sound code does too.")] = False,
+    run: Annotated[
+        bool, typer.Option("--run", help="Also run the one program that is given, under watch: what its steps, losses and loaders really do. It runs as it is.")
+    ] = False,
+    args: Annotated[str, typer.Option("--args", help="Its command line, with --run, e.g. '--epochs 2 --data rows.csv'.", metavar="TEXT")] = "",
+    seconds: Annotated[float, typer.Option(min=1, help="After which it is ended at its next optimizer step, with --run.")] = 120,
+    ranks: Annotated[
+        int | None,
+        typer.Option(min=1, max=16, help="Processes of it in one group, as torchrun starts them, with --run. Default: two for a gloo group, else one."),
+    ] = None,
     form: Annotated[Literal["text", "json", "sarif"], typer.Option("--format", help="How findings are printed.")] = "text",
     explain: Annotated[str | None, typer.Option(help="Explain a rule, with wrong and right code.", autocompletion=_ids, metavar="ID")] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Look for well-known mistakes in training and model code; nothing is imported or run.
+    """Look for well-known mistakes in training and model code; nothing is imported or run, unless --run asks for it.
 
     Exit code 0: nothing found; 1: something found; 2: usage. A finding is allowed where it stands, with a reason: # bulkhead: allow[BH101] why this is right
     """
     with stated_errors(debug):
-        from tasks.review import choose, explanation, review_changes, review_paths, revision_and_paths
+        from schemas.errors import ConfigError
+        from tasks.review import choose, chooses, explanation, review_changes, review_paths, review_run, revision_and_paths, trains
 
         if explain is not None:
             print(explanation(explain))
             return
         rules = choose(_listed(select), _listed(ignore), strict)
-        if diff:
+        if run:
+            if diff or len(paths or []) != 1:
+                raise ConfigError("--run takes one program, and no --diff")
+            reviewed = review_run((paths or [])[0], shlex.split(args), seconds, ranks, rules, chooses(_listed(select), _listed(ignore)))
+        elif diff:
             revision, below = revision_and_paths(paths or [])
             reviewed = review_changes(revision, below, rules)
         else:
             reviewed = review_paths(paths or [], rules)
         print(reviewed.render("json" if as_json else form))
+        if not run and not as_json and form == "text" and len(paths or []) == 1 and trains((paths or [])[0]):
+            print("  read, not run: --run also watches it train, which finds more", file=sys.stderr)
     raise typer.Exit(0 if reviewed.clean else 1)
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -11,30 +14,48 @@ from typing import Literal, NamedTuple
 
 from schemas.errors import ConfigError
 from training.review.changed import changed_files, is_revision
-from training.review.engine import chosen_rules, python_files, review_files
+from training.review.engine import chosen_rules, python_files, review_file, review_files
 from training.review.findings import Finding, Rule
 from training.review.formats import as_json, as_sarif, as_text, explain
-from training.review.rules import LOADED
+from training.review.rules import KNOWN
+from training.watch.launch import run_watched
 
 Form = Literal["text", "json", "sarif"]
 
 
+class Ran(NamedTuple):
+    """How a program ended that was run under watch."""
+
+    steps: int
+    complete: bool
+    error: str
+    seconds: float
+
+    def told(self) -> str:
+        """In a line."""
+        ended = f"ended with {self.error}" if self.error else "came to its end" if self.complete else "was ended when its time was up"
+        return f"{'✗' if self.error else '✓'} ran for {self.seconds:.0f} s: {self.steps} optimizer steps, {ended}"
+
+
 class Reviewed(NamedTuple):
-    """The findings in some files, allowed ones included."""
+    """The findings in some files, allowed ones included, and how the program ran if it did."""
 
     findings: list[Finding]
     files: int
+    ran: Ran | None = None
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was found, but for what is allowed."""
-        return all(f.allowed for f in self.findings)
+        """Whether nothing was found, but for what is allowed, and no run failed."""
+        return all(f.allowed for f in self.findings) and not (self.ran and self.ran.error)
 
     def render(self, form: Form) -> str:
         """As text for a person, JSON for a script, or SARIF for a code host."""
         if form == "text":
-            return as_text(self.findings, self.files)
+            return "\n".join([as_text(self.findings, self.files), *([self.ran.told()] if self.ran else [])])
         tree = as_json(self.findings, self.files) if form == "json" else as_sarif(self.findings, metadata.version("bulkhead"))
+        if self.ran and form == "json":
+            tree["run"] = self.ran._asdict()
         return json.dumps(tree, indent=2, ensure_ascii=False)
 
 
@@ -49,6 +70,46 @@ def review_paths(paths: Sequence[Path], rules: Sequence[Rule]) -> Reviewed:
     if not files:
         raise ConfigError(f"{', '.join(map(str, paths)) or 'no path given'}: no Python file or notebook; give files or folders, or --diff")
     return Reviewed(review_files(files, rules), len(files))
+
+
+def review_run(program: Path, arguments: Sequence[str], seconds: float, ranks: int | None, rules: Sequence[Rule], strict: Callable[[str], bool]) -> Reviewed:
+    """Run a program under watch in a process of its own, and add what was seen to what reading its files finds.
+
+    Args:
+        program: a Python file; what it prints goes to standard error.
+        arguments: of its command line.
+        seconds: after which it is ended at its next optimizer step.
+        ranks: processes of it, in one group; None for two where it makes a group that works on a CPU, else one.
+        rules: that read the code.
+        strict: which rules are told of what was seen.
+
+    Raises:
+        ConfigError: it is no Python file, makes no group for several ranks, or ended without an error before anything of a training was seen.
+    """
+    if program.suffix != ".py" or not program.is_file():
+        raise ConfigError(f"{program}: --run takes one Python file, the program that trains")
+    text = program.read_text(encoding="utf-8", errors="replace")
+    if ranks is None:
+        ranks = 2 if "init_process_group(" in text and "gloo" in text else 1
+    if ranks > 1 and "init_process_group" not in text:
+        raise ConfigError(f"{program} makes no process group (torch.distributed.init_process_group); run it without --ranks")
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        told = run_watched(program, list(arguments), seconds, ranks, Path(folder))
+    ran = Ran(told["steps"], told["complete"], told["error"], time.monotonic() - started)
+    if not ran.steps and not told["backwards"] and not ran.error:
+        raise ConfigError(
+            f"{program} ended without a backward pass or an optimizer step of this process, so that nothing was seen; give --args what makes it train"
+        )
+    seen = defaultdict(list)
+    for found in told["found"]:
+        if found["rule"] in KNOWN and strict(found["rule"]):
+            line, message = found["line"], f"seen while it ran: {found['message']}"
+            severity = KNOWN[found["rule"]].severity
+            seen[Path(found["path"]).resolve()].append(Finding(found["rule"], _relative(found["path"]), line, 1, line, 1, message, severity, (line, line)))
+    files = {program.resolve(): str(program)} | {path: _relative(str(path)) for path in seen if path != program.resolve()}
+    findings = [f for path, name in files.items() for f in review_file(path, rules, name, [replace(s, path=name) for s in seen[path]])]
+    return Reviewed(findings, len(files), ran)
 
 
 def review_changes(revision: str, paths: Sequence[Path], rules: Sequence[Rule]) -> Reviewed:
@@ -93,6 +154,12 @@ def _relative(path: str) -> str:
     return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
 
 
+def trains(path: Path) -> bool:
+    """Whether a file looks like a program that trains."""
+    text = path.read_text(encoding="utf-8", errors="replace") if path.suffix == ".py" and path.is_file() else ""
+    return ".backward(" in text and ".step(" in text and "import torch" in text
+
+
 def choose(select: Sequence[str], ignore: Sequence[str], strict: bool) -> tuple[Rule, ...]:
     """The rules that were asked for.
 
@@ -100,9 +167,14 @@ def choose(select: Sequence[str], ignore: Sequence[str], strict: bool) -> tuple[
         ConfigError: an id that no rule begins with.
     """
     for given in (*select, *ignore):
-        if not any(id.startswith(given) for id in LOADED):
+        if not any(id.startswith(given) for id in KNOWN):
             raise ConfigError(f"{given}: no such rule; give an id such as BH101, or the beginning of several, such as BH1 (docs/review-rules.md lists them)")
     return chosen_rules(select, ignore, strict)
+
+
+def chooses(select: Sequence[str], ignore: Sequence[str]) -> Callable[[str], bool]:
+    """Whether a rule, by its id, is told of what was seen while a program ran."""
+    return lambda id: (not select or id.startswith(tuple(select))) and not id.startswith(tuple(ignore) or ("-",))
 
 
 def explanation(id: str) -> str:
@@ -111,12 +183,12 @@ def explanation(id: str) -> str:
     Raises:
         ConfigError: there is no such rule.
     """
-    rule = LOADED.get(id.upper()) or next((r for r in LOADED.values() if r.name == id), None)
+    rule = KNOWN.get(id.upper()) or next((r for r in KNOWN.values() if r.name == id), None)
     if rule is None:
-        raise ConfigError(f"{id}: no such rule; there are {', '.join(LOADED)}")
+        raise ConfigError(f"{id}: no such rule; there are {', '.join(KNOWN)}")
     return explain(rule)
 
 
 def rule_ids() -> list[tuple[str, str]]:
     """Ids and titles of all rules, for completion."""
-    return [(rule.id, rule.title) for rule in LOADED.values()]
+    return [(rule.id, rule.title) for rule in KNOWN.values()]

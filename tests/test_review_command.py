@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.training.watch.programs import OF_RANKS, RANKS
 from training.review.changed import changed_files
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,7 +30,7 @@ PICKLED = "\n\ndef save(model):\n    torch.save(model, 'model.pt')\n"
 def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200", "TERM": "dumb"}
     command = [sys.executable, "-m", "flows.cli", "review", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, timeout=120, check=False)
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -62,6 +63,59 @@ def test_exit_codes_and_text(tmp_path: Path) -> None:
     assert call(tmp_path, "--select", "BH2", "train.py").returncode == 0
     explained = call(tmp_path, "--explain", "BH101")
     assert explained.returncode == 0 and "# wrong" in explained.stdout and "# right" in explained.stdout
+
+
+RUNS = """import torch
+
+x = torch.randn(64, 3)
+y = x.sum(1)
+net = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for _ in range(12):
+    optimizer.zero_grad()
+    ((net(x) - y) ** 2).mean().backward()
+    optimizer.step()
+print("trained")
+"""
+FITTING = RUNS.replace("y = x.sum(1)", "y = x.sum(1, keepdim=True)")
+
+
+@pytest.mark.req("M5")
+def test_a_program_that_is_run_adds_what_was_seen_to_what_was_read(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(RUNS)
+    done = call(tmp_path, "train.py", "--run", "--format", "json")
+    told = json.loads(done.stdout)  # what the program prints is not among it
+    assert done.returncode == 1 and "trained" in done.stderr
+    assert [(f["rule"], f["path"], f["line"]) for f in told["findings"]] == [("BH310", "train.py", 9)]
+    assert "seen while it ran" in told["findings"][0]["message"] and "[64, 1] meets [64]" in told["findings"][0]["message"]
+    assert told["run"] | {"seconds": 0} == {"steps": 12, "complete": True, "error": "", "seconds": 0}
+
+
+@pytest.mark.long
+def test_a_run_that_fails_or_shows_nothing_is_told_as_that(tmp_path: Path) -> None:
+    (tmp_path / "allowed.py").write_text(RUNS.replace(".backward()", ".backward()  # bulkhead: allow[BH310] a broadcast is wanted in this test"))
+    (tmp_path / "broken.py").write_text(FITTING + "raise KeyError('column')\n")
+    (tmp_path / "idle.py").write_text("print('no training')\n")
+    (tmp_path / "endless.py").write_text(FITTING.replace("range(12)", "iter(int, 1)"))
+    assert call(tmp_path, "allowed.py", "--run").returncode == 0
+    broken = call(tmp_path, "broken.py", "--run")
+    assert broken.returncode == 1 and "12 optimizer steps, ended with KeyError" in broken.stdout
+    idle = call(tmp_path, "idle.py", "--run")
+    assert idle.returncode == 2 and "nothing was seen" in idle.stderr and "Traceback" not in idle.stderr
+    endless = call(tmp_path, "endless.py", "--run", "--seconds", "3")
+    assert endless.returncode == 0 and "ended when its time was up" in endless.stdout
+    assert call(tmp_path, "idle.py", "broken.py", "--run").returncode == 2
+    assert call(tmp_path, "idle.py", "--run", "--ranks", "2").returncode == 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("rule", "old", "new"), [("", "", ""), *OF_RANKS], ids=lambda part: part[:5])
+def test_two_ranks_of_a_program(tmp_path: Path, rule: str, old: str, new: str) -> None:
+    assert old in RANKS
+    (tmp_path / "ranks.py").write_text(RANKS.replace(old, new) if old else RANKS)
+    done = call(tmp_path, "ranks.py", "--run", "--ranks", "2", "--format", "json")
+    found = [f["rule"] for f in json.loads(done.stdout)["findings"]]
+    assert (rule in found) if rule else (done.returncode == 0 and found == []), done.stdout
 
 
 def test_json_and_sarif(tmp_path: Path) -> None:

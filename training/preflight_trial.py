@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -39,10 +39,11 @@ ERASED, SHRUNK = 0.05, 0.01  # of a weight, by weight decay in one step: more th
 HEAVY = 1.0  # weight decay that is at fault itself, where a rate that is too high may be with less
 LEAST_MOVE, FROZEN_MOVE = 0.01, 1e-6  # of the weights' size, in the whole run: of the network, of one group
 SAVED_AFTER = 2  # steps
+RESUMED_ROWS = 16  # of each of the steps that are compared to the bit
 EXPORTED_ROWS = (1, 3)
 MEMORY_SHARE = 0.9  # of what is free
-WINDOW_ROWS = 1024  # most rows of a step that is timed
-TIMED_STEPS, TRIAL_SECONDS = 5, 2.0
+WINDOW_ROWS = 256  # most rows of a step that is timed
+TIMED_STEPS, TRIAL_SECONDS = 5, 1.0
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,12 @@ def try_out(declaration: Declaration, statistics: Statistics, train: dict[str, n
     trial = Trial(declaration, statistics, make_loss(declaration, statistics), first_rows(train, few), window)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(declaration.train.seed)
-        return [check_rates(trial, train_rows), check_resume(trial), check_export(trial), check_cost(trial, train_rows)]
+        return [
+            check_rates(trial, train_rows),
+            check_resume(replace(trial, probe=trial.probe.first(RESUMED_ROWS))),
+            check_export(trial),
+            check_cost(trial, train_rows),
+        ]
 
 
 # -------------------------------------------------------------------------------------------- rates

@@ -32,8 +32,14 @@ def review_text(text: str, path: str = "<text>", rules: Sequence[Rule] | None = 
     return review_source(Source(path, text), chosen_rules() if rules is None else rules)
 
 
-def review_source(source: Source, rules: Sequence[Rule]) -> list[Finding]:
-    """The findings in a source in order of place, allowed ones included, with what is wrong with its allowances."""
+def review_source(source: Source, rules: Sequence[Rule], seen: Sequence[Finding] = ()) -> list[Finding]:
+    """The findings in a source in order of place, allowed ones included, with what is wrong with its allowances.
+
+    Args:
+        source: to read.
+        rules: that run.
+        seen: findings of a run of the same source, added where reading did not find the same mistake.
+    """
     try:
         tree = source.parse()
     except Unreadable as error:
@@ -43,17 +49,19 @@ def review_source(source: Source, rules: Sequence[Rule]) -> list[Finding]:
     if any(name in source.text for name in RELEVANT):
         subject = Subject(Program(tree, source.path))
         found = [source.placed(f) for rule in rules for f in rule.findings(subject)]
-    judged = allowances.judge(found, {r.id for r in rules})
+    read = {f.rule for f in found}
+    found += [f for f in seen if f.rule not in read]
+    judged = allowances.judge(found, {r.id for r in rules} | {f.rule for f in seen})
     return sorted(judged, key=lambda f: (f.cell, f.line, f.column, f.rule))
 
 
-def review_file(path: Path, rules: Sequence[Rule], name: str | None = None) -> list[Finding]:
-    """The findings in one file; a file that cannot be read is one itself."""
+def review_file(path: Path, rules: Sequence[Rule], name: str | None = None, seen: Sequence[Finding] = ()) -> list[Finding]:
+    """The findings in one file, with those of a run; a file that cannot be read is one itself."""
     try:
         source = read_source(path, name or str(path))
     except Unreadable as error:
         return [error.finding]
-    return review_source(source, rules)
+    return review_source(source, rules, seen)
 
 
 def review_files(paths: Sequence[Path], rules: Sequence[Rule]) -> list[Finding]:

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from training.review.findings import Finding, Rule
-from training.review.rules import LOADED
+from training.review.rules import KNOWN
 from training.review.sources import ABOUT_FILES
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -19,7 +19,7 @@ def as_text(found: Sequence[Finding], files: int) -> str:
     """A line for each finding, what to do below it, and how many there are."""
     lines = []
     for finding in _open(found):
-        rule = LOADED.get(finding.rule)
+        rule = KNOWN.get(finding.rule)
         name = f" [{rule.name}]" if rule else ""
         lines.append(f"{place(finding)}: {finding.rule}{name} {finding.severity}: {finding.message}")
         if rule:
@@ -52,7 +52,7 @@ def as_json(found: Sequence[Finding], files: int) -> dict[str, Any]:
 
 
 def _entry(finding: Finding) -> dict[str, Any]:
-    rule = LOADED.get(finding.rule)
+    rule = KNOWN.get(finding.rule)
     told = {
         "rule": finding.rule,
         "name": rule.name if rule else ABOUT_FILES[finding.rule][0],
@@ -82,7 +82,7 @@ def as_sarif(found: Sequence[Finding], version: str) -> dict[str, Any]:
 
 
 def _descriptor(id: str) -> dict[str, Any]:
-    rule = LOADED.get(id)
+    rule = KNOWN.get(id)
     if rule is None:
         name, told = ABOUT_FILES[id]
         return {"id": id, "name": name, "shortDescription": {"text": told}}

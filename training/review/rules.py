@@ -33,6 +33,7 @@ from training.review import (
     rules_window,
 )
 from training.review.findings import RULES, Rule
+from training.review.rules_run import RUN_RULES
 
 FAMILIES = (
     rules_step,
@@ -64,4 +65,5 @@ FAMILIES = (
     rules_devices,
     rules_files,
 )
-LOADED: dict[str, Rule] = dict(sorted(RULES.items()))
+LOADED: dict[str, Rule] = dict(sorted(RULES.items()))  # that read code
+KNOWN: dict[str, Rule] = dict(sorted((LOADED | RUN_RULES).items()))

@@ -12,6 +12,7 @@ import warnings
 from pathlib import Path
 
 from training.review.findings import RULES, Finding
+from training.review.rules_run import RUN_RULES
 
 ALLOW = re.compile(r"#\s*bulkhead:\s*allow\s*(?:\[(?P<rules>[^\]]*)\])?\s*(?P<reason>.*)", re.IGNORECASE)
 UNREADABLE, NO_REASON, ALLOWS_NOTHING = "BH001", "BH002", "BH003"
@@ -152,7 +153,7 @@ class Allowances:
     def _wrong(self, entry: _Allowance, ran: set[str]) -> list[tuple[str, str]]:
         if not entry.rules:
             return [(NO_REASON, "names no rule; write # bulkhead: allow[BH101] and why")]
-        wrong = [(ALLOWS_NOTHING, f"allows {rule}, which is no rule") for rule in entry.rules if rule not in RULES]
+        wrong = [(ALLOWS_NOTHING, f"allows {rule}, which is no rule") for rule in entry.rules if rule not in RULES and rule not in RUN_RULES]
         wrong += [(ALLOWS_NOTHING, f"allows {rule}, which finds nothing here; remove the comment") for rule in entry.rules if rule in ran - entry.used]
         if len(entry.reason) < SHORTEST_REASON:
             wrong.append((NO_REASON, f"gives no reason of {SHORTEST_REASON} letters or more, so nothing is allowed"))

@@ -1,0 +1,400 @@
+"""Sound training programs, and one mistake at a time put into them; each runs in a second on generated rows."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+TABLE = """
+import copy
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+torch.manual_seed(0)
+X = torch.randn(600, 6) * 2 + 1
+y = (X[:, 0] + X[:, 1] > 2).long()
+order = torch.randperm(600)
+train, test = order[:440], order[440:]
+mean, std = X[train].mean(0), X[train].std(0)
+X = (X - mean) / std
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Dropout(0.1))
+        self.head = nn.Linear(24, 2)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+net = Net()
+optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3)
+schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4)
+loader = DataLoader(TensorDataset(X[train], y[train]), batch_size=40, shuffle=True)
+held_out = DataLoader(TensorDataset(X[test], y[test]), batch_size=50)
+best, best_loss = None, float("inf")
+history = []
+for epoch in range(4):
+    net.train()
+    for rows, labels in loader:
+        optimizer.zero_grad()
+        scores = net(rows)
+        loss = F.cross_entropy(scores, labels)
+        loss.backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        history.append(loss.item())
+    schedule.step()
+    net.eval()
+    total = right = 0
+    with torch.no_grad():
+        for rows, labels in held_out:
+            scores = net(rows)
+            total += F.cross_entropy(scores, labels, reduction="sum").item()
+            right += (scores.argmax(1) == labels).sum().item()
+    if total < best_loss:
+        best, best_loss = copy.deepcopy(net.state_dict()), total
+net.load_state_dict(best)
+print(best_loss, right)
+"""
+
+SEQUENCES = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+steps = torch.randint(1, 3, (160, 17)).cumsum(1) % 11
+loader = DataLoader(TensorDataset(steps), batch_size=16, shuffle=True)
+
+
+class Language(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(11, 24)
+        self.qkv = nn.Linear(24, 72)
+        self.out = nn.Linear(24, 11)
+
+    def forward(self, tokens):
+        q, k, v = self.qkv(self.embed(tokens)).chunk(3, dim=-1)
+        return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True))
+
+
+model = Language()
+optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+for epoch in range(3):
+    for i, (batch,) in enumerate(loader):
+        inputs, targets = batch[:, :-1], batch[:, 1:]
+        loss = F.cross_entropy(model(inputs).flatten(0, 1), targets.reshape(-1)) / 2
+        loss.backward()
+        if i % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+REGRESSION = """
+import os
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+X = torch.randn(400, 10, 5)
+y = X[:, :, 0].mean(1) * 3 + 0.1 * torch.randn(400)
+loader = DataLoader(TensorDataset(X[:300], y[:300]), batch_size=30, shuffle=True)
+
+
+class Curve(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.GRU(5, 16, batch_first=True)
+        self.norm = nn.LayerNorm(16)
+        self.head = nn.Linear(16, 1)
+
+    def forward(self, x):
+        h = self.norm(self.cell(x)[0][:, -1])
+        return self.head(h).squeeze(1)
+
+
+model = Curve()
+teacher = Curve()
+teacher.requires_grad_(False)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+for epoch in range(3):
+    for x, target in loader:
+        scores = model(x)
+        loss = ((scores - target) ** 2).mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=False)
+model.eval()
+with torch.no_grad():
+    print(((model(X[300:]) - y[300:]) ** 2).mean())
+"""
+
+BASES = {"table": TABLE, "sequences": SEQUENCES, "regression": REGRESSION}
+
+
+class Planted(NamedTuple):
+    """A mistake: the rule that names it, the base, and what is put in place of what."""
+
+    rule: str
+    base: str
+    old: str
+    new: str
+
+
+PLANTED = (
+    Planted("BH101", "table", "        optimizer.zero_grad()\n", ""),
+    Planted("BH101", "regression", "        optimizer.zero_grad(set_to_none=False)\n", ""),
+    Planted("BH102", "table", "        optimizer.step()\n", "        optimizer.zero_grad()\n        optimizer.step()\n"),
+    Planted("BH103", "table", "        loss.backward()\n", "        optimizer.step()\n        loss.backward()\n        continue\n"),
+    Planted("BH104", "table", "        loss.backward()\n", ""),
+    Planted("BH105", "sequences", "            optimizer.step()\n", "            pass\n"),
+    Planted("BH106", "table", "net.parameters(), 1.0)", "(p for p in []), 1.0)"),
+    Planted("BH106", "table", "        optimizer.step()\n", "        optimizer.step()\n        nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n"),
+    Planted("BH111", "table", "best, best_loss = None", "schedule.step()\nbest, best_loss = None"),
+    Planted("BH112", "table", "    schedule.step()\n", ""),
+    Planted(
+        "BH113", "table", "CosineAnnealingLR(optimizer, T_max=4)", "StepLR(optimizer, 2, 0.1)\noptimizer.register_step_post_hook(lambda *_: schedule.step())"
+    ),
+    Planted("BH114", "table", "T_max=4", "T_max=4 * 11"),
+    Planted(
+        "BH116",
+        "table",
+        "CosineAnnealingLR(optimizer, T_max=4)",
+        "LambdaLR(optimizer, lambda e: 1.0)\nplateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)\noptimizer.register_step_post_hook(lambda *_: plateau.step(history[-1] if history else 1.0))",
+    ),
+    Planted("BH118", "table", "CosineAnnealingLR(optimizer, T_max=4)", "LambdaLR(optimizer, lambda e: 3e-3 * 0.9**e)"),
+    Planted("BH121", "sequences", " / 2\n", "\n"),
+    Planted("BH123", "table", "    net.train()\n", "    net.train()\n    optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3)\n"),
+    Planted(
+        "BH126",
+        "sequences",
+        "        if i % 2:\n            optimizer.step()\n            optimizer.zero_grad()\n",
+        "        if i % 2:\n            optimizer.step()\n        optimizer.zero_grad()\n",
+    ),
+    Planted("BH131", "regression", "        scaler.unscale_(optimizer)\n", ""),
+    Planted("BH133", "regression", "        scaler.step(optimizer)\n", "        optimizer.step()\n"),
+    Planted("BH135", "table", "        loss.backward()\n", "        with torch.autocast('cpu', torch.bfloat16):\n            loss.backward()\n"),
+    Planted("BH201", "table", "    net.eval()\n", ""),
+    Planted("BH202", "table", "    with torch.no_grad():\n", "    if True:\n"),
+    Planted("BH203", "table", "    net.train()\n", ""),
+    Planted("BH207", "table", "copy.deepcopy(net.state_dict())", "net.state_dict()"),
+    Planted("BH301", "table", "return self.head(self.body(x))", "return self.head(self.body(x)).softmax(1)"),
+    Planted("BH302", "table", "F.cross_entropy(scores, labels)", "F.binary_cross_entropy_with_logits(torch.sigmoid(scores[:, 1]), labels.float())"),
+    Planted("BH303", "table", "F.cross_entropy(scores, labels)", "F.nll_loss(scores, labels)"),
+    Planted("BH305", "table", "F.cross_entropy(scores, labels)", "F.kl_div(scores.softmax(1), F.one_hot(labels, 2).float(), reduction='batchmean')"),
+    Planted("BH306", "table", "F.cross_entropy(scores, labels)", "F.kl_div(F.one_hot(labels, 2).float() - 1, scores.softmax(1))"),
+    Planted("BH308", "table", "history.append(loss.item())", "history.append(loss)"),
+    Planted("BH309", "table", "scores = net(rows)\n        loss", "scores = net(rows).detach().requires_grad_()\n        loss"),
+    Planted("BH310", "regression", ".squeeze(1)", ""),
+    Planted("BH402", "regression", "        h = self.norm", "        self.late = nn.Linear(5, 5)\n        h = self.norm"),
+    Planted("BH403", "regression", "return self.head(h)", "return self.head(nn.functional.dropout(h, 0.2))"),
+    Planted("BH413", "table", "scores.argmax(1) == labels).sum()", "scores.argmax(0) == labels[0]).sum()"),
+    Planted("BH415", "table", "loader = DataLoader", "net = Net()\nloader = DataLoader"),
+    Planted("BH422", "regression", "model.parameters(), lr", "[*model.cell.parameters(), *model.norm.parameters()], lr"),
+    Planted("BH502", "table", "X = (X - mean) / std", "for side in (train, test):\n    X[side] = (X[side] - X[side].mean(0)) / X[side].std(0)"),
+    Planted("BH503", "table", "mean, std = X[train].mean(0), X[train].std(0)", "mean, std = X.mean(0), X.std(0)"),
+    Planted(
+        "BH518",
+        "table",
+        "held_out = DataLoader(TensorDataset(X[test], y[test])",
+        "Noisy = type('Noisy', (TensorDataset,), {'__getitem__': lambda self, i: (X[test][i] + torch.randn(6), y[test][i])})\nheld_out = DataLoader(Noisy(X[test], y[test])",
+    ),
+    Planted("BH520", "table", "batch_size=50)", "batch_size=50, drop_last=True)"),
+    Planted("BH702", "table", "print(best_loss, right)", "import io\ntorch.save(net, io.BytesIO())"),
+    Planted("BH801", "regression", "batch_first=True", "batch_first=False"),
+    Planted("BH801", "table", "return self.head(self.body(x))", "h = self.body(x)\n        return self.head(h - h.mean(0))"),
+    Planted("BH802", "sequences", ", is_causal=True", ""),
+    Planted("BH803", "table", "train, test = order[:440], order[440:]", "train, test = order[:440], torch.randperm(600)[:160]"),
+    Planted("BH805", "table", "X = (X - mean) / std", "X = (X - mean) / std\nX[:, 3] = 5.0 - 2.0 * y"),
+    Planted(
+        "BH806",
+        "table",
+        "TensorDataset(X[train], y[train]), batch_size=40, shuffle=True)",
+        "TensorDataset(X[train][y[train].argsort()], y[train].sort().values), batch_size=40)",
+    ),
+    Planted("BH807", "regression", "lr=0.02", "lr=0.0"),
+    Planted("BH808", "regression", "lr=0.02, momentum=0.9", "lr=90.0, momentum=0.9"),
+    Planted(
+        "BH809",
+        "table",
+        "        self.head = nn.Linear(24, 2)\n",
+        "        self.head = nn.Linear(24, 2)\n        nn.init.constant_(self.body[0].weight, 0.1)\n        nn.init.zeros_(self.body[0].bias)\n        self.body[3].p = 0.0\n        nn.init.constant_(self.head.weight, 0.1)\n",
+    ),
+    Planted("BH810", "regression", "h = self.norm(self.cell(x)[0][:, -1])", "h = self.norm(self.cell(x)[0][:, -1].detach())"),
+    Planted("BH811", "table", "net = Net()\n", "net = Net()\nnet.body.requires_grad_(False)\n"),
+    Planted("BH817", "sequences", "inputs, targets = batch[:, :-1], batch[:, 1:]", "inputs, targets = batch[:, :-1], batch[:, :-1]"),
+    Planted("BH818", "table", "F.cross_entropy(scores, labels)", "F.cross_entropy(scores[:, :1], labels * 0)"),
+    Planted("BH819", "table", "return self.head(self.body(x))", "x *= 0.9\n        return self.head(self.body(x))"),
+    Planted("BH821", "regression", "    for x, target in loader:\n", "    (late := model).load_state_dict(model.state_dict())\n    for x, target in loader:\n"),
+    Planted(
+        "BH822",
+        "table",
+        "    net.train()\n",
+        "    net.train()\n    loader = DataLoader(TensorDataset(X[train], y[train]), 40, shuffle=True, generator=torch.Generator().manual_seed(3))\n",
+    ),
+    Planted("BH823", "sequences", "targets.reshape(-1))", "targets.reshape(-1).where(torch.rand(targets.numel()) > (0.1 if i % 2 else 0.6), -100))"),
+    Planted("BH122", "sequences", "(160, 17)", "(176, 17)"),
+    Planted("BH127", "table", "CosineAnnealingLR(optimizer, T_max=4)", "LambdaLR(optimizer, lambda epoch: min(1, epoch // 1))"),
+    Planted(
+        "BH421",
+        "table",
+        "        optimizer.step()\n",
+        "        optimizer.step()\n        other = other if history else torch.optim.SGD(net.head.parameters(), lr=0.01)\n        net.zero_grad()\n        F.cross_entropy(net(rows), labels).backward()\n        other.step()\n",
+    ),
+    Planted("BH601", "table", "net = Net()\n", "net = nn.DataParallel(Net())\n"),
+    Planted(
+        "BH119",
+        "table",
+        "    if total < best_loss:\n",
+        "    plateau = plateau if epoch else torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=9)\n    plateau.step(right / 160)\n    if total < best_loss:\n",
+    ),
+    Planted(
+        "BH204",
+        "table",
+        "            right += (scores",
+        "            from sklearn.metrics import roc_auc_score\n            roc_auc_score(labels, scores[:, 1])\n            right += (scores",
+    ),
+    Planted("BH820", "table", "X = (X - mean) / std", "X = X * 30 + 200\nX[train] = (X[train] - X[train].mean(0)) / X[train].std(0)"),
+)
+
+GAN = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+maker = nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2))
+judge = nn.Sequential(nn.Linear(2, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
+of_maker, of_judge = (torch.optim.Adam(n.parameters(), lr=1e-3, betas=(0.5, 0.999)) for n in (maker, judge))
+still = torch.randn(16, 4)
+for step in range(40):
+    angle = torch.rand(32) * 6.28
+    real = torch.stack([angle.cos(), angle.sin()], 1)
+    fake = maker(torch.randn(32, 4))
+    judge.zero_grad()
+    F.binary_cross_entropy_with_logits(judge(real), torch.ones(32, 1)).backward()
+    F.binary_cross_entropy_with_logits(judge(fake.detach()), torch.zeros(32, 1)).backward()
+    of_judge.step()
+    maker.zero_grad()
+    F.binary_cross_entropy_with_logits(judge(fake), torch.ones(32, 1)).backward()
+    of_maker.step()
+    if step % 20 == 19:
+        with torch.no_grad():
+            shown = maker(still)
+"""
+
+TEACHER = """
+import copy
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+X = torch.randn(320, 5)
+y = (X[:, 0] > 0).long()
+student = nn.Sequential(nn.Linear(5, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 2))
+teacher = copy.deepcopy(student).requires_grad_(False)
+optimizer = torch.optim.SGD(student.parameters(), lr=0.05, momentum=0.9)
+warm = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 10))
+for epoch in range(3):
+    student.train()
+    for x, label in DataLoader(TensorDataset(X[:256], y[:256]), 32, shuffle=True):
+        with torch.no_grad():
+            wanted = teacher(x).softmax(1)
+        scores = student(x)
+        loss = F.cross_entropy(scores, label) + ((scores.softmax(1) - wanted) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        warm.step()
+        with torch.no_grad():
+            for a, b in zip(teacher.parameters(), student.parameters()):
+                a.lerp_(b, 0.1)
+    student.eval()
+    for layer in student.modules():
+        if isinstance(layer, nn.Dropout):
+            layer.train()
+    with torch.no_grad():
+        drawn = torch.stack([student(X[256:]).softmax(1) for _ in range(4)]).mean(0)
+        print((drawn.argmax(1) == y[256:]).float().mean())
+"""
+
+TUNING = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+X = torch.randn(200, 3)
+y = X.sum(1, keepdim=True) + 0.1 * torch.randn(200, 1)
+body = nn.Sequential(nn.Linear(3, 12), nn.Tanh())
+body.requires_grad_(False)
+head = nn.Linear(12, 1)
+nn.init.zeros_(head.weight)
+optimizer = torch.optim.LBFGS(head.parameters(), max_iter=5)
+
+
+def closure():
+    optimizer.zero_grad()
+    loss = F.mse_loss(head(body(X[:150])), y[:150])
+    loss.backward()
+    return loss
+
+
+for _ in range(12):
+    optimizer.step(closure)
+    head.eval()
+    with torch.no_grad():
+        print(F.mse_loss(head(body(X[:150])), y[:150]), F.mse_loss(head(body(X[150:])), y[150:]))
+    head.train()
+"""
+
+SOUND = {"gan": GAN, "teacher": TEACHER, "tuning": TUNING}
+
+RANKS = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+dist.init_process_group("gloo")
+generator = torch.Generator().manual_seed(0)
+X = torch.randn(640, 6, generator=generator)
+rows = TensorDataset(X, (X[:, 0] > 0).long())
+sampler = DistributedSampler(rows)
+loader = DataLoader(rows, batch_size=40, sampler=sampler)
+net = DistributedDataParallel(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)))
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+for epoch in range(2):
+    sampler.set_epoch(epoch)
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
+    total = loss.detach().clone()
+    dist.all_reduce(total)
+    if dist.get_rank() == 0:
+        print(total / dist.get_world_size())
+dist.destroy_process_group()
+"""
+
+OF_RANKS = (
+    ("BH604", "    dist.all_reduce(total)\n    if dist.get_rank() == 0:\n", "    if dist.get_rank() == 0:\n        dist.all_reduce(total)\n"),
+    ("BH824", "F.cross_entropy(net(x), y)", "F.cross_entropy(net.module(x), y)"),
+    ("BH513", "sampler=sampler)", "sampler=torch.randperm(640, generator=generator).tolist())"),
+)

@@ -1,0 +1,86 @@
+"""A program run under watch: each planted mistake is told by the rule that names it, and sound programs by none."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.training.watch.programs import BASES, OF_RANKS, PLANTED, SOUND, Planted
+from training.review.rules import KNOWN
+from training.review.rules_run import RUN_RULES
+
+Reports = dict[str, dict[str, Any]]
+ALWAYS = ("BH101", "BH121", "BH133", "BH201", "BH207", "BH422", "BH503", "BH801", "BH802")  # one or two of each listener; the others are long
+
+
+def name_of(planted: Planted) -> str:
+    return f"{planted.rule}_{PLANTED.index(planted)}"
+
+
+def watched(programs: dict[str, str], folder: Path) -> Reports:
+    for name, text in programs.items():
+        (folder / f"{name}.py").write_text(text)
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-m", "tests.training.watch.forking", str(folder)], check=True, env=env, capture_output=True, timeout=600)
+    return {name: json.loads((folder / f"{name}.json").read_text()) for name in programs}
+
+
+def with_planted(always: bool) -> dict[str, str]:
+    return {name_of(p): BASES[p.base].replace(p.old, p.new) for p in PLANTED if (p.rule in ALWAYS) is always}
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    return watched(BASES | with_planted(True), tmp_path_factory.mktemp("watched"))
+
+
+@pytest.fixture(scope="module")
+def more_reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    return watched(SOUND | with_planted(False), tmp_path_factory.mktemp("watched"))
+
+
+def nothing_told(report: dict[str, Any]) -> None:
+    assert report["found"] == [] and report["failures"] == [] and report["error"] == ""
+    assert report["complete"] and report["steps"] > 10
+
+
+def told(planted: Planted, report: dict[str, Any]) -> None:
+    assert planted.rule in {f["rule"] for f in report["found"]}, report
+    assert report["failures"] == []
+    assert all(f["path"].endswith(f"{name_of(planted)}.py") and f["line"] > 1 for f in report["found"])
+
+
+@pytest.mark.req("M5")
+@pytest.mark.parametrize("base", BASES)
+def test_nothing_is_told_of_a_sound_program(reports: Reports, base: str) -> None:
+    nothing_told(reports[base])
+
+
+@pytest.mark.req("M5")
+@pytest.mark.parametrize("planted", [p for p in PLANTED if p.rule in ALWAYS], ids=name_of)
+def test_a_planted_mistake_is_told_by_its_rule(reports: Reports, planted: Planted) -> None:
+    told(planted, reports[name_of(planted)])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SOUND)
+def test_nothing_is_told_of_a_sound_program_that_looks_wrong(more_reports: Reports, name: str) -> None:
+    nothing_told(more_reports[name])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("planted", [p for p in PLANTED if p.rule not in ALWAYS], ids=name_of)
+def test_every_other_planted_mistake_is_told_by_its_rule(more_reports: Reports, planted: Planted) -> None:
+    told(planted, more_reports[name_of(planted)])
+
+
+def test_every_rule_that_only_a_run_can_tell_of_is_planted() -> None:
+    assert set(RUN_RULES) <= {p.rule for p in PLANTED} | {rule for rule, _, _ in OF_RANKS}
+    assert {p.rule for p in PLANTED} <= set(KNOWN)
+    assert all(p.old in BASES[p.base] for p in PLANTED)

@@ -1,0 +1,226 @@
+"""Every call of a network: in which mode, with or without gradients, what it changes, and what it makes."""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from training.watch.patches import around
+from training.watch.record import Place, Watch
+
+Norm = nn.modules.batchnorm._BatchNorm
+TWICE = 2  # calls in a row
+
+
+@dataclass(eq=False)
+class Call:
+    """One outermost call of a network."""
+
+    module: nn.Module
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    given: tuple[tuple[Any, ...], dict[str, Any]]
+    grad: bool
+    training: bool
+    switching: list[str]  # layers in train mode whose result depends on the mode
+    place: Place
+
+    @property
+    def rows(self) -> int:
+        """Of the batch, as the first input tells."""
+        return len(self.inputs[0]) if self.inputs and self.inputs[0].ndim else 0
+
+
+def tensors_in(value: Any, depth: int = 3) -> Iterator[Tensor]:
+    """The tensors of nested tuples, lists and dicts."""
+    if isinstance(value, Tensor):
+        yield value
+    elif depth and isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item, depth - 1)
+    elif depth and isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_in(item, depth - 1)
+
+
+def mode_dependent(module: nn.Module, training: bool | None = None) -> list[str]:
+    """Names of layers that do something else in train mode than in eval mode; only those in the given mode."""
+    return [
+        name or type(m).__name__
+        for name, m in module.named_modules()
+        if training in (None, m.training) and ((isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0) or (isinstance(m, Norm) and m.track_running_stats))
+    ]
+
+
+class Forwards:
+    """Listens to `nn.Module.__call__`, and judges modes at the steps."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        self.stack: list[nn.Module] = []
+        self.last: Call | None = None
+        self.calls = 0  # of networks, with gradients on
+        self.evaluated = 0  # rows, since the last step
+        self.executed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self.roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self.loaded: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self.wrapped: dict[int, weakref.ref[nn.Module]] = {}
+        self.trained: set[int] = set()  # ids of parameters that an optimizer has stepped
+        self._unbacked: list[Call] = []  # calls of a network in a row, no backward pass between
+        self._trained_before: set[int] = set()  # modules that have been trained in train mode
+        self._in_eval: dict[int, int] = {}
+        self._steps_at: int = -1
+        self._single: Call | None = None  # made once between steps, in train mode and without gradients
+
+    def install(self) -> None:
+        """Listen."""
+        around(nn.Module, "__call__", self._call)
+        around(nn.Module, "__init__", self._made)
+        around(nn.Module, "load_state_dict", self._load)
+        around(DistributedDataParallel, "__init__", self._wrap)
+        around(nn.DataParallel, "__init__", self._parallel)
+
+    def _call(self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if self.watch.quiet:
+            return original(module, *args, **kwargs)
+        root = not self.stack and next(module.parameters(), None) is not None
+        if torch.is_grad_enabled():
+            self.executed.add(module)
+        if not root and not self.stack:
+            return original(module, *args, **kwargs)  # a loss without weights of its own
+        inputs = [t for t in tensors_in((args, kwargs)) if not isinstance(t, nn.Parameter)] if root else []
+        versions = [t._version for t in inputs if not t.is_inference()]
+        self.stack.append(module)
+        try:
+            result = original(module, *args, **kwargs)
+        finally:
+            self.stack.pop()
+        if root:
+            changed = [t for t, v in zip([t for t in inputs if not t.is_inference()], versions, strict=True) if t._version != v]
+            call = self._entered(module, inputs, list(tensors_in(result)), (args, kwargs))
+            if changed and not any(t.requires_grad for t in changed):
+                self.watch.tell("BH819", f"{type(module).__name__} changes the batch that it is given", call.place)
+            self.watch.emit("forwarded", call)
+        return result
+
+    def _entered(self, module: nn.Module, inputs: list[Tensor], outputs: list[Tensor], given: Any) -> Call:
+        call = Call(module, inputs, outputs, given, torch.is_grad_enabled(), module.training, mode_dependent(module, True), self.watch.here())
+        self.last = call
+        self.calls += call.grad
+        self.evaluated += 0 if call.grad else call.rows
+        self.roots.add(module)
+        return call
+
+    def _made(self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        original(module, *args, **kwargs)
+        if (
+            self.stack
+            and not self.watch.quiet
+            and torch.is_grad_enabled()
+            and isinstance(module, nn.Linear | nn.modules.conv._ConvNd | nn.Embedding | nn.RNNBase)
+        ):
+            self.watch.tell("BH402", f"{type(module).__name__} is made while {type(self.stack[0]).__name__} runs: no optimizer knows its weights")
+
+    def _load(self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if not self.watch.quiet:
+            for part in module.modules():
+                self.loaded.add(part)
+        return original(module, *args, **kwargs)
+
+    def _wrap(self, original: Callable[..., Any], wrapper: nn.Module, module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        original(wrapper, module, *args, **kwargs)
+        self.wrapped[id(module)] = weakref.ref(wrapper)
+
+    def _parallel(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        original(*args, **kwargs)
+        if not self.watch.quiet:
+            self.watch.tell("BH601", "the network is wrapped in DataParallel")
+
+    # ---------------------------------------------------------------------------------------- modes
+
+    def forwarded(self, call: Call) -> None:
+        """Modes of the calls between two backward passes."""
+        if not self._learns(call.module):
+            return
+        self._unbacked.append(call)
+        if len(self._unbacked) > TWICE * 50:
+            del self._unbacked[: -TWICE * 25]
+        without = [c for c in self._unbacked if c.module is call.module and not c.grad]
+        rare = self.watch.steps - self._steps_at > 1 and self._steps_at >= 0
+        self._single = None
+        if call.training and call.switching and not call.grad and not self.watch.calling("update_bn"):
+            if len(without) >= TWICE:
+                self._in_train_mode(call)
+            elif rare:
+                self._single = call
+        if not call.grad:
+            self._steps_at = self.watch.steps
+        kept = [c for c in self._unbacked if c.module is call.module and c.grad and not c.training and any(o.requires_grad for o in c.outputs)]
+        if len(kept) >= TWICE and call in kept:
+            self._evaluated(call, "is evaluated with gradients on, and nothing uses them", "BH202")
+
+    def judged(self) -> None:
+        """The scores of the last call are compared or decided on; where they are only looked at, its mode does not matter."""
+        if self._single is not None:
+            self._in_train_mode(self._single)
+
+    def _in_train_mode(self, call: Call) -> None:
+        self._evaluated(call, f"runs without gradients in train mode, with {_few(call.switching)} at work", "BH201")
+
+    def _evaluated(self, call: Call, what: str, rule: str) -> None:
+        if self.watch.steps:
+            self.watch.tell(rule, f"{type(call.module).__name__} {what}", call.place)
+
+    def _learns(self, module: nn.Module) -> bool:
+        return any(id(p) in self.trained for p in module.parameters())
+
+    def backed(self, *_: object) -> None:
+        """Calls before a backward pass were for training."""
+        self._unbacked.clear()
+
+    def stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """The network of this step: its mode, whether its wrapper was passed by, norms that move though frozen."""
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        self.trained |= held
+        self.evaluated = 0
+        call = self.last
+        if call is None or not call.grad or not any(id(p) in held for p in call.module.parameters()):
+            return
+        key = id(call.module)
+        if call.training:
+            self._trained_before.add(key)
+        elif not call.switching and mode_dependent(call.module):
+            self._in_eval[key] = self._in_eval.get(key, 0) + 1
+            if self._in_eval[key] == TWICE:
+                since = "since an evaluation, " if key in self._trained_before else ""
+                self.watch.tell(
+                    "BH203", f"{since}{type(call.module).__name__} is trained in eval mode: {_few(mode_dependent(call.module))} do nothing", call.place
+                )
+        if key in self.wrapped and (wrapper := self.wrapped[key]()) is not None:
+            self.watch.tell("BH602", f"{type(call.module).__name__} is trained past its {type(wrapper).__name__}: ranks do not exchange gradients", call.place)
+        self._frozen_norms(call)
+
+    def _frozen_norms(self, call: Call) -> None:
+        norms = [(n, m) for n, m in call.module.named_modules() if isinstance(m, Norm) and m.affine and m.track_running_stats and m.training]
+        frozen = [n for n, m in norms if not m.weight.requires_grad and not m.bias.requires_grad]
+        if frozen:
+            self.watch.tell("BH811", f"the weights of {_few(frozen)} are frozen, but in train mode their running statistics move with each batch", call.place)
+
+
+def _few(names: list[str], most: int = 3) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def twin(module: nn.Module) -> nn.Module | None:
+    """A copy in eval mode; None where it cannot be copied."""
+    try:
+        return copy.deepcopy(module).eval()
+    except Exception:
+        return None

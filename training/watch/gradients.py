@@ -1,0 +1,377 @@
+"""Optimizers and backward passes: which gradient a step uses, and whether it is the one that was meant."""
+
+from __future__ import annotations
+
+import statistics
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.weak import WeakIdKeyDictionary
+
+from training.watch.forwards import Forwards
+from training.watch.patches import around
+from training.watch.record import Place, Watch
+
+
+class Mark(NamedTuple):
+    """One gradient as it was: another tensor, or the same one changed, is another mark."""
+
+    grad: weakref.ref[Tensor]
+    version: int
+
+
+TWICE, SOME = 2, 5  # times before something is told
+UNEVEN, TURNS = 1.1, 4
+LEAVES_OF = 3  # backward passes of a line whose graph is walked, besides the 4th, 8th and so on
+NODES = 50_000
+SCALED = ("Div", "Mul")
+UNSCALED = "_before_scaling"  # attribute of a scaled loss: what made it
+LOSSES = ("loss", "mean", "entropy", "nll", "mse", "logits")
+
+
+@dataclass(eq=False)
+class Parameter:
+    """The gradient of one parameter: as it was last used by a step, and as the last backward pass left it."""
+
+    used: Mark | None = None
+    left: Mark | None = None
+    before: Mark | None = None
+    fresh: bool = False  # a backward pass added to it since the last step
+    stale: bool = False  # what it was added to had been used already
+    reached: int = 0  # steps with a gradient other than 0
+    moved_by: list[int] = field(default_factory=list)  # optimizers in turn
+
+
+class Pass(NamedTuple):
+    """One backward pass: its line, whether the loss was scaled down, batches drawn until then, labels that its mean was taken over."""
+
+    line: Place
+    scaled: bool
+    drawn: int
+    labels: int
+
+
+@dataclass(eq=False)
+class Leaf:
+    """A parameter in the graphs of losses."""
+
+    version: int  # at first sight
+    taken_over: bool  # in eval mode, or its weights were loaded: it is not meant to learn
+    times: int = 0
+
+
+@dataclass(eq=False)
+class Held:
+    """An optimizer and what its steps were given."""
+
+    optimizer: torch.optim.Optimizer
+    made: Place
+    states: WeakIdKeyDictionary  # of all parameters, whoever holds them
+    before: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    stepped_at: Place | None = None
+    steps: int = 0
+    empty: int = 0
+    cleared: int = 0
+    stale: int = 0
+    unused: dict[Place, int] = field(default_factory=dict)  # gradients cleared before any step, by line of their backward
+    since: list[Pass] = field(default_factory=list)  # backward passes since the last step
+    uneven: int = 0  # windows whose means were taken over unequal numbers of labels
+    crossed: bool = False  # an epoch began with gradients of the last one
+    left_over: int = 0  # times that these were cleared, or made the next window larger
+    windows: list[tuple[int, bool]] = field(default_factory=list)  # batches a step, and whether each was scaled down
+    lines: set[Place] = field(default_factory=set)  # of the backward passes that steps used
+    ever: int = 0  # backward passes that reached it
+    by_closure: bool = False
+
+    def items(self) -> Iterator[tuple[Tensor, Parameter]]:
+        """All its parameters, those of groups that were added later, too."""
+        for group in self.optimizer.param_groups:
+            for p in group["params"]:
+                if p not in self.states:
+                    self.states[p] = Parameter()
+                yield p, self.states[p]
+
+
+def mark(parameter: Tensor) -> Mark | None:
+    """Of the present gradient; None where there is none."""
+    grad = parameter.grad
+    return None if grad is None else Mark(weakref.ref(grad), grad._version)
+
+
+def same(a: Mark | None, b: Mark | None) -> bool:
+    """Whether two marks are of one gradient that has not changed between them."""
+    if a is None or b is None:
+        return a is b
+    return a.version == b.version and a.grad() is not None and a.grad() is b.grad()
+
+
+def nonzero(parameter: Tensor) -> bool:
+    """Whether there is a gradient other than 0."""
+    grad = parameter.grad
+    if grad is None:
+        return False
+    return bool((grad._values() if grad.is_sparse else grad).any())
+
+
+class Gradients:
+    """Listens to backward passes and optimizers."""
+
+    def __init__(self, watch: Watch, forwards: Forwards, drawn: Callable[[], int]) -> None:
+        self.watch, self.forwards, self.drawn = watch, forwards, drawn
+        self.held: dict[int, Held] = {}
+        self.states: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self.walked: dict[Place, int] = {}
+        self.leaves: WeakIdKeyDictionary = WeakIdKeyDictionary()  # parameter -> Leaf
+        self.called = 0  # calls of networks until the last backward pass
+        self.valid: Callable[[], int] = lambda: 0  # labels that the last mean was taken over
+        self.inside: list[torch.optim.Optimizer] = []
+        self.first_backward: Place | None = None
+
+    def install(self) -> None:
+        """Listen."""
+        around(torch.autograd, "backward", self._backward)
+        around(torch.optim.Optimizer, "__init__", self._made)
+        register_optimizer_step_pre_hook(self._before_step)
+        register_optimizer_step_post_hook(self._after_step)
+
+    # ------------------------------------------------------------------------------------- optimizers
+
+    def _made(self, original: Callable[..., Any], optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+        original(optimizer, *args, **kwargs)
+        if self.watch.quiet or id(optimizer) in self.held:
+            return
+        held = Held(optimizer, self.watch.here(), self.states)
+        self.walked.clear()
+        mine = {id(p) for p, _ in held.items()}
+        again = [h for h in self.held.values() if h.made == held.made and h.steps and mine & {id(p) for p, _ in h.items()}]
+        if len(again) >= TWICE:
+            self.watch.tell(
+                "BH123", f"{type(optimizer).__name__} is made anew for the same weights ({len(again) + 1} times): momentum and moments are lost", held.made
+            )
+        self.held[id(optimizer)] = held
+        held.before = [(p, p.detach().clone()) for p, _ in held.items()][:200]
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self.watch.quiet:
+            return
+        self.inside.append(optimizer)
+        held = self.held.get(id(optimizer))
+        if held is None:
+            return
+        given = [*args, *kwargs.values()]
+        held.by_closure |= any(callable(a) for a in given)
+        held.stepped_at = self.watch.here()
+        self.watch.emit("stepping", optimizer)
+        if held.by_closure:
+            return
+        new = [(p, s) for p, s in held.items() if p.grad is not None and not same(mark(p), s.used) and nonzero(p)]
+        if not new:
+            held.empty += 1
+            held.cleared += self.forwards.calls == self.called and any(s.fresh and not same(mark(p), s.left) for p, s in held.items())
+        held.stale += any(s.stale for _, s in held.items())
+        for p, state in held.items():
+            state.reached += p.ndim < 2 and p.grad is not None and state.fresh  # a bias may well have a gradient of exactly 0
+        for _, state in new:
+            state.reached += 1
+            if state.moved_by[-1:] != [id(optimizer)]:
+                state.moved_by.append(id(optimizer))
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if self.watch.quiet:
+            return
+        if self.inside:
+            self.inside.pop()
+        held = self.held.get(id(optimizer))
+        if held is None:
+            return
+        held.steps += 1
+        self.watch.steps += 1
+        self._window(held)
+        for p, state in held.items():
+            state.reached += held.by_closure and nonzero(p)
+            state.used, state.fresh, state.stale = mark(p), False, False
+        self.watch.emit("stepped", optimizer)
+
+    def _window(self, held: Held) -> None:
+        """How many backward passes of one line the step used, over how many batches, and whether they were scaled down."""
+        lines = [p.line for p in held.since]
+        window = [p for p in held.since if lines.count(p.line) >= TWICE]
+        held.lines |= set(lines)
+        if not held.by_closure:
+            size = len({p.drawn for p in window}) if window else 1
+            held.left_over += held.crossed and bool(held.windows) and size > statistics.mode(w for w, _ in held.windows)
+            held.crossed = False
+            held.windows.append((size, all(p.scaled for p in window)))
+            labels = [p.labels for p in window]
+            held.uneven += len(window) >= TWICE and min(labels) > 0 and max(labels) > UNEVEN * min(labels)
+        held.since.clear()
+
+    # -------------------------------------------------------------------------------------- backward
+
+    def _backward(self, original: Callable[..., Any], tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.watch.quiet:
+            return original(tensors, *args, **kwargs)
+        roots = [t for t in ([tensors] if isinstance(tensors, Tensor) else tensors) if isinstance(t, Tensor)]
+        place = self.watch.here()
+        self._look_before(place)
+        leaves = self._leaves(roots, place)
+        result = original(tensors, *args, **kwargs)
+        self.watch.backwards += 1
+        self.called = self.forwards.calls
+        self.first_backward = self.first_backward or place
+        self._look_after(place, roots)
+        owners = {id(p): m for m in self.forwards.executed for p in m.parameters(recurse=False)} if leaves else {}
+        for p in leaves:
+            owner = owners.get(id(p))
+            seen = self.leaves.setdefault(p, Leaf(p._version, owner is not None and (not owner.training or owner in self.forwards.loaded)))
+            seen.times += 1
+        for root in roots[:1]:
+            self.watch.emit("backed", root, place)
+        return result
+
+    def _look_before(self, place: Place) -> None:
+        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+            self.watch.tell("BH135", "backward runs under autocast", place)
+        for held in self.held.values():
+            wasted = False
+            for p, state in held.items():
+                state.before = mark(p)
+                if state.before is None or not same(state.before, state.used):
+                    state.stale = state.stale and state.before is not None and same(state.before, state.left)
+                if state.fresh and (state.before is None or (not same(state.before, state.left) and not nonzero(p))):
+                    state.fresh, wasted = False, True
+            held.left_over += wasted and held.crossed
+            held.crossed = held.crossed and not wasted
+            if wasted and held.since:
+                if held.since[-1].line == place and not held.by_closure:
+                    held.unused[place] = held.unused.get(place, 0) + 1
+                held.since.clear()
+
+    def _look_after(self, place: Place, roots: list[Tensor]) -> None:
+        name = getattr(roots[0], UNSCALED, type(roots[0].grad_fn).__name__) if roots else ""
+        scaled = name.startswith(SCALED) or not any(word in name.lower() for word in LOSSES)
+        for held in self.held.values():
+            reached = False
+            for p, state in held.items():
+                state.left = mark(p)
+                if state.left is None or same(state.left, state.before):
+                    continue
+                reached = state.fresh = True
+                state.stale |= state.before is not None and same(state.before, state.used)
+            if reached and held.optimizer not in self.inside:
+                held.ever += 1
+                held.since.append(Pass(place, scaled, self.drawn(), self.valid()))
+
+    def _leaves(self, roots: list[Tensor], place: Place) -> list[Tensor]:
+        """The parameters in the graph of the first backward passes of a line."""
+        times = self.walked[place] = self.walked.get(place, 0) + 1
+        if times > LEAVES_OF and times & (times - 1):
+            return []
+        found, pending, seen = list[Tensor](), [t.grad_fn for t in roots if t.grad_fn is not None], set[int]()
+        nodes = []  # kept, so that no id is given twice
+        while pending and len(seen) < NODES:
+            node = pending.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            nodes.append(node)
+            leaf = getattr(node, "variable", None)
+            if isinstance(leaf, nn.Parameter):
+                found.append(leaf)
+            pending += [n for n, _ in node.next_functions if n is not None]
+        return found
+
+    def began(self, *_: object) -> None:
+        """An epoch of a loader for training begins."""
+        for held in self.held.values():
+            held.crossed = bool(held.since) and any(s.fresh for _, s in held.items())
+
+    # ------------------------------------------------------------------------------------------- end
+
+    def ended(self) -> None:
+        """What the whole run shows."""
+        if self.held and not any(h.steps for h in self.held.values()) and self.watch.backwards >= SOME:
+            moved = any(p._version != leaf.version for p, leaf in self.leaves.items())
+            if not moved:
+                self.watch.tell("BH105", f"{self.watch.backwards} backward passes, and no optimizer has made a step", self.first_backward)
+        for held in self.held.values():
+            if held.steps >= TWICE:
+                self._judge(held)
+        self._unheld()
+        self._in_turns()
+
+    def _judge(self, held: Held) -> None:
+        name, place = type(held.optimizer).__name__, held.stepped_at
+        if held.stale >= TWICE:
+            self.watch.tell("BH101", f"{held.stale} of {held.steps} steps of {name} used gradients to which those of earlier steps had been added", place)
+        if held.empty >= max(TWICE, held.steps / 2) and not held.by_closure:
+            self._empty(held, name)
+        elif held.steps >= SOME:
+            self._unreached(held)
+        if held.steps >= SOME and all(torch.equal(p, b) for p, b in held.before) and held.empty < held.steps:
+            self.watch.tell("BH807", f"{held.steps} steps of {name} have changed none of its weights", place)
+        large = [w for w, scaled in held.windows if w >= TWICE and not scaled]
+        if len(large) >= TWICE and len(large) >= len(held.windows) / 2:
+            self.watch.tell("BH121", f"the gradients of {max(large)} batches are summed for a step of {name}, and none was divided", place)
+        elif held.uneven >= TWICE and held.uneven >= held.steps / 2:
+            self.watch.tell("BH823", f"in {held.uneven} of {held.steps} steps of {name} means over unequal numbers of labels count alike", place)
+        if held.left_over >= TWICE and max((w for w, _ in held.windows), default=1) >= TWICE:
+            self.watch.tell("BH122", f"{held.left_over} epochs left gradients to the next one, where a step of {name} used too many, or none", place)
+        for line, times in held.unused.items():
+            if times >= max(TWICE, held.steps / 2) and line in held.lines and max((w for w, _ in held.windows), default=1) == 1:
+                self.watch.tell("BH126", f"the gradients of {times} backward passes were cleared before a step of {name} used them", line)
+
+    def _empty(self, held: Held, name: str) -> None:
+        place, counted = held.stepped_at, f"{held.empty} of {held.steps} steps of {name}"
+        if held.cleared >= max(TWICE, held.empty / 2):
+            self.watch.tell("BH102", f"before {counted} the gradients were cleared", place)
+        elif not self.watch.backwards:
+            self.watch.tell("BH104", f"{counted} had no gradient: backward was never called", place)
+        elif not held.ever and not any(p in self.leaves for p, _ in held.items()):
+            told = "the losses do not depend on its weights (other ones, or cut off from the graph)"
+            unused = not any(p is q for m in self.forwards.executed for q in m.parameters(recurse=False) for p, _ in held.items())
+            self.watch.tell("BH415" if unused else "BH309", f"{counted} had no gradient: {told}", held.made if unused else place)
+        else:
+            self.watch.tell("BH103", f"{counted} had no new gradient", place)
+
+    def _unreached(self, held: Held) -> None:
+        names = {id(p): n for root in self.forwards.roots for n, p in root.named_parameters()}
+        trainable = [(p, s) for p, s in held.items() if p.requires_grad]
+        without = [names.get(id(p), "a parameter") for p, s in trainable if not s.reached]
+        if not without or len(without) == len(trainable):
+            return
+        told = (
+            f"in {held.steps} steps of {type(held.optimizer).__name__} {len(without)} of {len(trainable)} parameters got no gradient: {', '.join(without[:4])}"
+        )
+        self.watch.tell("BH810", told, held.made)
+
+    def _in_turns(self) -> None:
+        """Parameters that one optimizer has to itself, and another moves as well, in turns."""
+        both = list(self.held.values())
+        if len(both) != TWICE or not all(h.steps >= SOME for h in both):
+            return
+        mine, others = sorted(({id(p) for p, _ in h.items()} for h in both), key=len)
+        shared = [s for p, s in both[0].items() if id(p) in mine & others]
+        if mine < others and all(len(s.moved_by) > TURNS for s in shared):
+            larger = max(both, key=lambda h: len(list(h.items())))
+            self.watch.tell(
+                "BH421", f"two optimizers take turns in moving the same {len(shared)} parameters: one of them holds all of the other's", larger.made
+            )
+
+    def _unheld(self) -> None:
+        """Parameters that get gradients and that nothing moves."""
+        held = {id(p) for h in self.held.values() for p, _ in h.items()}
+        if not held or not self.watch.steps:
+            return
+        owners = {id(p): (m, n) for m in self.forwards.executed for n, p in m.named_parameters(recurse=False)}
+        left = [p for p, leaf in self.leaves.items() if id(p) not in held and leaf.times >= TWICE and p._version == leaf.version and not leaf.taken_over]
+        named = [owners.get(id(p), (None, "a parameter")) for p in left]
+        told = [f"{type(module).__name__}.{name}" if module is not None else name for module, name in named]
+        if told:
+            place = next(iter(self.held.values())).made
+            self.watch.tell("BH422", f"{len(told)} parameters get gradients, and no optimizer holds them: {', '.join(told[:4])}", place)

@@ -1,0 +1,88 @@
+"""Starts the processes that watch a program, waits for them, and puts what they saw together."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from schemas.errors import ConfigError
+from training.watch.ranks_compared import compared, read_calls
+
+PATIENCE, STARTS_IN, STALLED, ENDS_IN = 3.0, 60.0, 60.0, 10.0  # times the seconds; then seconds without a sign of life, and after a rank has failed
+
+
+def run_watched(program: Path, arguments: list[str], seconds: float, ranks: int, folder: Path) -> dict[str, Any]:
+    """What the watching processes of all ranks report, as one report.
+
+    Args:
+        program: a Python file; what it prints goes to standard error.
+        arguments: of its command line.
+        seconds: after which it is ended at an optimizer step.
+        ranks: processes of it, in one group.
+        folder: empty, for their files.
+
+    Raises:
+        ConfigError: it ended without a report, or was killed before it made a step.
+    """
+    reports = [folder / f"{rank}.json" for rank in range(ranks)]
+    processes = [_start(program, arguments, seconds, rank, ranks, report) for rank, report in enumerate(reports)]
+    try:
+        in_time = _wait(processes, reports, seconds)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    told = [json.loads(r.read_text(encoding="utf-8")) if r.exists() else None for r in reports]
+    seen = compared(told, [read_calls(r.with_suffix(".calls")) for r in reports]) if ranks > 1 else []
+    first = next((t for t in told if t is not None), None)
+    if first is None and not seen:
+        if in_time:
+            raise ConfigError(
+                f"{program} ended its process itself (exit code {processes[0].returncode}), so that nothing could be told; see its messages above"
+            )
+        raise ConfigError(f"{program} made no optimizer step for so long that it was ended; give --seconds more, or --args for a smaller run")
+    merged = first or {"found": [], "steps": 0, "backwards": 0, "complete": False, "error": "", "failures": []}
+    for other in told:
+        merged["found"] += [f for f in (other or {"found": []})["found"] if f not in merged["found"]]
+        merged["error"] = merged["error"] or (other or {"error": "a rank that waited for the others without end"})["error"]
+    known = {f["rule"] for f in merged["found"]}
+    merged["found"] += [{"rule": s.rule, "path": s.place.path, "line": s.place.line, "message": s.message} for s in seen if s.rule not in known]
+    return merged
+
+
+def _start(program: Path, arguments: list[str], seconds: float, rank: int, ranks: int, report: Path) -> subprocess.Popen[bytes]:
+    env = dict(os.environ)
+    if ranks > 1:
+        if not rank:
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                report.with_name("port").write_text(str(free.getsockname()[1]))
+        port = report.with_name("port").read_text()
+        group = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        env |= {name: str(value) for name, value in group.items()}
+        env.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // ranks)))
+    command = [sys.executable, "-m", "training.watch.main", str(report), str(seconds), str(program), *arguments]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=env)
+
+
+def _wait(processes: list[subprocess.Popen[bytes]], reports: list[Path], seconds: float) -> bool:
+    """Wait for all; whether they ended before they had to be killed."""
+    started = time.monotonic()
+    failed_at = None
+    while any(p.poll() is None for p in processes):
+        now = time.monotonic()
+        done = [r for r, p in zip(reports, processes, strict=True) if p.poll() is not None]
+        if failed_at is None and any(not r.exists() or json.loads(r.read_text(encoding="utf-8"))["error"] for r in done):
+            failed_at = now
+        signs = [r.with_suffix(".calls") for r in reports if r.with_suffix(".calls").exists()]
+        quiet = time.time() - max((s.stat().st_mtime for s in signs), default=time.time())
+        if now - started > seconds * PATIENCE + STARTS_IN or quiet > STALLED or (failed_at is not None and now - failed_at > ENDS_IN):
+            return False
+        time.sleep(0.05)
+    return True

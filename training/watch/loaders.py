@@ -1,0 +1,176 @@
+"""How batches are drawn: in which order, from where, and whether an evaluation gets all rows as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler, Subset
+from torch.utils.data.distributed import DistributedSampler
+
+from training.watch.forwards import Forwards, tensors_in
+from training.watch.patches import around
+from training.watch.record import Place, Watch
+
+TWICE = 2
+UNMIXED = 0.5  # of the variance of labels lies between batches
+BATCHES = 6
+
+
+@dataclass(eq=False)
+class Used:
+    """A loader and what was seen of it."""
+
+    loader: DataLoader[Any]
+    place: Place
+    epochs: int = 0
+    batches: int = 0
+    steps: int = 0  # while one of its batches was the last one drawn
+    set_epochs: list[int] = field(default_factory=list)
+    labels: list[Tensor] = field(default_factory=list)  # of the first epoch, a batch each
+
+
+class Drawn:
+    """The iterator of a loader, counted."""
+
+    def __init__(self, inner: Iterator[Any], used: Used, loaders: Loaders) -> None:
+        self._inner, self._used, self._loaders = inner, used, loaders
+
+    def __iter__(self) -> Drawn:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._inner)  # type: ignore[arg-type]
+
+    def __next__(self) -> Any:
+        batch = next(self._inner)
+        self._loaders.draw(self._used, batch)
+        return batch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class Loaders:
+    """Listens to `DataLoader.__iter__`."""
+
+    def __init__(self, watch: Watch, forwards: Forwards) -> None:
+        self.watch, self.forwards = watch, forwards
+        self.used: dict[int, Used] = {}
+        self.drawn = 0
+        self.last: Used | None = None
+        self.epoch = 0
+        self.firsts: dict[Place, list[tuple[Used, bytes]]] = {}  # the first batch of each epoch of a shuffling loader, by the line that draws
+
+    def install(self) -> None:
+        """Listen."""
+        around(DataLoader, "__iter__", self._iterate)
+        around(DistributedSampler, "set_epoch", self._set_epoch)
+
+    def _iterate(self, original: Callable[..., Any], loader: DataLoader[Any]) -> Any:
+        if self.watch.quiet:
+            return original(loader)
+        used = self.used.setdefault(id(loader), Used(loader, self.watch.here()))
+        used.epochs += 1
+        sampler = loader.sampler
+        if used.steps:
+            self.watch.emit("began", used)
+        if isinstance(sampler, DistributedSampler):
+            used.set_epochs.append(sampler.epoch)
+        return Drawn(original(loader), used, self)
+
+    def _set_epoch(self, original: Callable[..., Any], sampler: Any, epoch: int) -> None:
+        original(sampler, epoch)
+
+    def draw(self, used: Used, batch: Any) -> None:
+        """A batch was drawn."""
+        if self.watch.quiet:
+            return
+        used.batches += 1
+        self.drawn += 1
+        if self.last is not used or used.epochs != self.epoch:
+            self.epoch = used.epochs
+            self._first(used, batch)
+        self.last = used
+        if used.epochs == 1:
+            tensors = list(tensors_in(batch))
+            label = tensors[-1] if tensors else None
+            if label is not None and label.numel() == len(label) > 1:
+                used.labels.append(label.detach().reshape(-1).double())
+
+    def _first(self, used: Used, batch: Any) -> None:
+        first = next((t for t in tensors_in(batch) if t.numel() > 1 and len(t) > 1), None)
+        if first is not None and isinstance(used.loader.sampler, RandomSampler) and loader_rows(used.loader) > len(first):
+            self.firsts.setdefault(used.place, []).append((used, first.detach().contiguous().view(torch.uint8).numpy().tobytes()[:65536]))
+
+    def draws(self) -> int:
+        """Batches drawn until now."""
+        return self.drawn
+
+    def stepped(self, *_: object) -> None:
+        """The loader of the last batch is one for training."""
+        if self.last is not None:
+            self.last.steps += 1
+
+    def ended(self) -> None:
+        """What the whole run shows."""
+        for used in self.used.values():
+            if used.steps:
+                self._train(used)
+            elif used.batches and self.watch.steps:
+                self._evaluation(used)
+        for place, firsts in self.firsts.items():
+            if len(firsts) > TWICE and len({b for _, b in firsts}) == 1 and all(u.steps for u, _ in firsts):
+                self.watch.tell("BH822", f"{len(firsts)} epochs began with the same batch: the generator is seeded anew for each", place)
+
+    def _train(self, used: Used) -> None:
+        sampler = used.loader.sampler
+        if isinstance(sampler, DistributedSampler) and sampler.shuffle and len(used.set_epochs) >= TWICE and len(set(used.set_epochs)) == 1:
+            self.watch.tell(
+                "BH512", f"{used.epochs} epochs were drawn in the same order: the epoch of the DistributedSampler stayed {sampler.epoch}", used.place
+            )
+        plain = isinstance(sampler, RandomSampler | SequentialSampler) and not isinstance(used.loader.dataset, IterableDataset | Subset)
+        if self.forwards.wrapped and plain:
+            self.watch.tell("BH513", "the network is wrapped for ranks, and its loader gives every rank all rows", used.place)
+        if isinstance(sampler, SequentialSampler) and not isinstance(used.loader.dataset, IterableDataset) and unmixed(used.labels):
+            self.watch.tell("BH806", "train rows come in the order of the file, and labels are not mixed in it: batches hold one kind each", used.place)
+
+    def _evaluation(self, used: Used) -> None:
+        loader, size = used.loader, loader_rows(used.loader)
+        if loader.drop_last and size and loader.batch_size and size % loader.batch_size and used.batches >= size // loader.batch_size:
+            self.watch.tell("BH520", f"the evaluation leaves out {size % loader.batch_size} of {size} rows (drop_last)", used.place)
+        if isinstance(loader.dataset, IterableDataset) or not size:
+            return
+        with self.watch.unwatched(), torch.random.fork_rng(devices=[]):
+            first, again = (list(tensors_in(loader.dataset[0])) for _ in range(TWICE))
+        if len(first) < TWICE or [t.shape for t in first] != [t.shape for t in again] or not torch.equal(first[-1], again[-1]):
+            return
+        if any(not torch.allclose(a.double(), b.double(), equal_nan=True) for a, b in zip(first[:-1], again[:-1], strict=True)):
+            self.watch.tell("BH518", "a row of the evaluation is another one each time it is read: it is augmented at random", used.place)
+
+
+def loader_rows(loader: DataLoader[Any]) -> int:
+    """Rows of its data set; 0 where it does not tell."""
+    try:
+        return len(loader.dataset)
+    except TypeError:
+        return 0
+
+
+def unmixed(labels: list[Tensor]) -> bool:
+    """Whether batches differ in their labels as no mixed order lets them.
+
+    >>> unmixed([torch.full((8,), float(i // 4)) for i in range(8)])
+    True
+    >>> unmixed([torch.arange(8.0) % 2 for _ in range(8)])
+    False
+    """
+    if len(labels) < BATCHES or min(map(len, labels)) < TWICE:
+        return False
+    whole = torch.cat(labels)
+    means = torch.stack([b.mean() for b in labels])
+    total = float(whole.var())
+    return total > 0 and float(means.var()) / total > UNMIXED

@@ -1,0 +1,179 @@
+"""What loss functions and decisions are given: probabilities where scores belong, shapes that broadcast, the wrong axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from training.watch.forwards import Call, Forwards
+from training.watch.record import Watch
+
+NEAR = 1e-4
+TWICE = 2
+JUDGING = {"argmax", "max", "topk", "softmax", "sigmoid", "round", "sub", "gt", "ge", "eq", "squeeze", "flatten", "cross_entropy", "mse_loss", "l1_loss"}
+JUDGING |= {"__gt__", "__ge__", "__eq__", "nll_loss", "binary_cross_entropy_with_logits", "binary_cross_entropy"}
+THROUGH = ("View", "Squeeze", "Unsqueeze", "Reshape", "UnsafeView", "Select", "Slice", "Clamp", "ToCopy", "Transpose", "T", "Permute", "Alias")
+
+
+def maker(tensor: Tensor) -> str:
+    """What computed a tensor, seen through views and clamps; empty without a graph.
+
+    >>> maker(torch.zeros(3, 1, requires_grad=True).sigmoid().squeeze(1))
+    'Sigmoid'
+    """
+    node = tensor.grad_fn
+    for _ in range(6):
+        name = type(node).__name__.removesuffix("0").removesuffix("1").removesuffix("Backward") if node is not None else ""
+        if name not in THROUGH or node is None or not node.next_functions:
+            return name
+        node = node.next_functions[0][0]
+    return ""
+
+
+def probabilities(values: Tensor, dim: int) -> bool:
+    """Whether values are at least 0 and add up to 1 along an axis."""
+    return bool((values.min() >= 0) and ((values.sum(dim) - 1).abs().max() < NEAR))
+
+
+class Functions(TorchFunctionMode):
+    """Listens to functions and operators of torch."""
+
+    def __init__(self, watch: Watch, forwards: Forwards) -> None:
+        super().__init__()
+        self.watch, self.forwards = watch, forwards
+        self.counts: dict[tuple[str, object], int] = {}
+        self.output: Tensor | None = None
+        self.valid = 0  # labels of the last mean that leaves some out
+        self.on_loss: list[Callable[[Call, Tensor, Tensor], None]] = []
+        self.handlers: dict[str, Callable[..., None]] = {
+            "cross_entropy": self._cross_entropy,
+            "nll_loss": self._nll,
+            "binary_cross_entropy_with_logits": self._bce_logits,
+            "binary_cross_entropy": self._bce,
+            "kl_div": self._kl,
+            "dropout": self._dropout,
+            "scaled_dot_product_attention": self._attention,
+            **dict.fromkeys(("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"), self._distance),
+            **dict.fromkeys(("sub", "__sub__", "__rsub__", "rsub", "subtract", "eq", "ne", "__eq__"), self._operator),
+            **dict.fromkeys(("softmax", "log_softmax", "argmax"), self._axis),
+        }
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Look at the arguments, then call."""
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        handler = None if self.watch.quiet else self.handlers.get(name)
+        if name in JUDGING and args and args[0] is self.output and not self.watch.quiet:
+            self.forwards.judged()
+        if handler is not None:
+            with self.watch.unwatched():
+                try:
+                    handler(name, *args, **kwargs)
+                except Exception as error:  # a program must run as it does without a watch
+                    self.watch.failures.append(f"{name}: {type(error).__name__}: {error}")
+        return func(*args, **kwargs)
+
+    def forwarded(self, call: Call) -> None:
+        """Remember the scores of a network."""
+        self.output = next((t for t in call.outputs if t.is_floating_point()), None)
+
+    def often(self, rule: str, message: str, times: int = TWICE) -> None:
+        """Tell what was seen at one line so many times."""
+        place = self.watch.here()
+        key = (rule, place)
+        self.counts[key] = self.counts.get(key, 0) + 1
+        if self.counts[key] >= times:
+            self.watch.tell(rule, message, place)
+
+    def _told(self, scores: Tensor, target: Tensor) -> None:
+        call = self.forwards.last
+        if call is not None and scores.requires_grad and not target.requires_grad:
+            for listener in self.on_loss:
+                listener(call, scores, target)
+
+    # ---------------------------------------------------------------------------------------- losses
+
+    def _cross_entropy(self, name: str, input: Tensor, target: Tensor, *_: Any, ignore_index: int = -100, reduction: str = "mean", **__: Any) -> None:
+        self._told(input, target)
+        whole = target.dtype == torch.int64 and reduction == "mean"
+        self.valid = int((target != ignore_index).sum()) if whole and bool((target == ignore_index).any()) else 0
+        self._swapped(name, input, target)
+        axis = 1 if input.ndim > 1 else 0
+        if input.shape[axis] == 1:
+            self.often("BH818", "cross_entropy over one score a row is always 0")
+        elif input.ndim > 1 and len(input) > 1 and probabilities(input.detach(), axis):
+            self.often("BH301", "cross_entropy is given probabilities: it takes raw scores")
+
+    def _nll(self, name: str, input: Tensor, target: Tensor, *_: Any, **__: Any) -> None:
+        self._told(input, target)
+        if (input.detach().logsumexp(1 if input.ndim > 1 else 0).abs() > 1e-2).any():
+            self.often("BH303", "nll_loss is given values that are no log-probabilities")
+
+    def _bce_logits(self, name: str, input: Tensor, target: Tensor, *_: Any, **__: Any) -> None:
+        self._told(input, target)
+        self._swapped(name, input, target)
+        if maker(input) in ("Sigmoid", "Softmax"):
+            self.often("BH302", f"{name} is given probabilities: it takes raw scores")
+
+    def _bce(self, name: str, input: Tensor, target: Tensor, *_: Any, **__: Any) -> None:
+        self._told(input, target)
+        self._swapped(name, input, target)
+
+    def _kl(self, name: str, input: Tensor, target: Tensor, *_: Any, log_target: bool = False, **__: Any) -> None:
+        self._swapped(name, input, target)
+        if input.ndim > 1 and probabilities(input.detach(), -1):
+            self.often("BH305", "kl_div is given probabilities as its input: it takes log-probabilities")
+        elif not log_target and (target.detach() < -NEAR).any():
+            self.often("BH305", "kl_div is given log-probabilities as its target without log_target=True")
+
+    def _distance(self, name: str, input: Tensor, target: Tensor, *_: Any, **__: Any) -> None:
+        self._told(input, target)
+        if input.shape != target.shape and input.numel() > 1 and target.numel() > 1:
+            self.often("BH310", f"{name} broadcasts {list(input.shape)} against {list(target.shape)}", 1)
+
+    def _swapped(self, name: str, input: Tensor, target: Tensor) -> None:
+        if target.requires_grad and not input.requires_grad and torch.is_grad_enabled():
+            self.often("BH306", f"{name} is given the labels first and the scores second")
+
+    # ------------------------------------------------------------------------------ shapes and axes
+
+    def _operator(self, name: str, a: Any, b: Any = None, *_: Any, **__: Any) -> None:
+        if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+            return
+        if a.shape == b.shape and a.requires_grad != b.requires_grad and self.output is not None and len(self.output) == (len(a) if a.ndim else 0):
+            self._told(*((a, b) if a.requires_grad else (b, a)))
+        if {a.ndim, b.ndim} != {1, 2}:
+            return
+        column, flat = (a, b) if a.ndim == 2 else (b, a)
+        if column.shape[1] != 1 or len(column) < 2 or len(column) != len(flat) or column.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr():
+            return
+        compared = name in ("eq", "ne", "__eq__")
+        if (compared and self.output is not None and len(self.output) == len(flat)) or (not compared and column.requires_grad != flat.requires_grad):
+            self.often("BH310", f"{list(column.shape)} meets {list(flat.shape)}: each row meets all others")
+
+    def _axis(self, name: str, input: Tensor, dim: Any = None, *_: Any, **kwargs: Any) -> None:
+        dim = kwargs.get("axis", dim)
+        if (
+            self.output is not None
+            and input is self.output
+            and dim == 0
+            and input.ndim == 2
+            and input.shape[0] != input.shape[1]
+            and input.shape[1] > 1
+            and not self.forwards.stack
+        ):
+            self.often("BH413", f"{name} over axis 0 of scores {list(input.shape)} mixes the rows of the batch")
+
+    def _dropout(self, name: str, input: Tensor, p: float = 0.5, training: bool = True, *_: Any, **__: Any) -> None:
+        stack = self.forwards.stack
+        if training and p > 0 and stack and not stack[-1].training and not isinstance(stack[-1], nn.modules.dropout._DropoutNd):
+            self.often("BH403", f"dropout goes on in {type(stack[-1]).__name__} in eval mode", 1)
+
+    def _attention(self, name: str, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, dropout_p: float = 0.0, *_: Any, **__: Any) -> None:
+        stack = self.forwards.stack
+        if dropout_p > 0 and stack and not stack[-1].training:
+            self.often("BH404", f"attention drops out in {type(stack[-1]).__name__} in eval mode", 1)

@@ -1,0 +1,129 @@
+"""The process that runs a program under watch: `python -m training.watch.main REPORT SECONDS PROGRAM [ARGUMENT]…`.
+
+The program runs as by `python PROGRAM`, on this machine and with its own effects; what it prints goes to standard error. REPORT is a JSON file
+of the findings, of how it ended, and of what the watch could not look at.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from schemas.digest import write_atomic
+from training.watch.forwards import Call, Forwards
+from training.watch.gradients import Gradients
+from training.watch.kept import Kept
+from training.watch.loaders import Loaders
+from training.watch.losses import Functions
+from training.watch.metrics import Metrics
+from training.watch.networks import Networks
+from training.watch.precision import Precision
+from training.watch.ranks import Ranks, log_of
+from training.watch.record import Enough, Watch
+from training.watch.rows import Rows
+from training.watch.schedules import Schedules
+
+
+def watch(program: Path, arguments: list[str], seconds: float, calls: Path | None = None) -> dict[str, Any]:
+    """Run a program in this process, whose torch is listened to from then on.
+
+    Args:
+        program: a Python file.
+        arguments: of its command line.
+        seconds: after which it is ended at its next optimizer step.
+        calls: file for the collectives of one rank of several.
+
+    Returns:
+        What is reported.
+    """
+    program = program.resolve()
+    seen = Watch(program, seconds, calls.with_name("stop") if calls else None)
+    functions, ranks_told = _listen(seen, calls)
+    sys.argv = [str(program), *arguments]
+    sys.path.insert(0, str(program.resolve().parent))
+    error = ""
+    with functions:
+        try:
+            runpy.run_path(str(program), run_name="__main__")
+            seen.complete = True
+        except Enough:
+            pass
+        except SystemExit as ended:
+            seen.complete = ended.code in (None, 0)
+            error = "" if seen.complete else f"it exited with {ended.code}"
+        except (Exception, KeyboardInterrupt) as raised:
+            traceback.print_exc()
+            error = f"{type(raised).__name__}: {(str(raised).splitlines() or [''])[0]}"
+    seen.emit("ended")
+    return {
+        "found": [{"rule": f.rule, "path": f.place.path, "line": f.place.line, "message": f.message} for f in seen.found.values()],
+        "steps": seen.steps,
+        "backwards": seen.backwards,
+        "complete": seen.complete,
+        "error": error,
+        "failures": sorted(set(seen.failures)),
+        "ranks": ranks_told(),
+    }
+
+
+def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], dict[str, Any]]]:
+    """Put all listeners in place; the one for functions, and what is compared between ranks."""
+    forwards = Forwards(seen)
+    loaders = Loaders(seen, forwards)
+    gradients = Gradients(seen, forwards, loaders.draws)
+    precision, kept, networks, rows = Precision(seen, gradients), Kept(seen), Networks(seen), Rows(seen)
+    schedules = Schedules(seen, forwards, loaders)
+    functions = Functions(seen, forwards)
+    gradients.valid = lambda: functions.valid
+    ranks = Ranks(seen, forwards, calls)
+    for part in (forwards, loaders, gradients, precision, kept, schedules, ranks, Metrics(seen, forwards, loaders)):
+        part.install()
+
+    def lost(call: Call, scores: Tensor, target: Tensor) -> None:
+        rows.lost(call, scores, target)
+        networks.lost(call, scores, target)
+
+    functions.on_loss.append(lost)
+    seen.listeners += [forwards, functions, loaders, gradients, precision, kept, networks, rows, schedules, ranks]
+    return functions, lambda: ranks.told(rows.first(), next((h.made for h in gradients.held.values()), None))
+
+
+def one_rank(program: Path) -> None:
+    """Let a program that expects a launcher be the only rank of a group."""
+    if "RANK" in os.environ or "init_process_group" not in program.read_text(encoding="utf-8", errors="replace"):
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for name, value in alone.items():
+        os.environ.setdefault(name, value)
+
+
+def main() -> None:
+    """Run the program that the command line names."""
+    report, seconds, program, *arguments = sys.argv[1:]
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # what is compiled into one kernel cannot be listened to
+    torch.compiler.set_stance("force_eager")
+    out = os.dup(1)
+    os.dup2(2, 1)  # the caller's standard output is for the findings
+    one_rank(Path(program))
+    told = watch(Path(program), arguments, float(seconds), log_of(Path(report)))
+    sys.stdout.flush()
+    os.close(out)
+    write_atomic(Path(report), json.dumps(told))
+    os._exit(0)  # threads of the program must not hold this process
+
+
+if __name__ == "__main__":
+    main()

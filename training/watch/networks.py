@@ -1,0 +1,170 @@
+"""Whether rows of a batch mix in a network, and whether a sequence sees its future: tried on a copy, beside the program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from training.watch.forwards import Call, twin
+from training.watch.record import Watch
+
+LOOKS = 3  # calls of a network on which it is tried
+FEWEST = 4  # rows
+SAME = 1e-4  # of the largest score
+MOST = 4_000_000  # input values
+IDENTICAL_AFTER = 3  # steps
+
+
+class Networks:
+    """Listens to losses, whose labels tell which axis holds the rows."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        self.looks: dict[int, int] = {}
+        self.seen: dict[int, bytes] = {}
+        self.varies: set[int] = set()
+        self.shifted: dict[int, int] = {}
+
+    def lost(self, call: Call, scores: Tensor, target: Tensor) -> None:
+        """Try the network of a loss."""
+        key = id(call.module)
+        if not call.grad or self.looks.get(key, 0) >= LOOKS or not call.inputs or sum(t.numel() for t in call.inputs) > MOST:
+            return
+        first = call.inputs[0]
+        shown = bytes(first.detach().reshape(-1)[:16].float().cpu().numpy().tobytes()) + bytes(str(list(first.shape)), "ascii")
+        if self.seen.setdefault(key, shown) == shown:
+            return  # the same rows at each step: a graph, or full batches, whose rows may belong together
+        self.looks[key] = self.looks.get(key, 0) + 1
+        if first.is_floating_point() or (target.ndim < 2 and target.numel() == len(first)):
+            self._rows(call, target)
+        if first.dtype == torch.int64 and first.ndim == 2:
+            self._tokens(call, target)
+
+    # ----------------------------------------------------------------------------------------- rows
+
+    def _rows(self, call: Call, target: Tensor) -> None:
+        n = len(call.inputs[0])
+        if n < FEWEST or not target.ndim or len(target) != n or any(t.ndim == 0 or len(t) != n for t in call.inputs):
+            return
+        network = twin(call.module)
+        if network is None:
+            return
+        before, after = _scores(network, call, lambda t: t), _scores(network, call, _other_first)
+        if before is None or after is None or not before.ndim or len(before) != n or before.shape != after.shape:
+            return
+        again = _scores(network, call, lambda t: t)
+        if again is None or not torch.equal(again, before):
+            return  # drawn at random
+        if call.inputs[0].ndim > 2 and call.inputs[0].shape[1] == n and _rows_in_columns(network, call, before):
+            return
+        if float((after - before)[1:].abs().max()) > SAME * float(before.abs().max()):
+            self.watch.tell(
+                "BH801", f"in {type(call.module).__name__} other values in one row move the scores of other rows of its batch, in eval mode too", call.place
+            )
+
+    # --------------------------------------------------------------------------------------- tokens
+
+    def _tokens(self, call: Call, target: Tensor) -> None:
+        """Which tokens the labels are, and whether scores at a place depend on tokens after it."""
+        tokens = call.inputs[0]
+        n, length = tokens.shape
+        if length < FEWEST or target.numel() != n * length or target.dtype != torch.int64:
+            return
+        labels = target.reshape(n, length)
+        shown = labels >= 0
+        network = twin(call.module)
+        if network is None:
+            return
+        before, after = _scores(network, call, lambda t: t), _scores(network, call, _other_last)
+        if before is None or after is None or before.shape != after.shape or before.numel() % (n * length):
+            return
+        parts = [s.reshape(n, length, -1) for s in (before, after)]
+        ahead = float((parts[1] - parts[0])[:, :-1].abs().max() / parts[0].abs().max().clamp(min=1e-12)) > SAME
+        following = bool((labels[:, :-1] == tokens[:, 1:])[shown[:, :-1]].all())
+        if following and ahead:
+            self.watch.tell("BH802", f"{type(call.module).__name__} learns the next token, and its scores depend on tokens that come after", call.place)
+        elif not ahead and bool((labels == tokens)[shown].all()) and not following:
+            self.watch.tell("BH817", f"the labels are the very tokens that {type(call.module).__name__} is given: they are not shifted", call.place)
+        elif not ahead and bool((labels[:, 1:] == tokens[:, :-1])[shown[:, 1:]].all()) and not following:
+            self.watch.tell(
+                "BH817", f"the labels are the tokens before those that {type(call.module).__name__} is given: they are shifted the wrong way", call.place
+            )
+
+    # ---------------------------------------------------------------------------------------- units
+
+    def stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """Units of a layer that were made alike, and stay so."""
+        steps = self.shifted[id(optimizer)] = self.shifted.get(id(optimizer), 0) + 1
+        if steps != IDENTICAL_AFTER:
+            return
+        alike = [p for g in optimizer.param_groups for p in g["params"] if p.ndim >= 2 and len(p) > 2 and p.requires_grad and p.grad is not None]
+        for p in alike:
+            rows = p.detach().reshape(len(p), -1)
+            if rows.shape[1] > 1 and bool((rows == rows[:1]).all()) and bool(rows.any()) and p.grad.any():
+                self.watch.tell("BH809", f"all {len(p)} units of a layer with weights {list(p.shape)} are identical and stay so: they were made alike")
+
+
+def _rows_in_columns(network: nn.Module, call: Call, before: Tensor) -> bool:
+    """Whether rows lie along the second axis: neither the first nor the last of them moves the scores of another."""
+    for at, others in ((0, slice(1, None)), (-1, slice(None, -1))):
+        after = _scores(network, call, lambda t, at=at: _other_column(t, at))
+        if after is None or after.shape != before.shape:
+            return True
+        if float((after - before)[others].abs().max()) > SAME * float(before.abs().max()):
+            return False
+    return True
+
+
+def _scores(network: nn.Module, call: Call, change: Any) -> Tensor | None:
+    """The first floating-point result for changed inputs, in eval mode; None where the copy cannot be run so."""
+    swapped = {id(t): change(t.detach().clone()) for t in call.inputs}
+    args, kwargs = (_swap(g, swapped) for g in call.given)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        try:
+            result = network(*args, **kwargs)
+        except Exception:
+            return None
+    found = _first(result)
+    return None if found is None else found.detach().double()
+
+
+def _first(value: Any) -> Tensor | None:
+    if isinstance(value, Tensor):
+        return value if value.is_floating_point() and value.ndim else None
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return next((t for t in map(_first, items) if t is not None), None)
+
+
+def _swap(value: Any, by: dict[int, Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return by.get(id(value), value)
+    if isinstance(value, dict):
+        return {k: _swap(v, by) for k, v in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_swap(v, by) for v in value))
+    return type(value)(_swap(v, by) for v in value) if isinstance(value, list | tuple) else value
+
+
+def _other_first(t: Tensor) -> Tensor:
+    """Other values in the first row: of whole numbers those of the last row."""
+    changed = t.clone()
+    changed[0] = t[0] * -1.5 + 1.0 if t.is_floating_point() else t[-1]
+    return changed
+
+
+def _other_column(t: Tensor, at: int) -> Tensor:
+    """Other values in one column, all of one sign, so that a sum over it moves."""
+    changed = t.clone()
+    changed[:, at] = t[:, at].abs() + 1.0 if t.is_floating_point() else t[:, 1 - at]
+    return changed
+
+
+def _other_last(t: Tensor) -> Tensor:
+    """Another last token in each row."""
+    changed = t.clone()
+    if t.ndim == 2 and not t.is_floating_point():
+        changed[:, -1] = torch.where(t[:, -1] == t[:, 0], t.min(), t[:, 0])
+    return changed

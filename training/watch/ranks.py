@@ -1,0 +1,93 @@
+"""Several ranks of one program: which collectives each calls, and whether their weights are still the same at the end."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from training.watch.forwards import Forwards
+from training.watch.patches import around
+from training.watch.record import Place, Watch
+
+COLLECTIVES = [
+    "all_reduce",
+    "all_gather",
+    "all_gather_object",
+    "all_gather_into_tensor",
+    "broadcast",
+    "broadcast_object_list",
+    "barrier",
+    "reduce",
+    "gather",
+    "gather_object",
+    "scatter",
+    "reduce_scatter",
+]
+MOST = 20_000
+
+
+class Ranks:
+    """Listens to collectives and to wrappers; writes each call down before it is made, since it may never return."""
+
+    def __init__(self, watch: Watch, forwards: Forwards, log: Path | None) -> None:
+        self.watch, self.forwards, self.log = watch, forwards, log
+        self.calls = 0
+        self.depth = 0
+        self.grouped = False
+        self.steps: dict[int, int] = {}  # by id of the optimizer
+        self.digests: dict[str, str] = {}  # of weights, by optimizer and step
+
+    def install(self) -> None:
+        """Listen, where there is more than one rank."""
+        if self.log is None:
+            return
+        for name in COLLECTIVES:
+            around(dist, name, self._called)
+
+    def _called(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not self.watch.quiet and not self.depth and self.calls < MOST and self.log is not None and not (args and isinstance(args[0], nn.Module)):
+            place = self.watch.here()
+            self.calls += 1
+            with self.log.open("a") as file:
+                file.write(f"{original.__name__}\t{place.line}\t{place.path}\n")
+        self.depth += 1  # some are made of others
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self.depth -= 1
+
+    def stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """Digests of the weights after 1, 2, 4, 8 and so on steps, where ranks hold whole ones."""
+        if self.log is None:
+            return
+        self.grouped |= dist.is_initialized()
+        self.log.touch()
+        number = self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
+        held = [p.detach() for g in optimizer.param_groups for p in g["params"] if type(p) in (Tensor, nn.Parameter)]
+        if not held or number & (number - 1):
+            return
+        hashed = hashlib.sha256()
+        for p in held:
+            hashed.update(p.reshape(-1).contiguous().cpu().view(torch.uint8).numpy().tobytes())
+        self.digests[f"{list(self.steps).index(id(optimizer))}:{number}:{[list(p.shape) for p in held]}"] = hashed.hexdigest()
+
+    def told(self, rows: list[str], optimizer_at: Place | None) -> dict[str, Any]:
+        """What is compared between ranks.
+
+        Args:
+            rows: hashes of the first that were trained on.
+            optimizer_at: where the first optimizer is made.
+        """
+        return {"grouped": self.grouped, "digests": self.digests, "rows": rows, "optimizer_at": optimizer_at}
+
+
+def log_of(report: Path) -> Path | None:
+    """Where a rank writes its collectives; None where it is the only one."""
+    return report.with_suffix(".calls") if int(os.environ.get("WORLD_SIZE", "1")) > 1 else None

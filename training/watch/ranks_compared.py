@@ -1,0 +1,65 @@
+"""What only several ranks of a program show together; loads no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from training.watch.record import Place, Seen
+
+FEW = 10
+
+
+class Called(NamedTuple):
+    """A collective as one rank called it."""
+
+    name: str
+    place: Place
+
+
+def read_calls(log: Path) -> list[Called]:
+    """The collectives that a rank has called."""
+    if not log.exists():
+        return []
+    parts = [line.split("\t") for line in log.read_text().splitlines()]
+    return [Called(name, Place(path, int(line))) for name, line, path in parts]
+
+
+def compared(reports: list[dict[str, Any] | None], calls: list[list[Called]]) -> list[Seen]:
+    """What only several ranks together show.
+
+    Args:
+        reports: by rank; None of one that was killed.
+        calls: of collectives, by rank.
+    """
+    found = []
+    for position in range(max(map(len, calls), default=0)):
+        at = [c[position] if position < len(c) else None for c in calls]
+        if len(set(at)) > 1:
+            who = next(i for i, c in enumerate(at) if c is not None and any(c != other for other in at))
+            there, missing = at[who], next(i for i, c in enumerate(at) if c != at[who])
+            if there is not None and (at[missing] is None or at[missing] != there):
+                other = at[missing]
+                does = f"calls {other.name} in line {other.place.line}" if other is not None else "does not"
+                found.append(
+                    Seen("BH604", there.place, f"rank {who} calls {there.name}, and rank {missing} {does}: they wait for each other, or mix their numbers")
+                )
+            break
+    whole = [r["ranks"] for r in reports if r is not None and not r["error"]]
+    return found + _apart(whole) if len(whole) == len(reports) > 1 and not found else found
+
+
+def _apart(ranks: list[dict[str, Any]]) -> list[Seen]:
+    """Ranks that hold other weights after the same step, or that were given the same rows."""
+    found = list[Seen]()
+    if not all(r["grouped"] and r["optimizer_at"] for r in ranks):
+        return found
+    place = Place(*ranks[0]["optimizer_at"])
+    common = [key for key in ranks[0]["digests"] if all(key in r["digests"] for r in ranks)]
+    if apart := [key for key in common if len({r["digests"][key] for r in ranks}) > 1]:
+        step = apart[0].split(":")[1]
+        found.append(Seen("BH824", place, f"after step {step} ranks hold different weights: each trains a network of its own"))
+    rows = [set(r["rows"]) for r in ranks]
+    if all(len(r) >= FEW for r in rows) and all(r == rows[0] for r in rows[1:]):
+        found.append(Seen("BH513", place, f"the first {len(rows[0])} rows that each of {len(rows)} ranks trains on are the same"))
+    return found

@@ -1,0 +1,198 @@
+"""Which rows a network was trained on and evaluated on, how both are scaled, and whether a column holds the label."""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from training.watch.forwards import Call
+from training.watch.record import Place, Watch
+
+MOST = 50_000  # rows that are kept of a network
+FEW = 20
+SHARED = 0.02
+FAR, WIDER = 4.0, 8.0  # deviations between means, and ratio of deviations, of rows that are scaled alike
+EXACT, CLOSE = 1e-4, 2e-3
+COPY = 1 - 1e-9  # squared correlation of a column that is the label
+LABELLED = 64
+COLUMNS = 2  # that are scaled so, before it is told
+
+
+@dataclass(eq=False)
+class Batches:
+    """Rows by hash, with their values where they are a table."""
+
+    rows: dict[bytes, Tensor] = field(default_factory=dict)
+    place: Place | None = None
+
+    def add(self, values: Tensor, place: Place) -> list[bytes]:
+        """Add rows [N, ...]; their hashes."""
+        self.place = place
+        flat = values.detach().reshape(len(values), -1).cpu()
+        keys = [hashlib.blake2b(row.tobytes(), digest_size=12).digest() for row in flat.contiguous().view(torch.uint8).reshape(len(flat), -1).numpy()]
+        if len(self.rows) < MOST:
+            self.rows.update(zip(keys, flat, strict=True))
+        return keys
+
+
+@dataclass(eq=False)
+class Phase:
+    """An evaluation: rows between two steps of training. A batch of nothing but train rows is a train metric, and not counted."""
+
+    batches: Batches = field(default_factory=Batches)
+    known: int = 0
+    total: int = 0
+
+
+@dataclass(eq=False)
+class History:
+    """Of one network."""
+
+    module: weakref.ref[nn.Module]
+    trained: Batches = field(default_factory=Batches)
+    phases: list[Phase] = field(default_factory=list)
+    open: bool = False
+    steps: int = 0
+    inputs: list[Tensor] = field(default_factory=list)
+    labels: list[Tensor] = field(default_factory=list)
+    same: int = 0
+    place: Place | None = None
+
+
+class Rows:
+    """Listens to networks that take one float tensor, rows first."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        self.of: dict[int, History] = {}
+        self.pending: list[Call] = []
+
+    def forwarded(self, call: Call) -> None:
+        """Keep calls until it is known whether they were for training."""
+        if not call.inputs or not call.inputs[0].is_floating_point() or call.inputs[0].ndim < 2 or call.inputs[0].requires_grad or call.rows < 1:
+            return
+        if call.inputs[0][0].numel() > 20_000 or len(call.inputs) > 2:
+            return
+        if call.grad and call.training:
+            self.pending = [*self.pending[-3:], call]
+        elif not call.grad:
+            self._evaluated(call)
+
+    def _history(self, call: Call) -> History:
+        return self.of.setdefault(id(call.module), History(weakref.ref(call.module)))
+
+    def stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """The rows of this step."""
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        for call in self.pending:
+            if any(id(p) in held for p in call.module.parameters()):
+                history = self._history(call)
+                history.trained.add(call.inputs[0], call.place)
+                history.open = False
+                history.steps += 1
+        self.pending.clear()
+
+    def _evaluated(self, call: Call) -> None:
+        history = self._history(call)
+        if not history.open:
+            history.phases = [*history.phases[-7:], Phase()]
+            history.open = True
+        phase = history.phases[-1]
+        keys = phase.batches.add(call.inputs[0], call.place)
+        known = sum(k in history.trained.rows for k in keys)
+        if known < len(keys):
+            phase.known += known
+            phase.total += len(keys)
+
+    def lost(self, call: Call, scores: Tensor, target: Tensor) -> None:
+        """Inputs and labels of a loss, for a column that holds the label."""
+        if not call.inputs or call.inputs[0].ndim != 2 or target.numel() != len(call.inputs[0]) or not call.grad:
+            return
+        x = call.inputs[0].detach()
+        history = self._history(call)
+        history.place = call.place
+        if x.is_floating_point() and sum(map(len, history.inputs)) < LABELLED * 8 and x.shape[1] <= 4096:
+            history.inputs.append(x.double().cpu())
+            history.labels.append(target.detach().reshape(-1).double().cpu())
+
+    def first(self, most: int = 200) -> list[str]:
+        """Hashes of the first rows that the first network was trained on."""
+        history = next((h for h in self.of.values() if h.trained.rows), None)
+        return [key.hex() for key in list(history.trained.rows)[:most]] if history is not None else []
+
+    # ------------------------------------------------------------------------------------------- end
+
+    def ended(self) -> None:
+        """What the whole run shows."""
+        for history in self.of.values():
+            self._copies(history)
+            if history.steps and history.phases:
+                self._shared(history)
+                self._scaled(history)
+
+    def _copies(self, history: History) -> None:
+        if sum(map(len, history.labels)) < LABELLED or len({x.shape[1] for x in history.inputs}) != 1:
+            return
+        x, y = torch.cat(history.inputs), torch.cat(history.labels)
+        keep = x.isfinite().all(1) & y.isfinite()
+        x, y = x[keep] - x[keep].mean(0), y[keep] - y[keep].mean()
+        squared = (x * y[:, None]).sum(0) ** 2 / ((x**2).sum(0) * (y**2).sum()).clamp(min=1e-300)
+        found = (squared > COPY).nonzero().flatten().tolist() if float((y**2).sum()) > 0 else []
+        if found and x.shape[1] > 1:
+            self.watch.tell("BH805", f"column {found[0]} of {x.shape[1]} that the network is given is the label itself", history.place)
+
+    def _shared(self, history: History) -> None:
+        """Evaluations of which each holds some rows of the training, and none is free of them."""
+        phases = [p for p in history.phases if p.total >= FEW]
+        if len(history.trained.rows) < FEW or not phases or any(p.known == 0 for p in phases):
+            return
+        part = [p for p in phases if SHARED <= p.known / p.total < 1 and p.known >= FEW / 2]
+        if len(part) == len(phases):
+            phase = part[-1]
+            self.watch.tell("BH803", f"{phase.known} of {phase.total} rows of the evaluation are rows that were trained on", phase.batches.place)
+
+    def _scaled(self, history: History) -> None:
+        train = torch.stack(list(history.trained.rows.values())).double() if len({t.shape for t in history.trained.rows.values()}) == 1 else None
+        held_out = {k: v for p in history.phases for k, v in p.batches.rows.items() if k not in history.trained.rows}
+        if train is None or len(held_out) < FEW or len(train) < FEW or len({v.shape for v in held_out.values()}) != 1:
+            return
+        other = torch.stack(list(held_out.values())).double()
+        if other.shape[1] != train.shape[1]:
+            return
+        place = history.phases[-1].batches.place
+        spread = train.std(0).clamp(min=1e-12)
+        moving = (train.std(0) > 0) & (other.std(0) > 0)
+        apart = ((other.mean(0) - train.mean(0)).abs() / spread > FAR) | ((other.std(0) / spread).log().abs() > torch.tensor(WIDER).log())
+        together = torch.cat([train, other])
+        if moving.any() and apart[moving].double().mean() > 0.5:
+            self.watch.tell(
+                "BH820", "evaluated rows are scaled otherwise than the train rows: most columns differ in mean or deviation by several times", place
+            )
+        elif int(standard(other).sum()) >= COLUMNS:
+            self.watch.tell("BH502", f"{len(other)} held-out rows have mean 0 and deviation 1: they are scaled by statistics of their own", place)
+        elif int((standard(together) & ~standard(train)).sum()) >= COLUMNS:
+            self.watch.tell(
+                "BH503", "train and held-out rows have mean 0 and deviation 1 together, train rows alone have not: the scaling was fitted on both", place
+            )
+        elif int((bounded(together) & ~bounded(train)).sum()) >= COLUMNS:
+            self.watch.tell("BH503", "train and held-out rows reach from 0 to 1 together, train rows alone do not: the scaling was fitted on both", place)
+
+
+def standard(values: Tensor) -> Tensor:
+    """Which columns have mean 0 and deviation 1 to four digits, as a sample hardly has by chance.
+
+    >>> x = torch.randn(500, 3, dtype=torch.float64)
+    >>> standard(x).tolist(), standard((x - x.mean(0)) / x.std(0)).tolist()
+    ([False, False, False], [True, True, True])
+    """
+    close = max(CLOSE, 1 / len(values))  # a deviation may count one row less
+    return (values.mean(0).abs() < EXACT) & ((values.std(0, unbiased=False) - 1).abs() < close)
+
+
+def bounded(values: Tensor) -> Tensor:
+    """Which columns reach from exactly 0 to exactly 1."""
+    return (values.min(0).values.abs() < 1e-7) & ((values.max(0).values - 1).abs() < 1e-6)

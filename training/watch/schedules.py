@@ -1,0 +1,188 @@
+"""Learning rates as they were, against the schedules that were to set them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import lr_scheduler
+
+from training.watch.forwards import Forwards
+from training.watch.loaders import Loaders
+from training.watch.patches import around
+from training.watch.record import Place, Watch
+
+FEW, SOME, MANY = 4, 5, 10
+GONE, LOW, HIGH = 1e-4, 0.02, 1000.0  # of the first rate
+DIVERGED = 10.0
+TOGETHER, WHOLE = 0.5, 1e-4
+
+
+@dataclass(eq=False)
+class Schedule:
+    """A schedule and how often it was stepped."""
+
+    scheduler: Any
+    made: Place
+    steps: int = 0
+    place: Place | None = None
+    before_first: bool = False
+    metrics: list[float] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)  # evaluated before each of them
+
+
+@dataclass(eq=False)
+class Rates:
+    """Of one optimizer: the first, and the largest of its groups at each step."""
+
+    optimizer: torch.optim.Optimizer
+    declared: float
+    rates: list[float] = field(default_factory=list)
+
+
+class Schedules:
+    """Listens to schedulers, rates and losses."""
+
+    def __init__(self, watch: Watch, forwards: Forwards, loaders: Loaders) -> None:
+        self.watch, self.forwards, self.loaders = watch, forwards, loaders
+        self.schedules: dict[int, Schedule] = {}
+        self.rates: dict[int, Rates] = {}
+        self.losses: dict[Place, list[float]] = {}
+        self.after_bad = 0
+        self._depth = 0
+
+    def install(self) -> None:
+        """Listen."""
+        for kind in {lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau, lr_scheduler.SequentialLR, lr_scheduler.ChainedScheduler}:
+            if "__init__" in vars(kind):
+                around(kind, "__init__", self._made)
+            if "step" in vars(kind):
+                around(kind, "step", self._step)
+
+    def _made(self, original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> None:
+        self._depth += 1
+        try:
+            original(scheduler, *args, **kwargs)
+        finally:
+            self._depth -= 1
+        if not self.watch.quiet and not self._depth:
+            for part in getattr(scheduler, "_schedulers", ()):
+                self.schedules.pop(id(part), None)  # stepped by the one that holds it
+            self.schedules[id(scheduler)] = Schedule(scheduler, self.watch.here())
+
+    def _step(self, original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+        known = self.schedules.get(id(scheduler)) if not self._depth and not self.watch.quiet else None
+        if known is not None:
+            known.steps += 1
+            known.place = self.watch.here()
+            rates = self._rates_of(scheduler)
+            if known.steps == 1 and (rates is None or not rates.rates):
+                known.before_first = True
+            metric = kwargs.get("metrics", args[0] if args else None)
+            if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) and metric is not None:
+                known.metrics.append(float(metric))
+                known.rows.append(self.forwards.evaluated)
+        self._depth += 1
+        try:
+            return original(scheduler, *args, **kwargs)
+        finally:
+            self._depth -= 1
+
+    def _rates_of(self, scheduler: Any) -> Rates | None:
+        """Of the optimizer that a schedule sets, which may be held in a wrapper with the same groups."""
+        groups = getattr(getattr(scheduler, "optimizer", None), "param_groups", None)
+        return next((r for r in self.rates.values() if r.optimizer.param_groups is groups), None)
+
+    # ------------------------------------------------------------------------------------- listening
+
+    def backed(self, loss: Tensor, place: Place) -> None:
+        """Keep the loss of a line."""
+        if loss.numel() == 1:
+            value = float(loss.detach())
+            self.losses.setdefault(place, []).append(value)
+            self.after_bad = self.after_bad + 1 if not math.isfinite(value) else 0
+
+    def stepping(self, optimizer: torch.optim.Optimizer) -> None:
+        """Keep the rate of a step."""
+        rates = [float(g["lr"]) for g in optimizer.param_groups if "lr" in g]
+        if not rates:
+            return
+        declared = float(optimizer.defaults.get("lr", rates[0]))
+        self.rates.setdefault(id(optimizer), Rates(optimizer, declared)).rates.append(max(rates))
+        if self.after_bad > SOME:
+            self.watch.tell("BH808", "the loss is not a finite number, and steps go on: all weights are lost")
+
+    # ------------------------------------------------------------------------------------------- end
+
+    def ended(self) -> None:
+        """What the whole run shows."""
+        for schedule in self.schedules.values():
+            rates = self._rates_of(schedule.scheduler)
+            steps = len(rates.rates) if rates is not None else 0
+            self._used(schedule, steps)
+            if rates is not None and schedule.steps and self.watch.complete:
+                self._cadence(schedule, rates)
+        self._diverged()
+
+    def _used(self, schedule: Schedule, steps: int) -> None:
+        name = type(schedule.scheduler).__name__
+        epochs = max((u.epochs for u in self.loaders.used.values() if u.steps), default=1)
+        if not schedule.steps and steps >= SOME and (self.watch.complete or epochs > 2):
+            self.watch.tell("BH112", f"{name} was made, and in {steps} steps of its optimizer it was never stepped", schedule.made)
+        elif schedule.steps and not steps and self.watch.steps >= SOME:
+            self.watch.tell("BH112", f"{name} sets the rate of an optimizer that makes no step", schedule.made)
+        elif schedule.before_first and steps:
+            self.watch.tell("BH111", f"{name} was stepped before its optimizer", schedule.place)
+
+    def _cadence(self, schedule: Schedule, rates: Rates) -> None:
+        """Whether a schedule counts batches or epochs, against what it was made for."""
+        scheduler, steps, calls = schedule.scheduler, len(rates.rates), schedule.steps
+        name, place, first = type(scheduler).__name__, schedule.place, rates.declared
+        each, seldom = calls >= 0.8 * steps, calls <= steps / 2
+        meant = getattr(scheduler, "total_steps", None) or (scheduler.T_max if isinstance(scheduler, lr_scheduler.CosineAnnealingLR) else None)
+        if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
+            self._plateau(schedule, steps)
+        elif meant and seldom and calls <= meant / 2 and meant >= 0.8 * steps:
+            self.watch.tell("BH114", f"{name} is made for {meant} steps, and was stepped {calls} times in {steps} steps of its optimizer", place)
+        elif meant and each and isinstance(scheduler, lr_scheduler.CosineAnnealingLR) and calls >= 2 * meant:
+            self.watch.tell("BH113", f"{name} is made for {meant} steps, and was stepped {calls} times: it counts batches where epochs are meant", place)
+        elif steps >= MANY and each and sum(r < GONE * first for r in rates.rates) > 0.4 * steps:
+            self.watch.tell("BH113", f"{name} has brought the rate from {first:g} to {rates.rates[-1]:.2g}: it counts batches where epochs are meant", place)
+        elif steps >= MANY and not any(rates.rates[: max(SOME, steps // 10)]) and any(rates.rates):
+            self.watch.tell("BH127", f"the rate under {name} is exactly 0 for the first {next(i for i, r in enumerate(rates.rates) if r)} steps", place)
+        elif steps >= MANY and max(rates.rates) <= LOW * first:
+            self.watch.tell("BH118", f"under {name} the rate was never above {max(rates.rates):.2g}, {first:g} was asked for", place)
+        elif steps >= MANY and max(rates.rates) >= HIGH * max(first, 1e-12) and name not in ("OneCycleLR", "CyclicLR"):
+            self.watch.tell("BH118", f"under {name} the rate rose to {max(rates.rates):.2g}, {first:g} was asked for", place)
+
+    def _plateau(self, schedule: Schedule, steps: int) -> None:
+        scheduler, metrics = schedule.scheduler, schedule.metrics
+        if steps >= 2 * MANY and schedule.steps >= 0.8 * steps:
+            self.watch.tell("BH116", f"ReduceLROnPlateau was stepped {schedule.steps} times in {steps} steps: patience counts batches", schedule.place)
+        losses = max(self.losses.values(), key=len, default=[])
+        if len(metrics) < FEW or len(losses) < len(metrics):
+            return
+        size = len(losses) // len(metrics)
+        means = torch.tensor([sum(losses[i * size : (i + 1) * size]) / size for i in range(len(metrics))], dtype=torch.float64)
+        together = float(torch.corrcoef(torch.stack([means, torch.tensor(metrics, dtype=torch.float64)]))[0, 1])
+        counted = all(0 <= m <= 1 and n and abs(m * n - round(m * n)) < WHOLE for m, n in zip(metrics, schedule.rows, strict=True))
+        if scheduler.mode == "min" and counted and together < -TOGETHER and metrics[-1] > metrics[0]:  # a share of rows, as no loss is
+            self.watch.tell(
+                "BH119", "ReduceLROnPlateau waits for a lower metric, and is given a share of right rows, which rises as the loss falls", schedule.made
+            )
+        elif scheduler.mode == "max" and together > 0.9 and metrics[-1] < metrics[0]:
+            self.watch.tell("BH119", "ReduceLROnPlateau waits for a higher metric, and is given one that falls with the loss", schedule.made)
+
+    def _diverged(self) -> None:
+        """A single optimizer whose loss grew many times over."""
+        losses = max(self.losses.values(), key=len, default=[])
+        if len(self.rates) != 1 or len(losses) < 2 * MANY or not all(map(math.isfinite, losses)) or min(losses) < 0:
+            return
+        first, last = (sorted(part)[len(part) // 2] for part in (losses[:SOME], losses[-SOME:]))
+        if last > DIVERGED * first and last > 1.0:
+            place = max(self.losses, key=lambda p: len(self.losses[p]))
+            self.watch.tell("BH808", f"the loss rose from {first:.3g} to {last:.3g}", place)
