@@ -1,4 +1,4 @@
-"""Rules BH801 to BH824: mistakes that only a run shows."""
+"""Rules BH801 to BH828: mistakes that only a run shows."""
 
 from __future__ import annotations
 
@@ -199,6 +199,46 @@ RUN_RULES: dict[str, Rule] = {
             "call the wrapped network (not network.module), keep the backward before the step out of no_sync, wrap before the optimizer is made",
             "net = make()\nddp = DistributedDataParallel(net)\nloss = loss_of(net(x))",
             "ddp = DistributedDataParallel(make())\nloss = loss_of(ddp(x))",
+        ),
+        _rule(
+            "BH825",
+            "scores-cut",
+            "error",
+            "Scores are cut off before the loss",
+            "An activation after the last layer bounds the scores: a cross-entropy over them cannot become small, and a regression cannot reach its labels.",
+            "end with the last linear layer, and leave the activation to the loss",
+            "nn.Sequential(nn.Linear(9, 32), nn.ReLU(), nn.Linear(32, 4), nn.ReLU())",
+            "nn.Sequential(nn.Linear(9, 32), nn.ReLU(), nn.Linear(32, 4))",
+        ),
+        _rule(
+            "BH826",
+            "state-between-batches",
+            "error",
+            "Scores depend on earlier batches",
+            "Called twice with the same rows in eval mode, the network gives other scores: a hidden state, a cache or statistics go from one batch to the next, though batches are drawn at random.",
+            "start every batch with a state of its own, and update statistics only where self.training is true",
+            "h, self.state = self.cell(x, self.state)",
+            "h, _ = self.cell(x)",
+        ),
+        _rule(
+            "BH827",
+            "weights-not-loaded",
+            "error",
+            "No weight was loaded",
+            "None of the names in a state dict is one of the network's (a prefix differs), and strict=False keeps silent: what should be pretrained is random.",
+            "take the prefix off the names, and look at the missing keys that load_state_dict returns",
+            "encoder.load_state_dict(torch.load('autoencoder.pt'), strict=False)",
+            "state = torch.load('autoencoder.pt')\nencoder.load_state_dict({k.removeprefix('encoder.'): v for k, v in state.items() if k.startswith('encoder.')})",
+        ),
+        _rule(
+            "BH828",
+            "padding-in-loss",
+            "error",
+            "Padding counts in the loss",
+            "Labels behind the end of a sequence are the padding token, and the loss counts them: predicting padding is easy, so the loss looks better than it is, and short sequences drown long ones' errors.",
+            "ignore_index=pad, or labels of -100 there",
+            "loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())",
+            "loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=pad)",
         ),
     )
 }

@@ -31,6 +31,7 @@ class Call:
     training: bool
     switching: list[str]  # layers in train mode whose result depends on the mode
     place: Place
+    tail: nn.Module | None = None  # the last layer with weights that ran
 
     @property
     def rows(self) -> int:
@@ -66,6 +67,7 @@ class Forwards:
         self.watch = watch
         self.stack: list[nn.Module] = []
         self.last: Call | None = None
+        self.tail: nn.Module | None = None  # the last layer with weights that ran
         self.calls = 0  # of networks, with gradients on
         self.evaluated = 0  # rows, since the last step
         self.executed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -84,6 +86,8 @@ class Forwards:
         around(nn.Module, "__call__", self._call)
         around(nn.Module, "__init__", self._made)
         around(nn.Module, "load_state_dict", self._load)
+        around(nn.Module, "__setattr__", self._set)
+        around(torch.autograd, "grad", self._grad)
         around(DistributedDataParallel, "__init__", self._wrap)
         around(nn.DataParallel, "__init__", self._parallel)
 
@@ -98,6 +102,8 @@ class Forwards:
         inputs = [t for t in tensors_in((args, kwargs)) if not isinstance(t, nn.Parameter)] if root else []
         versions = [t._version for t in inputs if not t.is_inference()]
         self.stack.append(module)
+        if self.stack[0] is not module and next(module.parameters(recurse=False), None) is not None:
+            self.tail = module
         try:
             result = original(module, *args, **kwargs)
         finally:
@@ -111,7 +117,7 @@ class Forwards:
         return result
 
     def _entered(self, module: nn.Module, inputs: list[Tensor], outputs: list[Tensor], given: Any) -> Call:
-        call = Call(module, inputs, outputs, given, torch.is_grad_enabled(), module.training, mode_dependent(module, True), self.watch.here())
+        call = Call(module, inputs, outputs, given, torch.is_grad_enabled(), module.training, mode_dependent(module, True), self.watch.here(), self.tail)
         self.last = call
         self.calls += call.grad
         self.evaluated += 0 if call.grad else call.rows
@@ -129,10 +135,28 @@ class Forwards:
             self.watch.tell("BH402", f"{type(module).__name__} is made while {type(self.stack[0]).__name__} runs: no optimizer knows its weights")
 
     def _load(self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        result = original(module, *args, **kwargs)
         if not self.watch.quiet:
-            for part in module.modules():
-                self.loaded.add(part)
-        return original(module, *args, **kwargs)
+            own = len(module.state_dict())
+            if own and len(result.missing_keys) == own:
+                few = ", ".join(result.unexpected_keys[:2])
+                self.watch.tell(
+                    "BH827", f"none of the {own} names of {type(module).__name__} is among those that are loaded ({few}, …): it keeps its random weights"
+                )
+            else:
+                for part in module.modules():
+                    self.loaded.add(part)
+        return result
+
+    def _set(self, original: Callable[..., Any], module: nn.Module, name: str, value: Any) -> None:
+        original(module, name, value)
+        if name == "requires_grad" and not self.watch.quiet:
+            self.watch.tell("BH407", f"requires_grad is set on {type(module).__name__}, a module: its parameters are trained as before")
+
+    def _grad(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not self.watch.quiet:
+            self.backed()
+        return original(*args, **kwargs)
 
     def _wrap(self, original: Callable[..., Any], wrapper: nn.Module, module: nn.Module, *args: Any, **kwargs: Any) -> None:
         original(wrapper, module, *args, **kwargs)
@@ -206,6 +230,10 @@ class Forwards:
         if key in self.wrapped and (wrapper := self.wrapped[key]()) is not None:
             self.watch.tell("BH602", f"{type(call.module).__name__} is trained past its {type(wrapper).__name__}: ranks do not exchange gradients", call.place)
         self._frozen_norms(call)
+        tail = call.tail
+        if isinstance(tail, nn.Linear) and tail not in self.loaded and not tail.weight.requires_grad and tail in set(call.module.modules()):
+            told = f"the last layer of {type(call.module).__name__} ({list(tail.weight.shape)}) is frozen as it was made, while layers before it are trained"
+            self.watch.tell("BH427", told, call.place)
 
     def _frozen_norms(self, call: Call) -> None:
         norms = [(n, m) for n, m in call.module.named_modules() if isinstance(m, Norm) and m.affine and m.track_running_stats and m.training]

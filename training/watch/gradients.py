@@ -300,7 +300,12 @@ class Gradients:
             if not moved:
                 self.watch.tell("BH105", f"{self.watch.backwards} backward passes, and no optimizer has made a step", self.first_backward)
         for held in self.held.values():
-            if held.steps >= TWICE:
+            moved = any(s.moved_by for _, s in held.items())
+            if not held.steps and held.ever >= SOME and not moved and self.watch.complete and self.watch.steps:
+                self.watch.tell("BH105", f"{held.ever} backward passes reach what {type(held.optimizer).__name__} holds, and it never makes a step", held.made)
+        unstepped = any(rule == "BH105" for rule, _ in self.watch.found)
+        for held in self.held.values():
+            if held.steps >= TWICE and not (unstepped and held.ever):
                 self._judge(held)
         self._unheld()
         self._in_turns()

@@ -16,6 +16,9 @@ ALIVE = 5  # graphs of earlier steps
 MOST_GRAPHS, MOST_STATES = 5000, 20
 
 
+COUNTERS = {"epoch", "step", "iteration", "global_step", "epochs", "steps", "updates"}  # in a file from which a training goes on
+
+
 class Token:
     """Lives as long as the node of a graph that holds it."""
 
@@ -27,8 +30,8 @@ class Kept:
         self.watch = watch
         self.graphs: list[tuple[int, weakref.ref[Token], Place]] = []
         self.states: dict[int, tuple[dict[str, Any], int, Place]] = {}  # by id of the state dict: itself, the step, where
-        self.saves_optimizer = False
-        self.resumed: Place | None = None  # where a checkpoint with an optimizer's state was read, until one is restored
+        self.checkpoints: set[frozenset[str]] = set()  # keys of what was saved to go on from
+        self.resumed: Place | None = None  # where such a file was read, until an optimizer is restored
         self.reloaded: set[int] = set()  # parameters that were loaded since
 
     def install(self) -> None:
@@ -96,7 +99,8 @@ class Kept:
     def _save(self, original: Callable[..., Any], what: Any, *args: Any, **kwargs: Any) -> Any:
         if not self.watch.quiet:
             inside = list(what.values()) if isinstance(what, dict) else []
-            self.saves_optimizer |= any(map(of_optimizer, inside))
+            if isinstance(what, dict) and (any(map(of_optimizer, inside)) or COUNTERS & {str(k).lower() for k in what}):
+                self.checkpoints.add(frozenset(map(str, what)))
             for state in [what, *inside]:
                 if isinstance(state, nn.Module):
                     self.watch.tell("BH702", f"{type(state).__name__} is pickled as a whole")
@@ -108,7 +112,7 @@ class Kept:
 
     def _read(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         found = original(*args, **kwargs)
-        if not self.watch.quiet and isinstance(found, dict) and self.saves_optimizer and any(map(of_optimizer, found.values())):
+        if not self.watch.quiet and isinstance(found, dict) and frozenset(map(str, found)) in self.checkpoints:
             self.resumed, self.reloaded = self.watch.here(), set()
         return found
 
@@ -121,9 +125,7 @@ class Kept:
         """A step of an optimizer that was not restored, on weights that were."""
         held = {id(p) for g in optimizer.param_groups for p in g["params"]}
         if self.resumed is not None and not optimizer.state and held & self.reloaded:
-            self.watch.tell(
-                "BH707", f"training goes on from a checkpoint, and the state of {type(optimizer).__name__} that it holds is not restored", self.resumed
-            )
+            self.watch.tell("BH707", f"training goes on from a checkpoint, and the state of {type(optimizer).__name__} is not restored", self.resumed)
             self.resumed = None
 
 

@@ -106,6 +106,11 @@ class Loaders:
         if first is not None and isinstance(used.loader.sampler, RandomSampler) and loader_rows(used.loader) > len(first):
             self.firsts.setdefault(used.place, []).append((used, first.detach().contiguous().view(torch.uint8).numpy().tobytes()[:65536]))
 
+    @property
+    def shuffles(self) -> bool:
+        """Whether the last batch was drawn at random, so that batches do not follow each other."""
+        return self.last is not None and isinstance(self.last.loader.sampler, RandomSampler)
+
     def draws(self) -> int:
         """Batches drawn until now."""
         return self.drawn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +11,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from training.watch.forwards import Call, Forwards
-from training.watch.record import Watch
+from training.watch.record import Place, Watch
 
-NEAR = 1e-4
+NEAR, FEW = 1e-4, 0.02
+BOUNDS = {"Relu": (0.0, math.inf), "Sigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0), "Softmax": (0.0, 1.0)}
+SUPERVISED = {"cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
 TWICE = 2
 JUDGING = {"argmax", "max", "topk", "softmax", "sigmoid", "round", "sub", "gt", "ge", "eq", "squeeze", "flatten", "cross_entropy", "mse_loss", "l1_loss"}
 JUDGING |= {"__gt__", "__ge__", "__eq__", "nll_loss", "binary_cross_entropy_with_logits", "binary_cross_entropy"}
@@ -47,6 +50,7 @@ class Functions(TorchFunctionMode):
         self.watch, self.forwards = watch, forwards
         self.counts: dict[tuple[str, object], int] = {}
         self.output: Tensor | None = None
+        self.values: dict[Place, list[float]] = {}  # of losses with labels, by line
         self.valid = 0  # labels of the last mean that leaves some out
         self.on_loss: list[Callable[[Call, Tensor, Tensor], None]] = []
         self.handlers: dict[str, Callable[..., None]] = {
@@ -75,7 +79,10 @@ class Functions(TorchFunctionMode):
                     handler(name, *args, **kwargs)
                 except Exception as error:  # a program must run as it does without a watch
                     self.watch.failures.append(f"{name}: {type(error).__name__}: {error}")
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if name in SUPERVISED and not self.watch.quiet and isinstance(result, Tensor) and result.numel() == 1 and result.requires_grad:
+            self.values.setdefault(self.watch.here(), []).append(float(result.detach()))
+        return result
 
     def forwarded(self, call: Call) -> None:
         """Remember the scores of a network."""
@@ -103,6 +110,9 @@ class Functions(TorchFunctionMode):
         self.valid = int((target != ignore_index).sum()) if whole and bool((target == ignore_index).any()) else 0
         self._swapped(name, input, target)
         axis = 1 if input.ndim > 1 else 0
+        self._cut(name, input, ("Relu", "Gelu", "Silu", "Sigmoid", "Tanh"))
+        if reduction != "none":
+            self._padding(target, ignore_index)
         if input.shape[axis] == 1:
             self.often("BH818", "cross_entropy over one score a row is always 0")
         elif input.ndim > 1 and len(input) > 1 and probabilities(input.detach(), axis):
@@ -116,6 +126,7 @@ class Functions(TorchFunctionMode):
     def _bce_logits(self, name: str, input: Tensor, target: Tensor, *_: Any, **__: Any) -> None:
         self._told(input, target)
         self._swapped(name, input, target)
+        self._cut(name, input, ("Relu", "Gelu", "Silu", "Tanh"))
         if maker(input) in ("Sigmoid", "Softmax"):
             self.often("BH302", f"{name} is given probabilities: it takes raw scores")
 
@@ -132,8 +143,31 @@ class Functions(TorchFunctionMode):
 
     def _distance(self, name: str, input: Tensor, target: Tensor, *_: Any, **__: Any) -> None:
         self._told(input, target)
+        self._out_of_reach(input, target)
         if input.shape != target.shape and input.numel() > 1 and target.numel() > 1:
             self.often("BH310", f"{name} broadcasts {list(input.shape)} against {list(target.shape)}", 1)
+
+    def _padding(self, target: Tensor, ignored: int) -> None:
+        """Whether labels at the end of sequences are the padding of the network's embedding, and count."""
+        call = self.forwards.last
+        tokens = call.inputs[0] if call is not None and call.inputs else None
+        if call is None or tokens is None or tokens.ndim != 2 or tokens.dtype != torch.int64 or target.numel() != tokens.numel():
+            return
+        pads = {m.padding_idx for m in call.module.modules() if isinstance(m, nn.Embedding) and m.padding_idx is not None} - {ignored}
+        for pad in pads:
+            at = target.reshape(tokens.shape) == pad
+            last = at.flip(1).long().cummin(1).values.flip(1).bool()
+            if bool(at.any()) and bool((at == last).all()) and float(at.float().mean()) > FEW and bool((tokens == pad).any()):
+                self.often("BH828", f"{float(at.float().mean()):.0%} of the labels are padding ({pad}), and count in the loss as others do")
+
+    def _out_of_reach(self, scores: Tensor, target: Tensor) -> None:
+        low, high = BOUNDS.get(maker(scores), (-math.inf, math.inf))
+        if target.numel() > 1 and float(((target < low) | (target > high)).float().mean()) > FEW:
+            self.often("BH825", f"scores come from {maker(scores).lower()}, which cannot reach labels beyond {low:g} and {high:g}")
+
+    def _cut(self, name: str, input: Tensor, activations: tuple[str, ...]) -> None:
+        if maker(input) in activations:
+            self.often("BH825", f"{name} is given the result of {maker(input).lower()}: scores that are cut off cannot tell classes apart")
 
     def _swapped(self, name: str, input: Tensor, target: Tensor) -> None:
         if target.requires_grad and not input.requires_grad and torch.is_grad_enabled():
@@ -145,7 +179,9 @@ class Functions(TorchFunctionMode):
         if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
             return
         if a.shape == b.shape and a.requires_grad != b.requires_grad and self.output is not None and len(self.output) == (len(a) if a.ndim else 0):
-            self._told(*((a, b) if a.requires_grad else (b, a)))
+            scores, target = (a, b) if a.requires_grad else (b, a)
+            self._told(scores, target)
+            self._out_of_reach(scores, target)
         if {a.ndim, b.ndim} != {1, 2}:
             return
         column, flat = (a, b) if a.ndim == 2 else (b, a)

@@ -81,10 +81,11 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     forwards = Forwards(seen)
     loaders = Loaders(seen, forwards)
     gradients = Gradients(seen, forwards, loaders.draws)
-    precision, kept, networks, rows = Precision(seen, gradients), Kept(seen), Networks(seen), Rows(seen)
+    precision, kept, networks, rows = Precision(seen, gradients), Kept(seen), Networks(seen, loaders), Rows(seen)
     schedules = Schedules(seen, forwards, loaders)
     functions = Functions(seen, forwards)
     gradients.valid = lambda: functions.valid
+    schedules.supervised = lambda: functions.values
     ranks = Ranks(seen, forwards, calls)
     for part in (forwards, loaders, gradients, precision, kept, schedules, ranks, Metrics(seen, forwards, loaders)):
         part.install()

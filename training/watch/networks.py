@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from training.watch.forwards import Call, twin
+from training.watch.loaders import Loaders
 from training.watch.record import Watch
 
 LOOKS = 3  # calls of a network on which it is tried
@@ -20,8 +21,8 @@ IDENTICAL_AFTER = 3  # steps
 class Networks:
     """Listens to losses, whose labels tell which axis holds the rows."""
 
-    def __init__(self, watch: Watch) -> None:
-        self.watch = watch
+    def __init__(self, watch: Watch, loaders: Loaders) -> None:
+        self.watch, self.loaders = watch, loaders
         self.looks: dict[int, int] = {}
         self.seen: dict[int, bytes] = {}
         self.varies: set[int] = set()
@@ -54,9 +55,14 @@ class Networks:
         before, after = _scores(network, call, lambda t: t), _scores(network, call, _other_first)
         if before is None or after is None or not before.ndim or len(before) != n or before.shape != after.shape:
             return
+        if before.ndim == 2 and before.shape[1] == n and torch.equal(target.cpu(), torch.arange(n)):
+            return  # each row against all others of its batch, as it is meant
         again = _scores(network, call, lambda t: t)
-        if again is None or not torch.equal(again, before):
-            return  # drawn at random
+        if again is None or again.shape != before.shape or not torch.allclose(again, before, rtol=SAME, atol=SAME, equal_nan=True):
+            if self.loaders.shuffles:
+                told = "gives the same rows other scores when it is called again, in eval mode and with the same seed: it keeps something of earlier batches"
+                self.watch.tell("BH826", f"{type(call.module).__name__} {told}", call.place)
+            return
         if call.inputs[0].ndim > 2 and call.inputs[0].shape[1] == n and _rows_in_columns(network, call, before):
             return
         if float((after - before)[1:].abs().max()) > SAME * float(before.abs().max()):

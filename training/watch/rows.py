@@ -70,6 +70,7 @@ class Rows:
         self.watch = watch
         self.of: dict[int, History] = {}
         self.pending: list[Call] = []
+        self.leading: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # networks that are the first to see a batch
 
     def forwarded(self, call: Call) -> None:
         """Keep calls until it is known whether they were for training."""
@@ -78,8 +79,10 @@ class Rows:
         if call.inputs[0][0].numel() > 20_000 or len(call.inputs) > 2:
             return
         if call.grad and call.training:
+            if not self.pending:
+                self.leading.add(call.module)
             self.pending = [*self.pending[-3:], call]
-        elif not call.grad:
+        elif not call.grad and call.module in self.leading:  # what other networks are given was computed
             self._evaluated(call)
 
     def _history(self, call: Call) -> History:
@@ -89,7 +92,7 @@ class Rows:
         """The rows of this step."""
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         for call in self.pending:
-            if any(id(p) in held for p in call.module.parameters()):
+            if call.module in self.leading and any(id(p) in held for p in call.module.parameters()):
                 history = self._history(call)
                 history.trained.add(call.inputs[0], call.place)
                 history.open = False
@@ -110,9 +113,9 @@ class Rows:
 
     def lost(self, call: Call, scores: Tensor, target: Tensor) -> None:
         """Inputs and labels of a loss, for a column that holds the label."""
-        if not call.inputs or call.inputs[0].ndim != 2 or target.numel() != len(call.inputs[0]) or not call.grad:
+        if not call.inputs or call.inputs[0].ndim < 2 or target.numel() != len(call.inputs[0]) or not call.grad:
             return
-        x = call.inputs[0].detach()
+        x = call.inputs[0].detach().flatten(1)
         history = self._history(call)
         history.place = call.place
         if x.is_floating_point() and sum(map(len, history.inputs)) < LABELLED * 8 and x.shape[1] <= 4096:

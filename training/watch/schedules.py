@@ -18,7 +18,7 @@ from training.watch.record import Place, Watch
 
 FEW, SOME, MANY = 4, 5, 10
 GONE, LOW, HIGH = 1e-4, 0.02, 1000.0  # of the first rate
-DIVERGED = 10.0
+DIVERGED, RISEN = 10.0, 3.0  # of any loss, of one with labels
 TOGETHER, WHOLE = 0.5, 1e-4
 
 
@@ -33,6 +33,9 @@ class Schedule:
     before_first: bool = False
     metrics: list[float] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)  # evaluated before each of them
+    idle: int = 0  # times in a row that it was stepped, and its optimizer was not
+    own: int = 0  # steps of its optimizer, and of all, when it was stepped last
+    all: int = 0
 
 
 @dataclass(eq=False)
@@ -53,6 +56,7 @@ class Schedules:
         self.rates: dict[int, Rates] = {}
         self.losses: dict[Place, list[float]] = {}
         self.after_bad = 0
+        self.supervised: Callable[[], dict[Place, list[float]]] = dict
         self._depth = 0
 
     def install(self) -> None:
@@ -79,6 +83,7 @@ class Schedules:
         if known is not None:
             known.steps += 1
             known.place = self.watch.here()
+            self._idle(known)
             rates = self._rates_of(scheduler)
             if known.steps == 1 and (rates is None or not rates.rates):
                 known.before_first = True
@@ -91,6 +96,15 @@ class Schedules:
             return original(scheduler, *args, **kwargs)
         finally:
             self._depth -= 1
+
+    def _idle(self, known: Schedule) -> None:
+        """A schedule that goes on while its optimizer has stopped, and another makes the steps."""
+        rates = self._rates_of(known.scheduler)
+        own = len(rates.rates) if rates is not None else 0
+        known.idle = known.idle + 1 if own and own == known.own and self.watch.steps > known.all else 0
+        known.own, known.all = own, self.watch.steps
+        if known.idle >= SOME:
+            self.watch.tell("BH112", f"{type(known.scheduler).__name__} sets the rate of an optimizer that makes no more steps: another one does", known.made)
 
     def _rates_of(self, scheduler: Any) -> Rates | None:
         """Of the optimizer that a schedule sets, which may be held in a wrapper with the same groups."""
@@ -161,7 +175,7 @@ class Schedules:
 
     def _plateau(self, schedule: Schedule, steps: int) -> None:
         scheduler, metrics = schedule.scheduler, schedule.metrics
-        if steps >= 2 * MANY and schedule.steps >= 0.8 * steps:
+        if steps >= 2 * MANY and schedule.steps >= 0.8 * steps and sum(map(bool, schedule.rows)) < steps / 2:
             self.watch.tell("BH116", f"ReduceLROnPlateau was stepped {schedule.steps} times in {steps} steps: patience counts batches", schedule.place)
         losses = max(self.losses.values(), key=len, default=[])
         if len(metrics) < FEW or len(losses) < len(metrics):
@@ -169,8 +183,9 @@ class Schedules:
         size = len(losses) // len(metrics)
         means = torch.tensor([sum(losses[i * size : (i + 1) * size]) / size for i in range(len(metrics))], dtype=torch.float64)
         together = float(torch.corrcoef(torch.stack([means, torch.tensor(metrics, dtype=torch.float64)]))[0, 1])
-        counted = all(0 <= m <= 1 and n and abs(m * n - round(m * n)) < WHOLE for m, n in zip(metrics, schedule.rows, strict=True))
-        if scheduler.mode == "min" and counted and together < -TOGETHER and metrics[-1] > metrics[0]:  # a share of rows, as no loss is
+        if (
+            scheduler.mode == "min" and shares(metrics, max(schedule.rows)) and together < -TOGETHER and metrics[-1] > metrics[0]
+        ):  # a share of rows, as no loss is
             self.watch.tell(
                 "BH119", "ReduceLROnPlateau waits for a lower metric, and is given a share of right rows, which rises as the loss falls", schedule.made
             )
@@ -178,11 +193,25 @@ class Schedules:
             self.watch.tell("BH119", "ReduceLROnPlateau waits for a higher metric, and is given one that falls with the loss", schedule.made)
 
     def _diverged(self) -> None:
-        """A single optimizer whose loss grew many times over."""
-        losses = max(self.losses.values(), key=len, default=[])
-        if len(self.rates) != 1 or len(losses) < 2 * MANY or not all(map(math.isfinite, losses)) or min(losses) < 0:
-            return
-        first, last = (sorted(part)[len(part) // 2] for part in (losses[:SOME], losses[-SOME:]))
-        if last > DIVERGED * first and last > 1.0:
-            place = max(self.losses, key=lambda p: len(self.losses[p]))
-            self.watch.tell("BH808", f"the loss rose from {first:.3g} to {last:.3g}", place)
+        """A single optimizer under which a loss with labels, or the longest series of losses, grew many times over."""
+        longest = max(self.losses, key=lambda p: len(self.losses[p]), default=None)
+        series = self.supervised() | ({longest: self.losses[longest]} if longest is not None else {})
+        for place, losses in series.items():
+            times = RISEN if place in self.supervised() else DIVERGED
+            if len(self.rates) != 1 or len(losses) < 2 * MANY or not all(map(math.isfinite, losses)) or min(losses) < 0:
+                continue
+            first, last = (sorted(part)[len(part) // 2] for part in (losses[:SOME], losses[-SOME:]))
+            if last > times * first and last > 1.0:
+                self.watch.tell("BH808", f"the loss rose from {first:.3g} to {last:.3g}", place)
+                return
+
+
+def shares(metrics: list[float], most: int) -> bool:
+    """Whether all of them are shares of one number of rows, as a count of right answers is, and no loss.
+
+    >>> shares([0.25, 0.5, 0.75, 0.875], 100), shares([0.2513, 0.3471, 0.1234, 0.4321], 100)
+    (True, False)
+    """
+    if not all(0 <= m <= 1 for m in metrics):
+        return False
+    return any(all(abs(m * n - round(m * n)) < WHOLE for m in metrics) for n in range(2, min(most, 5000) + 1))

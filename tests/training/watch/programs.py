@@ -265,6 +265,47 @@ PLANTED = (
         "            right += (scores",
         "            from sklearn.metrics import roc_auc_score\n            roc_auc_score(labels, scores[:, 1])\n            right += (scores",
     ),
+    Planted("BH825", "table", "return self.head(self.body(x))", "return F.relu(self.head(self.body(x)))"),
+    Planted("BH825", "regression", "return self.head(h).squeeze(1)\n", "return torch.sigmoid(self.head(h)).squeeze(1)\n"),
+    Planted(
+        "BH826",
+        "table",
+        "        return self.head(self.body(x))\n",
+        "        self.seen = getattr(self, 'seen', 0.0) * 0.5 + float(x.mean())\n        return self.head(self.body(x)) + torch.tensor([0.0, self.seen])\n",
+    ),
+    Planted("BH427", "table", "net = Net()\n", "net = Net()\nnet.head.requires_grad_(False)\n"),
+    Planted(
+        "BH808",
+        "table",
+        "        loss = F.cross_entropy(scores, labels)\n        loss.backward()\n",
+        "        loss = F.cross_entropy(scores * 5, labels)\n        (-loss).backward()\n",
+    ),
+    Planted("BH827", "regression", "teacher = Curve()\n", "teacher = Curve()\nteacher.cell.load_state_dict(teacher.state_dict(), strict=False)\n"),
+    Planted(
+        "BH828",
+        "sequences",
+        "        inputs, targets = batch[:, :-1], batch[:, 1:]\n",
+        "        inputs, targets = batch[:, :-1].clone(), batch[:, 1:].clone()\n        model.embed.padding_idx = 0\n        targets[targets == 0] = 1\n        inputs[:8, 10:] = targets[:8, 9:] = 0\n",
+    ),
+    Planted("BH407", "table", "net = Net()\n", "net = Net()\nnet.body.requires_grad = False\n"),
+    Planted(
+        "BH112",
+        "table",
+        "    net.train()\n",
+        "    net.train()\n    optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3) if epoch == 1 else optimizer\n    optimizer.register_step_post_hook(lambda *_: schedule.step()) if epoch == 1 else None\n",
+    ),
+    Planted(
+        "BH105",
+        "regression",
+        "optimizer = torch.optim.SGD(model.parameters(), lr",
+        "of_norm = torch.optim.SGD(model.norm.parameters(), lr=0.01)\noptimizer = torch.optim.SGD([*model.cell.parameters(), *model.head.parameters()], lr",
+    ),
+    Planted(
+        "BH707",
+        "regression",
+        "model.eval()\n",
+        "import io\nfile = io.BytesIO()\ntorch.save({'net': model.state_dict(), 'epoch': epoch}, file)\nfile.seek(0)\nmodel = Curve()\nmodel.load_state_dict(torch.load(file)['net'])\noptimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)\nfor x, target in loader:\n    optimizer.zero_grad()\n    ((model(x) - target) ** 2).mean().backward()\n    optimizer.step()\nmodel.eval()\n",
+    ),
     Planted("BH820", "table", "X = (X - mean) / std", "X = X * 30 + 200\nX[train] = (X[train] - X[train].mean(0)) / X[train].std(0)"),
 )
 
