@@ -58,29 +58,31 @@ def column_moments(connection: duckdb.DuckDBPyConnection, table: str, columns: S
 def _chunk_moments(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[str]) -> dict[str, Moments]:
     total, *flat = _row(connection, table, ["count(*)", *(f"count({n}), min({n}), max({n})" for n in map(_number, columns))])
     rows = {c: (flat[3 * i], total - flat[3 * i]) for i, c in enumerate(columns)}
-    extremes = _ordinary(
-        {c: (flat[3 * i + 1] + 0.0, flat[3 * i + 2] + 0.0) for i, c in enumerate(columns) if rows[c][0]}
-    )  # + 0.0: a -0.0 would tell the row order
-    units = {c: _unit(max(abs(low), abs(high))) for c, (low, high) in extremes.items()}
+    extremes = {c: (flat[3 * i + 1] + 0.0, flat[3 * i + 2] + 0.0) for i, c in enumerate(columns) if rows[c][0]}  # + 0.0: a -0.0 would tell the row order
+    refuse_extraordinary(extremes)
+    units = {c: unit_above(max(abs(low), abs(high))) for c, (low, high) in extremes.items()}
     sums = _row(connection, table, [_exact_sum(f"({_number(c)} / {_double(unit)})") for c, unit in units.items()])
-    means = {c: _mean(total, rows[c][0], units[c]) for c, total in zip(extremes, sums, strict=True)}
-    spreads = {c: _unit(max(high - means[c], means[c] - low)) for c, (low, high) in extremes.items()}
+    means = {c: exact_mean(total, rows[c][0], units[c]) for c, total in zip(extremes, sums, strict=True)}
+    spreads = {c: unit_above(max(high - means[c], means[c] - low)) for c, (low, high) in extremes.items()}
     deviation = {c: f"(({_number(c)} - {_double(means[c])}) / {_double(spreads[c])})" for c in extremes}
     squares = _row(connection, table, [_exact_sum(f"({d} * {d})") for d in deviation.values()])
-    stds = {c: spreads[c] * math.sqrt(_mean(total, rows[c][0], 1.0)) for c, total in zip(extremes, squares, strict=True)}
+    stds = {c: spreads[c] * math.sqrt(exact_mean(total, rows[c][0], 1.0)) for c, total in zip(extremes, squares, strict=True)}
     lows, highs = ({c: e[i] for c, e in extremes.items()} for i in (0, 1))
     return {c: Moments(*rows[c], lows.get(c), highs.get(c), means.get(c), stds.get(c)) for c in columns}
 
 
-def _ordinary(found: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
-    """Smallest and largest value of each column, refused unless both are ordinary numbers."""
+def refuse_extraordinary(found: Mapping[str, tuple[float, float]]) -> None:
+    """Refuse columns unless their smallest and largest value, which are given, are ordinary numbers.
+
+    Raises:
+        DataError: with the columns and both values.
+    """
     bad = {c: e for c, e in found.items() if any(not abs(v) <= LARGEST for v in e)}
     if bad:
         shown = first_few(f"{c} ({low!r} to {high!r})" for c, (low, high) in bad.items())
         raise DataError(
             f"expected finite numbers up to {LARGEST:g}; {len(bad)} columns hold others: {shown}; declare them as nulls, bound them with min/max, or filter those rows"
         )
-    return found
 
 
 def column_quantiles(
@@ -106,10 +108,11 @@ def _quantiles(connection: duckdb.DuckDBPyConnection, table: str, column: str, l
     positions = [(present - 1) * level for level in levels]
     column_values = f"(select {_number(column)} as x from {table} where {ident(column)} is not null)"
     values = values_at(connection, column_values, [rank for p in positions for rank in (math.floor(p), math.ceil(p))])
-    return tuple(_between(values[math.floor(p)], values[math.ceil(p)], p - math.floor(p)) for p in positions)
+    return tuple(between(values[math.floor(p)], values[math.ceil(p)], p - math.floor(p)) for p in positions)
 
 
-def _between(low: float, high: float, share: float) -> float:
+def between(low: float, high: float, share: float) -> float:
+    """The value at a share of the way from one to another."""
     return low + (high - low) * share
 
 
@@ -128,12 +131,12 @@ def _exact_sum(expression: str) -> str:
     return f"sum(cast(cast(round({expression} * {_double(2.0**BITS)}) as bigint) as hugeint))"
 
 
-def _mean(total: int, count: int, unit: float) -> float:
+def exact_mean(total: int, count: int, unit: float) -> float:
     """Correctly rounded mean from an exact sum."""
     return float(Fraction(int(total), count << BITS) * Fraction(unit))
 
 
-def _unit(magnitude: float) -> float:
+def unit_above(magnitude: float) -> float:
     """The power of two just above a magnitude, so that dividing by it is exact; 1 for zero."""
     return math.ldexp(1.0, min(math.frexp(magnitude)[1], 1023)) if magnitude else 1.0
 

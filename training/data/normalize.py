@@ -17,7 +17,8 @@ from schemas.digest import verify
 from schemas.errors import DataError, LeakageError, first_few
 from schemas.records import CategoryStats, NumericStats, Statistics, TableSpec, TensorStats, TrainTable
 from training.data.engine import chosen_engine, ident
-from training.data.in_memory import relation
+from training.data.held_columns import held_counts, held_moments, held_quantiles
+from training.data.in_memory import held, relation
 from training.data.labels import fit_labels
 from training.data.moments import Moments, column_moments, column_quantiles
 from training.data.tensors import channel_moments
@@ -47,9 +48,9 @@ def fit(train: TrainTable, spec: TableSpec, declaration: Declaration, connection
     """
     path = _train_path(train)
     if connection is not None:
-        return _fit(TrainRows(connection, path, relation(connection, train), train.rows, spec, declaration), train.file.sha256)
+        return _fit(TrainRows(connection, path, relation(connection, train), train.rows, spec, declaration, held(train)), train.file.sha256)
     with chosen_engine(declaration.data) as own:
-        return _fit(TrainRows(own, path, relation(own, train), train.rows, spec, declaration), train.file.sha256)
+        return _fit(TrainRows(own, path, relation(own, train), train.rows, spec, declaration, held(train)), train.file.sha256)
 
 
 def _train_path(train: TrainTable) -> Path:
@@ -102,9 +103,13 @@ def _judge_constants(train: TrainRows, dropped: dict[str, str]) -> None:
 
 def _fit_numeric(train: TrainRows) -> tuple[list[NumericStats], dict[str, str]]:
     """Statistics of each numeric column, and those columns that say nothing with the reason."""
-    moments = column_moments(train.connection, train.table, train.spec.numeric)
+    names, rows = train.spec.numeric, train.held
+    moments = column_moments(train.connection, train.table, names) if rows is None else held_moments(rows, names)
     levels = {c: found for c, m in moments.items() if m.present and (found := _levels(c, m, train.declaration))}
-    quantiles = column_quantiles(train.connection, train.table, levels, {c: m.present for c, m in moments.items()})
+    if rows is None:
+        quantiles = column_quantiles(train.connection, train.table, levels, {c: m.present for c, m in moments.items()})
+    else:
+        quantiles = {c: held_quantiles(rows, c, wanted) for c, wanted in levels.items()}
     fitted, dropped = [], {}
     for name, column in moments.items():
         if not column.present:
@@ -169,14 +174,24 @@ def _numeric_stats(name: str, found: Moments, quantile: dict[float, float], decl
 
 def _fit_category(train: TrainRows, column: str) -> CategoryStats:
     """The vocabulary of a column, by count and then text; what falls below `min_count` or beyond `max_categories` is rare."""
-    rule, name = train.declaration.normalize, ident(column)
+    rule = train.declaration.normalize
+    found, nulls = _most_frequent(train, column, rule.min_count, rule.max_categories)
+    rare = train.rows - nulls - sum(count for _, count in found)
+    return CategoryStats(name=column, values=tuple(v for v, _ in found), counts=tuple(n for _, n in found), nulls=nulls, rare_rows=rare)
+
+
+def _most_frequent(train: TrainRows, column: str, least: int, most: int) -> tuple[list[tuple[str, int]], int]:
+    """The values of a column that stand on so many rows, with their number, by number and then text; and how many rows have none."""
+    if train.held is not None and (held_ones := held_counts(train.held, column)) is not None:
+        counts, nulls = held_ones
+        in_order = sorted(counts.items(), key=lambda item: (-item[1], item[0].encode()))
+        return [item for item in in_order if item[1] >= least][:most], nulls
+    name = ident(column)
     found = train.query(
         f"select {name} as value, count(*) as n from {train.table} where {name} is not null group by {name} "
-        f"having count(*) >= {rule.min_count} order by n desc, value limit {rule.max_categories}"
+        f"having count(*) >= {least} order by n desc, value limit {most}"
     )
-    nulls = train.query(f"select count(*) - count({name}) from {train.table}")[0][0]
-    rare = train.rows - nulls - sum(count for _, count in found)
-    return CategoryStats(name=column, values=tuple(str(v) for v, _ in found), counts=tuple(n for _, n in found), nulls=nulls, rare_rows=rare)
+    return [(str(value), count) for value, count in found], train.query(f"select count(*) - count({name}) from {train.table}")[0][0]
 
 
 def _constant_category(column: CategoryStats) -> str | None:

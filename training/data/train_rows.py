@@ -9,10 +9,11 @@ import duckdb
 
 from schemas.config import Declaration
 from schemas.records import TableSpec
+from training.data.in_memory import Rows
 
 
 class TrainRows(NamedTuple):
-    """What every part of the fit reads: the train file, what its columns are, and what is asked for."""
+    """What every part of the fit reads: the train file, what its columns are, and what is asked for; `held` are its rows where they are in memory."""
 
     connection: duckdb.DuckDBPyConnection
     path: Path
@@ -20,6 +21,7 @@ class TrainRows(NamedTuple):
     rows: int
     spec: TableSpec
     declaration: Declaration
+    held: Rows | None = None
 
     def query(self, sql: str) -> list[tuple]:
         """All rows of a query."""

@@ -120,3 +120,17 @@ def test_hashes_with_one_first_half_are_told_apart_by_the_second(second: tuple[i
     hashes = pa.Array.from_buffers(pa.decimal128(38), 3, [None, pa.py_buffer(content)])
     found, ids_differ = hash_order(hashes)
     assert (found.tolist(), ids_differ) == (order, differ)
+
+
+@pytest.mark.req("D4")
+@pytest.mark.parametrize("rows", [0, 1, 2, 3, 1000, 5000])
+@pytest.mark.parametrize("most", [1, 60, 2**64 - 1])
+@pytest.mark.parametrize("shift", [0, 40])
+def test_hashes_are_sorted_as_by_both_halves(rows: int, most: int, shift: int) -> None:
+    rng = np.random.default_rng(rows)
+    first, second = (rng.integers(0, most, rows, dtype=np.uint64, endpoint=True) for _ in range(2))
+    first = first << np.uint64(shift)  # the digits that are sorted alone, or those that are not
+    content = np.stack([first, second], axis=1).astype(">u8").tobytes()
+    order, ids_differ = hash_order(pa.Array.from_buffers(pa.decimal128(38), rows, [None, pa.py_buffer(content)]))
+    assert order.tolist() == np.lexsort((second, first)).tolist()
+    assert ids_differ == (len(set(zip(first.tolist(), second.tolist(), strict=True))) == rows)

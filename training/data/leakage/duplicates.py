@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,11 +13,13 @@ from schemas.records import CheckResult
 from training.data.distinct import distinct
 from training.data.engine import ident, row, row_md5_sql, rows
 from training.data.leakage.chance import tail_above
-from training.data.leakage.keys import BATCH_ROWS, uint64
+from training.data.leakage.keys import BATCH_ROWS, in_order, uint64
 from training.data.leakage.sides import Sides
 from training.data.leakage.straddle import parts_of
 
 EVIDENCE_PAIRS = 5
+SAMPLE_ROWS, TELLING_COLUMNS = 10_000, 3  # of train, by which columns are found that tell rows apart
+FEW_ALIKE = 0.01  # of the rows: hashes of such columns that several have, up to which only these rows are looked at whole
 MANY = 0.01  # share of a side from which equal rows need no comparison with train's own
 CHANCE = 0.01  # of so many equal rows, were they as frequent as within train
 FEWEST_CONTRADICTED, CONTRADICTED = 3, 0.1  # equal rows with another label: their number, and their share, from which they are not copies
@@ -41,7 +44,11 @@ class Within(NamedTuple):
 
 def quick_hash_sql(sides: Sides) -> str:
     """SQL for a 64-bit hash of all features: twelve times cheaper than the text that settles equality, and equal wherever that is."""
-    return f"hash({', '.join(map(ident, sides.spec.features))})"
+    return _hash_sql(sides.spec.features)
+
+
+def _hash_sql(columns: Sequence[str]) -> str:
+    return f"hash({', '.join(map(ident, columns))})"
 
 
 def hash_features(sides: Sides) -> None:
@@ -62,13 +69,43 @@ def hash_features(sides: Sides) -> None:
 
 
 def repeated_hashes(sides: Sides) -> np.ndarray:
-    """The 64-bit hashes uint64, sorted, that more than one row has; sorted in so many parts as memory asks for, which is cheaper than the engine's grouping."""
-    quick, rows_of = quick_hash_sql(sides), sides.together(sides.spec.features)
+    """The 64-bit hashes uint64, sorted, of all features that more than one row has.
+
+    Rows that are equal are so in a few columns, and where these tell rows apart, only the few rows that are alike in them are looked at whole.
+    """
+    few = _telling_columns(sides)
+    if len(few) < len(sides.spec.features):
+        alike = _repeated(sides, few)
+        if len(alike) <= FEW_ALIKE * sum(sides.num_rows.values()):
+            sides.connection.register("alike_hashes", pa.table({"h": alike}))
+            try:
+                return _repeated(sides, sides.spec.features, f"{_hash_sql(few)} in (select h from alike_hashes)") if len(alike) else alike
+            finally:
+                sides.connection.unregister("alike_hashes")
+    return _repeated(sides, sides.spec.features)
+
+
+def _telling_columns(sides: Sides) -> list[str]:
+    """The features with the most different values in a sample of train, so many that together they tell its rows apart, or all."""
+    listed = ", ".join(map(ident, sides.spec.features))
+    sample = sides.connection.sql(f"select {listed} from {sides.relations['train']} limit {SAMPLE_ROWS}").to_arrow_table()
+    counts = {name: len(column.unique()) for name, column in zip(sides.spec.features, sample.columns, strict=True) if pa.types.is_primitive(column.type)}
+    names = sorted(counts, key=lambda name: -counts[name])[:TELLING_COLUMNS]
+    tell = bool(names) and len(sample.select(names).group_by(names).aggregate([])) == len(sample)
+    return names if tell else list(sides.spec.features)
+
+
+def _repeated(sides: Sides, columns: Sequence[str], condition: str = "true") -> np.ndarray:
+    """The 64-bit hashes uint64, sorted, of these columns that more than one row has, of the rows that meet a condition.
+
+    They are sorted in so many parts as memory asks for, which is cheaper than the engine's grouping.
+    """
+    rows_of = f"(select {_hash_sql(columns)} as h from {sides.together(sides.spec.features)} where {condition})"
     found, parts = [np.empty(0, np.uint64)], parts_of(sides)
     for part in range(parts):
         here = f"where h % {parts} = {part}" if parts > 1 else ""
-        reader = sides.connection.sql(f"select h from (select {quick} as h from {rows_of}) {here}").to_arrow_reader(BATCH_ROWS)
-        hashes = np.sort(np.concatenate([np.empty(0, np.uint64), *(uint64(batch.column(0)) for batch in reader)]))
+        reader = sides.connection.sql(f"select h from {rows_of} {here}").to_arrow_reader(BATCH_ROWS)
+        hashes = in_order(uint64(batch.column(0)) for batch in reader)
         found.append(distinct(hashes[1:][hashes[1:] == hashes[:-1]]))
     return np.sort(np.concatenate(found))
 
