@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from schemas.errors import ConfigError
+from schemas.errors import ConfigError, first_few
 from training.review.changed import changed_files, is_revision
 from training.review.engine import chosen_rules, python_files, review_file, review_files
 from training.review.findings import Finding, Rule
@@ -30,11 +30,13 @@ class Ran(NamedTuple):
     complete: bool
     error: str
     seconds: float
+    unseen: tuple[str, ...] = ()
 
     def told(self) -> str:
-        """In a line."""
+        """In a line, and another one for what the watch could not look at."""
         ended = f"ended with {self.error}" if self.error else "came to its end" if self.complete else "was ended when its time was up"
-        return f"{'✗' if self.error else '✓'} ran for {self.seconds:.0f} s: {self.steps} optimizer steps, {ended}"
+        line = f"{'✗' if self.error else '✓'} ran for {self.seconds:.0f} s: {self.steps} optimizer steps, {ended}"
+        return line + (f"\n⚠ not looked at, because the watch itself failed there: {first_few(list(self.unseen))}" if self.unseen else "")
 
 
 class Reviewed(NamedTuple):
@@ -96,7 +98,7 @@ def review_run(program: Path, arguments: Sequence[str], seconds: float, ranks: i
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         told = run_watched(program, list(arguments), seconds, ranks, Path(folder))
-    ran = Ran(told["steps"], told["complete"], told["error"], time.monotonic() - started)
+    ran = Ran(told["steps"], told["complete"], told["error"], time.monotonic() - started, tuple(told["failures"]))
     if not ran.steps and not told["backwards"] and not ran.error:
         raise ConfigError(
             f"{program} ended without a backward pass or an optimizer step of this process, so that nothing was seen; give --args what makes it train"

@@ -88,7 +88,7 @@ def test_a_program_that_is_run_adds_what_was_seen_to_what_was_read(tmp_path: Pat
     assert done.returncode == 1 and "trained" in done.stderr
     assert [(f["rule"], f["path"], f["line"]) for f in told["findings"]] == [("BH310", "train.py", 9)]
     assert "seen while it ran" in told["findings"][0]["message"] and "[64, 1] meets [64]" in told["findings"][0]["message"]
-    assert told["run"] | {"seconds": 0} == {"steps": 12, "complete": True, "error": "", "seconds": 0}
+    assert told["run"] | {"seconds": 0} == {"steps": 12, "complete": True, "error": "", "seconds": 0, "unseen": []}
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from training.watch.patches import around
-from training.watch.record import Place, Watch
+from training.watch.record import Place, Watch, guarded
 
 Norm = nn.modules.batchnorm._BatchNorm
 TWICE = 2  # calls in a row
@@ -110,12 +110,13 @@ class Forwards:
             self.stack.pop()
         if root:
             changed = [t for t, v in zip([t for t in inputs if not t.is_inference()], versions, strict=True) if t._version != v]
-            call = self._entered(module, inputs, list(tensors_in(result)), (args, kwargs))
             if changed and not any(t.requires_grad for t in changed):
-                self.watch.tell("BH819", f"{type(module).__name__} changes the batch that it is given", call.place)
-            self.watch.emit("forwarded", call)
+                self.watch.tell("BH819", f"{type(module).__name__} changes the batch that it is given")
+            if (call := self._entered(module, inputs, list(tensors_in(result)), (args, kwargs))) is not None:
+                self.watch.emit("forwarded", call)
         return result
 
+    @guarded
     def _entered(self, module: nn.Module, inputs: list[Tensor], outputs: list[Tensor], given: Any) -> Call:
         call = Call(module, inputs, outputs, given, torch.is_grad_enabled(), module.training, mode_dependent(module, True), self.watch.here(), self.tail)
         self.last = call
@@ -137,8 +138,14 @@ class Forwards:
     def _load(self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         result = original(module, *args, **kwargs)
         if not self.watch.quiet:
+            self._loaded(module, result)
+        return result
+
+    @guarded
+    def _loaded(self, module: nn.Module, result: Any) -> None:
+        with self.watch.unwatched():
             own = len(module.state_dict())
-            if own and len(result.missing_keys) == own:
+            if own and result is not None and len(result.missing_keys) == own:
                 few = ", ".join(result.unexpected_keys[:2])
                 self.watch.tell(
                     "BH827", f"none of the {own} names of {type(module).__name__} is among those that are loaded ({few}, …): it keeps its random weights"
@@ -146,7 +153,6 @@ class Forwards:
             else:
                 for part in module.modules():
                     self.loaded.add(part)
-        return result
 
     def _set(self, original: Callable[..., Any], module: nn.Module, name: str, value: Any) -> None:
         original(module, name, value)

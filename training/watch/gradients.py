@@ -15,7 +15,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from training.watch.forwards import Forwards
 from training.watch.patches import around
-from training.watch.record import Place, Watch
+from training.watch.record import Place, Watch, guarded
 
 
 class Mark(NamedTuple):
@@ -144,8 +144,11 @@ class Gradients:
 
     def _made(self, original: Callable[..., Any], optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
         original(optimizer, *args, **kwargs)
-        if self.watch.quiet or id(optimizer) in self.held:
-            return
+        if not self.watch.quiet and id(optimizer) not in self.held:
+            self._hold(optimizer)
+
+    @guarded
+    def _hold(self, optimizer: torch.optim.Optimizer) -> None:
         held = Held(optimizer, self.watch.here(), self.states)
         self.walked.clear()
         mine = {id(p) for p, _ in held.items()}
@@ -158,6 +161,7 @@ class Gradients:
         first = [p for p, _ in held.items()][:MOST_KEPT]
         held.before = [(p, p.detach().clone()) for p in first if p.numel() < LARGE]
 
+    @guarded
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self.watch.quiet:
             return
@@ -189,15 +193,18 @@ class Gradients:
         if self.inside:
             self.inside.pop()
         held = self.held.get(id(optimizer))
-        if held is None:
-            return
+        if held is not None:
+            self.watch.steps += 1
+            self._count(held)
+            self.watch.emit("stepped", optimizer)
+
+    @guarded
+    def _count(self, held: Held) -> None:
         held.steps += 1
-        self.watch.steps += 1
         self._window(held)
         for p, state in held.items():
             state.reached += held.by_closure and nonzero(p)
             state.used, state.fresh, state.stale = mark(p), False, False
-        self.watch.emit("stepped", optimizer)
 
     def _window(self, held: Held) -> None:
         """How many backward passes of one line the step used, over how many batches, and whether they were scaled down."""
@@ -221,21 +228,26 @@ class Gradients:
         roots = [t for t in ([tensors] if isinstance(tensors, Tensor) else tensors) if isinstance(t, Tensor)]
         place = self.watch.here()
         self._look_before(place)
-        leaves = self._leaves(roots, place)
+        leaves = self._leaves(roots, place) or []
         result = original(tensors, *args, **kwargs)
         self.watch.backwards += 1
         self.called = self.forwards.calls
         self.first_backward = self.first_backward or place
         self._look_after(place, roots)
+        self._reach(leaves)
+        for root in roots[:1]:
+            self.watch.emit("backed", root, place)
+        return result
+
+    @guarded
+    def _reach(self, leaves: list[Tensor]) -> None:
         owners = {id(p): m for m in self.forwards.executed for p in m.parameters(recurse=False)} if leaves else {}
         for p in leaves:
             owner = owners.get(id(p))
             seen = self.leaves.setdefault(p, Leaf(p._version, owner is not None and (not owner.training or owner in self.forwards.loaded)))
             seen.times += 1
-        for root in roots[:1]:
-            self.watch.emit("backed", root, place)
-        return result
 
+    @guarded
     def _look_before(self, place: Place) -> None:
         if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
             self.watch.tell("BH135", "backward runs under autocast", place)
@@ -254,6 +266,7 @@ class Gradients:
                     held.unused[place] = held.unused.get(place, 0) + 1
                 held.since.clear()
 
+    @guarded
     def _look_after(self, place: Place, roots: list[Tensor]) -> None:
         name = getattr(roots[0], UNSCALED, type(roots[0].grad_fn).__name__) if roots else ""
         scaled = name.startswith(SCALED) or not any(word in name.lower() for word in LOSSES)
@@ -269,6 +282,7 @@ class Gradients:
                 held.ever += 1
                 held.since.append(Pass(place, scaled, self.drawn(), self.valid()))
 
+    @guarded
     def _leaves(self, roots: list[Tensor], place: Place) -> list[Tensor]:
         """The parameters in the graph of the first backward passes of a line."""
         times = self.walked[place] = self.walked.get(place, 0) + 1

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from training.watch.patches import around
-from training.watch.record import Place, Watch
+from training.watch.record import Place, Watch, guarded
 
 ALIVE = 5  # graphs of earlier steps
 MOST_GRAPHS, MOST_STATES = 5000, 20
@@ -71,17 +71,19 @@ class Kept:
 
     def _load(self, original: Callable[..., Any], module: nn.Module, state: Any, *args: Any, **kwargs: Any) -> Any:
         if not self.watch.quiet and isinstance(state, dict):
-            self.reloaded |= {id(p) for p in module.parameters()} if self.resumed is not None else set()
-            own = {p.data_ptr() for p in module.parameters() if p.numel()}
-            alias = [t for t in state.values() if isinstance(t, Tensor) and t.numel() and t.data_ptr() in own]
-            made = self._made(state, alias)
-            if made is not None and (made[0] or made[1] != self.watch.here()):
-                self.watch.tell(
-                    "BH207", f"{type(module).__name__} is given back its own weights of now: what was kept {made[0]} steps ago was no copy", made[1]
-                )
-            elif alias and self.watch.steps:
-                self.watch.tell("BH821", f"{type(module).__name__} is given its own weights: what should be a copy is the same network")
+            self._loading(module, state)
         return original(module, state, *args, **kwargs)
+
+    @guarded
+    def _loading(self, module: nn.Module, state: dict[str, Any]) -> None:
+        self.reloaded |= {id(p) for p in module.parameters()} if self.resumed is not None else set()
+        own = {p.data_ptr() for p in module.parameters() if p.numel()}
+        alias = [t for t in state.values() if isinstance(t, Tensor) and t.numel() and t.data_ptr() in own]
+        made = self._made(state, alias)
+        if made is not None and (made[0] or made[1] != self.watch.here()):
+            self.watch.tell("BH207", f"{type(module).__name__} is given back its own weights of now: what was kept {made[0]} steps ago was no copy", made[1])
+        elif alias and self.watch.steps:
+            self.watch.tell("BH821", f"{type(module).__name__} is given its own weights: what should be a copy is the same network")
 
     def _made(self, state: dict[str, Any], alias: list[Tensor]) -> tuple[int, Place] | None:
         """Steps since the state dict was made of which these tensors are, and where; None where that is not known."""
@@ -98,17 +100,21 @@ class Kept:
 
     def _save(self, original: Callable[..., Any], what: Any, *args: Any, **kwargs: Any) -> Any:
         if not self.watch.quiet:
-            inside = list(what.values()) if isinstance(what, dict) else []
-            if isinstance(what, dict) and (any(map(of_optimizer, inside)) or COUNTERS & {str(k).lower() for k in what}):
-                self.checkpoints.add(frozenset(map(str, what)))
-            for state in [what, *inside]:
-                if isinstance(state, nn.Module):
-                    self.watch.tell("BH702", f"{type(state).__name__} is pickled as a whole")
-                elif isinstance(state, dict) and id(state) in self.states:
-                    made = self._made(state, [t for t in state.values() if isinstance(t, Tensor)])
-                    if made is not None and made[0]:
-                        self.watch.tell("BH207", f"the weights that are saved were kept {made[0]} steps ago without a copy: they are those of now", made[1])
+            self._saving(what)
         return original(what, *args, **kwargs)
+
+    @guarded
+    def _saving(self, what: Any) -> None:
+        inside = list(what.values()) if isinstance(what, dict) else []
+        if isinstance(what, dict) and (any(map(of_optimizer, inside)) or COUNTERS & {str(k).lower() for k in what}):
+            self.checkpoints.add(frozenset(map(str, what)))
+        for state in [what, *inside]:
+            if isinstance(state, nn.Module):
+                self.watch.tell("BH702", f"{type(state).__name__} is pickled as a whole")
+            elif isinstance(state, dict) and id(state) in self.states:
+                made = self._made(state, [t for t in state.values() if isinstance(t, Tensor)])
+                if made is not None and made[0]:
+                    self.watch.tell("BH207", f"the weights that are saved were kept {made[0]} steps ago without a copy: they are those of now", made[1])
 
     def _read(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         found = original(*args, **kwargs)

@@ -13,7 +13,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from training.watch.forwards import Forwards, tensors_in
 from training.watch.patches import around
-from training.watch.record import Place, Watch
+from training.watch.record import Place, Watch, guarded
 
 TWICE = 2
 UNMIXED = 0.5  # of the variance of labels lies between batches
@@ -85,6 +85,7 @@ class Loaders:
     def _set_epoch(self, original: Callable[..., Any], sampler: Any, epoch: int) -> None:
         original(sampler, epoch)
 
+    @guarded
     def draw(self, used: Used, batch: Any) -> None:
         """A batch was drawn."""
         if self.watch.quiet:

@@ -13,7 +13,7 @@ from torch.amp.grad_scaler import GradScaler
 from training.watch.forwards import Call
 from training.watch.gradients import UNSCALED, Gradients, mark, same
 from training.watch.patches import around
-from training.watch.record import Watch
+from training.watch.record import Watch, guarded
 
 TWICE = 2
 
@@ -44,20 +44,25 @@ class Precision:
         if self.watch.quiet:
             return original(parameters, *args, **kwargs)
         given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+        self._clipped(original.__name__, given)
+        result = original(given, *args, **kwargs)
+        self._keep_marks()
+        return result
+
+    @guarded
+    def _clipped(self, name: str, given: list[Tensor]) -> None:
         states = {id(p): s for h in self.gradients.held.values() for p, s in h.items()}
         graded = [p for p in given if p.grad is not None]
         known = [p for p in graded if id(p) in states]
         if not graded:
             what = "no parameters are given (a generator is used up after one pass)" if not given else "no gradient is there yet"
-            self.watch.tell("BH106", f"{original.__name__} clips nothing: {what}")
+            self.watch.tell("BH106", f"{name} clips nothing: {what}")
         elif known and all(states[id(p)].used is not None and same(mark(p), states[id(p)].used) for p in known):
-            self.watch.tell("BH106", f"{original.__name__} clips gradients that a step has used already")
+            self.watch.tell("BH106", f"{name} clips gradients that a step has used already")
         if self.scaled and known and not self.unscaled:
-            self.watch.tell("BH131", f"{original.__name__} clips gradients that are still scaled")
-        result = original(given, *args, **kwargs)
-        self._keep_marks()
-        return result
+            self.watch.tell("BH131", f"{name} clips gradients that are still scaled")
 
+    @guarded
     def _keep_marks(self) -> None:
         """Gradients changed by clipping or scaling are still those of the backward pass."""
         for held in self.gradients.held.values():

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from schemas.digest import write_atomic
 
@@ -37,6 +38,25 @@ class Seen(NamedTuple):
 
 class Enough(BaseException):
     """Ends the program when its time is up; no `except Exception` of its own may hold it back."""
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def guarded(method: Callable[P, R]) -> Callable[P, R | None]:
+    """A method of a listener whose errors are kept in `watch.failures`: a program must run as it does without a watch."""
+
+    @functools.wraps(method)
+    def tried(*args: P.args, **kwargs: P.kwargs) -> R | None:
+        try:
+            return method(*args, **kwargs)
+        except Exception as error:
+            listener: Any = args[0]
+            listener.watch.failures.append(f"{method.__qualname__}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
+            return None
+
+    return tried
 
 
 @dataclass(eq=False)

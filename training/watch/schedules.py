@@ -14,7 +14,7 @@ from torch.optim import lr_scheduler
 from training.watch.forwards import Forwards
 from training.watch.loaders import Loaders
 from training.watch.patches import around
-from training.watch.record import Place, Watch
+from training.watch.record import Place, Watch, guarded
 
 FEW, SOME, MANY = 4, 5, 10
 GONE, LOW, HIGH = 1e-4, 0.02, 1000.0  # of the first rate
@@ -79,23 +79,26 @@ class Schedules:
             self.schedules[id(scheduler)] = Schedule(scheduler, self.watch.here())
 
     def _step(self, original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-        known = self.schedules.get(id(scheduler)) if not self._depth and not self.watch.quiet else None
-        if known is not None:
-            known.steps += 1
-            known.place = self.watch.here()
-            self._idle(known)
-            rates = self._rates_of(scheduler)
-            if known.steps == 1 and (rates is None or not rates.rates):
-                known.before_first = True
-            metric = kwargs.get("metrics", args[0] if args else None)
-            if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) and metric is not None:
-                known.metrics.append(float(metric))
-                known.rows.append(self.forwards.evaluated)
+        if not self._depth and not self.watch.quiet and id(scheduler) in self.schedules:
+            self._count(self.schedules[id(scheduler)], kwargs.get("metrics", args[0] if args else None))
         self._depth += 1
         try:
             return original(scheduler, *args, **kwargs)
         finally:
             self._depth -= 1
+
+    @guarded
+    def _count(self, known: Schedule, metric: Any) -> None:
+        """A step of a schedule, and what a plateau is given."""
+        known.steps += 1
+        known.place = self.watch.here()
+        self._idle(known)
+        rates = self._rates_of(known.scheduler)
+        if known.steps == 1 and (rates is None or not rates.rates):
+            known.before_first = True
+        if isinstance(known.scheduler, lr_scheduler.ReduceLROnPlateau) and metric is not None:
+            known.metrics.append(float(metric))
+            known.rows.append(self.forwards.evaluated)
 
     def _idle(self, known: Schedule) -> None:
         """A schedule that goes on while its optimizer has stopped, and another makes the steps."""

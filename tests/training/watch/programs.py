@@ -402,7 +402,63 @@ for _ in range(12):
     head.train()
 """
 
-SOUND = {"gan": GAN, "teacher": TEACHER, "tuning": TUNING}
+ODD = """
+from dataclasses import dataclass
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, IterableDataset
+
+torch.manual_seed(0)
+
+
+@dataclass
+class Answer:
+    scores: Tensor
+    hidden: Tensor
+
+
+class Pairs(IterableDataset):
+    def __iter__(self):
+        for _ in range(30):
+            words = torch.randint(0, 40, (16, 5))
+            yield {"words": words, "label": (words[:, 0] > 20).long()}
+
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(40, 8, sparse=True)
+        self.head = nn.Linear(8, 2)
+        self.scale = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, *, words):
+        hidden = self.table(words).mean(1)
+        return Answer(self.head(hidden) * self.scale, hidden)
+
+
+class Signed(torch.optim.Optimizer):
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p -= group["lr"] * p.grad.sign()
+
+
+net = Words()
+optimizers = [torch.optim.SparseAdam(net.table.parameters()), Signed([*net.head.parameters(), net.scale], lr=1e-3)]
+for batch in DataLoader(Pairs(), batch_size=None):
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    F.cross_entropy(net(words=batch["words"]).scores, batch["label"]).backward()
+    for optimizer in optimizers:
+        optimizer.step()
+"""
+
+SOUND = {"gan": GAN, "teacher": TEACHER, "tuning": TUNING, "odd": ODD}
 
 RANKS = """
 import torch

@@ -14,6 +14,7 @@ import pytest
 from tests.training.watch.programs import BASES, OF_RANKS, PLANTED, SOUND, Planted
 from training.review.rules import KNOWN
 from training.review.rules_run import RUN_RULES
+from training.watch.record import Watch, guarded
 
 Reports = dict[str, dict[str, Any]]
 ALWAYS = ("BH101", "BH121", "BH133", "BH201", "BH207", "BH422", "BH503", "BH801", "BH802")  # one or two of each listener; the others are long
@@ -78,6 +79,26 @@ def test_nothing_is_told_of_a_sound_program_that_looks_wrong(more_reports: Repor
 @pytest.mark.parametrize("planted", [p for p in PLANTED if p.rule not in ALWAYS], ids=name_of)
 def test_every_other_planted_mistake_is_told_by_its_rule(more_reports: Reports, planted: Planted) -> None:
     told(planted, more_reports[name_of(planted)])
+
+
+def test_an_error_of_the_watch_is_kept_and_does_not_reach_the_program(tmp_path: Path) -> None:
+    class Broken:
+        def __init__(self, watch: Watch) -> None:
+            self.watch = watch
+
+        @guarded
+        def looks(self) -> int:
+            raise ValueError("of its own")
+
+        def stepped(self) -> None:
+            raise KeyError("column")
+
+    watch = Watch(tmp_path / "program.py", 60.0)
+    listener = Broken(watch)
+    watch.listeners.append(listener)
+    assert listener.looks() is None
+    watch.emit("stepped")
+    assert [f.split(": ")[-2:] for f in watch.failures] == [["ValueError", "of its own"], ["KeyError", "'column'"]]
 
 
 def test_every_rule_that_only_a_run_can_tell_of_is_planted() -> None:
