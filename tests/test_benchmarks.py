@@ -22,6 +22,7 @@ from training.state import model_digest
 TRAIN = {"epochs": 1000, "batch_size": 256, "patience": 1000, "threads": 1}
 
 
+@pytest.mark.long
 @pytest.mark.req("P7")
 def test_loops_start_from_the_same_weights_and_every_figure_is_there(tmp_path: Path) -> None:
     spec = prepare(tmp_path, 1500)

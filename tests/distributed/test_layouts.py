@@ -77,6 +77,7 @@ def test_a_sharded_state_is_cut_anew_for_another_number_of_ranks_where_that_is_a
     assert "world_size" in ended["exact"]["message"]
 
 
+@pytest.mark.long
 @pytest.mark.req("C5")
 def test_an_elastic_run_is_bit_identical_when_its_number_of_ranks_changes(tmp_path: Path) -> None:
     runs = {"run": {"model": NOISY, "train": ELASTIC | FP16, "schedule": {"kind": "plateau", "patience": 0}}}

@@ -67,6 +67,7 @@ def make(folder: Path, machines: Machines, **sections: Any) -> Path:
     return run_dir
 
 
+@pytest.mark.long
 @pytest.mark.req("T1")
 def test_two_machines_end_with_the_bytes_of_one(tmp_path: Path, machines: Machines, record_property: Any) -> None:
     record_property("machines", machines.kind)
