@@ -32,7 +32,7 @@ from training.report_format import duration
 from training.sampling import Sampler
 from training.targets import targets_of
 
-ROWS, TEXTS = 64, 16  # of a step
+ROWS, TEXTS = 32, 16  # of a step
 STEPS = 10  # at a rate that rises to its peak
 DIVERGED, ROSE = 10.0, 2.0  # loss after these steps, as a multiple of the first
 ERASED, SHRUNK = 0.05, 0.01  # of a weight, by weight decay in one step: more than any batch can write back
@@ -42,8 +42,8 @@ SAVED_AFTER = 2  # steps
 RESUMED_ROWS = 16  # of each of the steps that are compared to the bit
 EXPORTED_ROWS = (1, 3)
 MEMORY_SHARE = 0.9  # of what is free
-WINDOW_ROWS = 256  # most rows of a step that is timed
-TIMED_STEPS, TRIAL_SECONDS = 5, 1.0
+WINDOW_ROWS = 128  # most rows of a step that is timed
+TIMED_STEPS, TRIAL_SECONDS = 5, 0.5
 
 
 @dataclass(frozen=True)
