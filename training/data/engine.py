@@ -21,7 +21,6 @@ from schemas.config import DataConfig
 from schemas.digest import file_ref, replacing
 from schemas.errors import DataError
 from schemas.records import TableRef
-from training.data.dictionaries import as_if_encoded, metadata_of, with_dictionaries
 
 ROW_GROUP_ROWS = 65_536
 ROW_GROUP_BYTES = 64 << 20  # wide rows (tensors, many columns) make smaller row groups, so that memory stays bounded
@@ -240,6 +239,7 @@ def write_parquet(
         with closing(TableWriter(file, types, metadata)) as writer:
             size = rows_at_once(types)
             tables = even_tables(reader.to_batches(), size * ROWS_IN_MEMORY) if isinstance(reader, pa.Table) else even_tables(reader, size)
+            tables = (table.cast(types) for table in tables)  # here, because what looks at rows knows no dictionaries of texts
             for table in through(tables) if through else tables:
                 writer.write(table)
     return TableRef(file=file_ref(path), rows=writer.rows)
@@ -254,8 +254,12 @@ class TableWriter:
 
     def __init__(self, file: Any, schema: pa.Schema, metadata: Mapping[str, str] | None = None) -> None:
         self.schema, self.rows = schema.with_metadata(dict(metadata or {})), 0
-        self._file, self._size, self._waiting = file, group_rows(schema), list[pa.Table]()
-        self._writer: pq.ParquetWriter | None = None
+        self._size, self._waiting = group_rows(schema), list[pa.Table]()
+        coded = [f.name for f in schema if not (f.name.startswith("__") or pa.types.is_floating(f.type) or pa.types.is_nested(f.type))]
+        at_once = None if any(pa.types.is_nested(f.type) for f in schema) else self._size  # else looked at 1,024 by 1,024 for the end of a page
+        self._writer = pq.ParquetWriter(
+            file, self.schema, compression="none", use_dictionary=coded or False, write_statistics=_numbers(schema) or False, write_batch_size=at_once
+        )
 
     def write(self, table: pa.Table) -> None:
         """Add rows; they are cast to the file's types."""
@@ -269,26 +273,12 @@ class TableWriter:
         """Write what is left, and the end of the file."""
         if held := sum(map(len, self._waiting)):
             self._put(held)
-        writer = self._writer or self._opened(self.schema)
-        writer.add_key_value_metadata(metadata_of(self.schema))
-        writer.close()
-
-    def _opened(self, schema: pa.Schema) -> pq.ParquetWriter:
-        coded = [f.name for f in self.schema if not (f.name.startswith("__") or pa.types.is_floating(f.type) or pa.types.is_nested(f.type))]
-        at_once = None if any(pa.types.is_nested(f.type) for f in schema) else self._size  # else looked at 1,024 by 1,024 for the end of a page
-        numbers = _numbers(schema) or False
-        return pq.ParquetWriter(
-            self._file, schema, compression="none", use_dictionary=coded or False, write_statistics=numbers, write_batch_size=at_once, store_schema=False
-        )
+        self._writer.close()
 
     def _put(self, count: int) -> None:
         table = pa.concat_tables(self._waiting)
-        if self._writer is None:
-            self._writer = self._opened(with_dictionaries(self.schema, table))
-        for start in range(0, count, self._size):
-            # batches that the writer never sees together would each begin a page of their own
-            rows = table.slice(start, min(self._size, count - start)).cast(self._writer.schema).combine_chunks()
-            self._writer.write_table(as_if_encoded(rows), row_group_size=self._size)
+        # batches that the writer never sees together would each begin a page of their own
+        self._writer.write_table(table.slice(0, count).cast(self.schema).combine_chunks(), row_group_size=self._size)
         self._waiting = [table.slice(count)]
 
 

@@ -97,12 +97,12 @@ def keeping_limits(connection: duckdb.DuckDBPyConnection, resolved: Resolved, ta
     The generator that it returns raises `SchemaError` after the last row, with what `value_violations` would say.
     """
     kinds = _written_kinds(resolved)
-    schema, types = pandera_schema(resolved.spec, resolved.configs, kinds), pa.schema(list(kinds.items()))
+    schema = pandera_schema(resolved.spec, resolved.configs, kinds)
 
     def passing(tables: Tables) -> Tables:
         broken: set[tuple[str, str]] = set()
         for found in tables:
-            broken |= broken_rules(schema, found.select(types.names).cast(types))  # pandera knows no dictionaries of texts
+            broken |= broken_rules(schema, found.select(list(kinds)))
             yield found
         findings = [*broken_values(connection, resolved, table, broken), *_beside(connection, resolved, table)]
         if findings:
