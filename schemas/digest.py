@@ -7,6 +7,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -51,6 +52,18 @@ def sha256_once(path: str | Path) -> str:
             return found  # somebody writes to it
         _read[before] = found
     return _read[before]
+
+
+def settle(path: str | Path) -> None:
+    """Flush a finished file to the disk; the SHA-256 of a large one is found while the disk works, and remembered.
+
+    A rename of its folder may follow, but nothing that touches the file: see `sha256_once`.
+    """
+    with open(path, "rb") as file, ThreadPoolExecutor(1) as beside:
+        flushed = beside.submit(os.fsync, file.fileno())
+        if os.fstat(file.fileno()).st_size >= LARGE:
+            sha256_once(path)
+        flushed.result()
 
 
 def _state(path: str | Path) -> FileState:
@@ -101,13 +114,15 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
+        settle(temporary)
+        found = _read.pop(_state(temporary), None)
         os.replace(temporary, target)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+    if found is not None:
+        _read[_state(target)] = found  # renamed, it has another time of change
     fsync_folder(target.parent)
 
 

@@ -26,9 +26,10 @@ def test_time_that_grows_faster_than_the_rows_has_an_exponent_above_one() -> Non
 
 def test_ratios_of_the_section_are_against_the_same_checks_and_the_scan() -> None:
     seconds = {WHOLE: 30.0, ALIKE: 10.0, PANDAS: 40.0, POLARS: 5.0, SCAN: 2.0}
-    runs = [Run(tool, rows, Peak(10**9, 0, 1.0, cpu * rows / 1000, True)) for rows in (1000, 10_000) for tool, cpu in seconds.items()]
+    runs = [Run(tool, rows, Peak(10**9, 0, cpu * rows / 2000, cpu * rows / 1000, True)) for rows in (1000, 10_000) for tool, cpu in seconds.items()]
+    runs[2] = runs[2]._replace(peak=runs[2].peak._replace(seconds=60.0))
     text = section(runs, 1)
-    assert f"| {PANDAS} | 40.0 | 1.0 | 1.00 | 0.25 | 20.0 |" in text
+    assert f"| {PANDAS} | 40.0 | 60.0 | 1.00 | 12.00 | 4.00 | 60.0 | 20.0 |" in text
     assert f"| {POLARS} | 1.00 |" in text
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from schemas import digest
-from schemas.digest import file_ref, sha256_file, sha256_once, verify
+from schemas.digest import file_ref, replacing, settle, sha256_file, sha256_once, verify
 from schemas.errors import IntegrityError
 
 
@@ -48,3 +48,34 @@ def test_a_touched_file_is_read_again_and_refused(tmp_path: Path, reads: list[st
     with pytest.raises(IntegrityError, match="the file was changed after it was written"):
         verify(ref)
     assert len(reads) == 2
+
+
+@pytest.mark.req("D5")
+@pytest.mark.parametrize("size", [999, 1000])
+def test_a_file_is_read_while_it_is_flushed_and_not_again_for_its_reference(tmp_path: Path, reads: list[str], size: int) -> None:
+    path, folder = tmp_path / "table", tmp_path / "folder"
+    with replacing(path) as file:
+        file.write(b"x" * size)
+    assert len(reads) == (size == 1000)
+    folder.mkdir()
+    (folder / "array").write_bytes(b"x" * size)
+    settle(folder / "array")
+    found = [file_ref(path), file_ref(folder.rename(tmp_path / "renamed") / "array")]
+    assert {ref.sha256 for ref in found} == {sha256_file(path)}
+    assert len(reads) == 2
+    path.write_bytes(b"y" * size)
+    with pytest.raises(IntegrityError, match="the file was changed after it was written"):
+        verify(found[0])
+
+
+@pytest.mark.req("D5")
+def test_what_could_not_be_flushed_takes_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "table").write_bytes(b"before")
+    monkeypatch.setattr(digest.os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"), replacing(tmp_path / "table") as file:
+        file.write(b"after")
+    assert [p.name for p in tmp_path.iterdir()] == ["table"]
+    assert (tmp_path / "table").read_bytes() == b"before"

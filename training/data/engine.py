@@ -9,7 +9,7 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,14 @@ from schemas.config import DataConfig
 from schemas.digest import file_ref, replacing
 from schemas.errors import DataError
 from schemas.records import TableRef
+from training.data.threads import beside
 
 ROW_GROUP_ROWS = 65_536
 ROW_GROUP_BYTES = 64 << 20  # wide rows (tensors, many columns) make smaller row groups, so that memory stays bounded
 ENGINE_SHARE = 0.7  # of data.memory_limit
 THREAD_BYTES = 100_000_000  # that a thread of the engine needs to sort and to group without failing
 SCALAR_BYTES = 8  # of a number; of a text about as many
+READ_AHEAD = "1GB"  # of rows that wait for who reads them, at most: with a few megabytes all threads but one stand still until their row group has its turn
 GROUPS_AT_ONCE = 4  # row groups that are held, looked at and encoded together, as long as they stay below ROW_GROUP_BYTES
 ROWS_IN_MEMORY = 4  # as many more of rows that are in memory anyway
 Tables = Iterator[pa.Table]
@@ -53,6 +55,8 @@ def connect(memory_limit: str | None = None, threads: int | None = None) -> duck
         config["threads"] = threads
     connection = duckdb.connect(":memory:", config=config)
     connection.execute("set enable_progress_bar = false; set TimeZone = 'UTC'")
+    if memory_limit is None:
+        connection.execute(f"set streaming_buffer_size = '{READ_AHEAD}'")
     return connection
 
 
@@ -236,12 +240,14 @@ def write_parquet(
     with replacing(path) as file:
         reader: Any = connection.sql(query).to_arrow_reader(group_rows(schema)) if isinstance(query, str) else query
         types = reader.schema if schema is None else schema
-        with closing(TableWriter(file, types, metadata)) as writer:
+        with closing(TableWriter(file, types, metadata)) as writer, ExitStack() as stack:
             size = rows_at_once(types)
-            tables = even_tables(reader.to_batches(), size * ROWS_IN_MEMORY) if isinstance(reader, pa.Table) else even_tables(reader, size)
-            tables = (table.cast(types) for table in tables)  # here, because what looks at rows knows no dictionaries of texts
+            write: Callable[[pa.Table], None] = writer.write
+            if isinstance(reader, pa.Table):  # these are cast and looked at while those before them are encoded; of a stream the engine's threads read on
+                reader, size, write = reader.to_batches(), size * ROWS_IN_MEMORY, stack.enter_context(beside(writer.write))
+            tables = (table.cast(types) for table in even_tables(reader, size))  # here, because what looks at rows knows no dictionaries of texts
             for table in through(tables) if through else tables:
-                writer.write(table)
+                write(table)
     return TableRef(file=file_ref(path), rows=writer.rows)
 
 

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from training.data.in_memory import CODE, Rows
 from training.data.moments import BITS, LARGEST, Moments, between, exact_mean, refuse_extraordinary, unit_above
+from training.data.threads import at_once
 
 BLOCK_ROWS = 16_384  # of which all intermediate values stay in the processor's cache
 WORD = 64  # bits, beyond which integers are lost from a sum
@@ -26,8 +27,15 @@ def held_moments(rows: Rows, columns: Sequence[str]) -> dict[str, Moments]:
         DataError: a column holds an infinity, or a magnitude above 1e300.
     """
     places = _places(rows)
-    room = np.empty(len(places))
-    found = {name: _moments(_present(rows.table[name].chunk(0), places, room), len(places)) for name in columns}
+    rooms = list[np.ndarray]()  # one for each thread: new memory costs more than what is put into it
+
+    def moments(name: str) -> Moments:
+        room = rooms.pop() if rooms else np.empty(len(places))
+        found = _moments(_present(rows.table[name].chunk(0), places, room), len(places))
+        rooms.append(room)
+        return found
+
+    found = dict(zip(columns, at_once(moments, columns), strict=True))
     refuse_extraordinary({c: (m.low, m.high) for c, m in found.items() if m.low is not None and m.high is not None})
     return found
 

@@ -22,6 +22,7 @@ from training.data.in_memory import held, relation
 from training.data.labels import fit_labels
 from training.data.moments import Moments, column_moments, column_quantiles
 from training.data.tensors import channel_moments
+from training.data.threads import at_once
 from training.data.train_rows import TrainRows
 from training.data.vocabulary import fit_vocabulary
 
@@ -109,7 +110,7 @@ def _fit_numeric(train: TrainRows) -> tuple[list[NumericStats], dict[str, str]]:
     if rows is None:
         quantiles = column_quantiles(train.connection, train.table, levels, {c: m.present for c, m in moments.items()})
     else:
-        quantiles = {c: held_quantiles(rows, c, wanted) for c, wanted in levels.items()}
+        quantiles = dict(zip(levels, at_once(lambda item: held_quantiles(rows, *item), levels.items()), strict=True))
     fitted, dropped = [], {}
     for name, column in moments.items():
         if not column.present:

@@ -10,7 +10,6 @@ N sequences of T positions, D documents, P windows.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from schemas.digest import settle
 from schemas.errors import DataError, IntegrityError
 from schemas.records import TableRef, TableSpec, TokenStats
 from training.data.batches import arrow_batches
@@ -128,7 +128,7 @@ def _write_arrays(folder: Path, flat: Path, targets: np.ndarray, layout: Layout,
             arrays[name][begin:end] = block
     for name, array in arrays.items():
         array.flush()
-        _fsync(folder / f"{name}.npy")
+        settle(folder / f"{name}.npy")
 
 
 def _fill(source: np.ndarray, document_start: np.ndarray, layout: Layout, some: slice, rows: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -161,17 +161,12 @@ def _ids(documents: pa.Table, layout: Layout) -> pa.Table:
 
 def _write_parquet(path: Path, table: pa.Table) -> None:
     pq.write_table(table, path, compression="zstd")
-    _fsync(path)
+    settle(path)
 
 
 def _save(path: Path, array: np.ndarray) -> None:
     np.save(path, array)
-    _fsync(path)
-
-
-def _fsync(path: Path) -> None:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
+    settle(path)
 
 
 def _check(folder: Path, side: str, targets: int, tokens: TokenStats) -> None:

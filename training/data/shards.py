@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote, unquote
@@ -28,6 +29,7 @@ from training.data.engine import TableWriter, chosen_engine, connect, engine_for
 from training.data.in_memory import batches, held, relation
 from training.data.sequences import write_sequences
 from training.data.tensors import rows_per_batch, tensor_array
+from training.data.threads import at_once, beside, one_by_one
 
 SIDES: tuple[SplitName, ...] = ("train", "val", "test")
 BATCH_ROWS = 16_384  # a column of so many stays in the processor's cache while it is worked on
@@ -62,8 +64,8 @@ def materialise(split: SplitTables, validated: ValidatedTable, statistics: Stati
     try:
         temporary.chmod(0o755)
         with _writer(declaration) as write:
-            for side in SIDES:
-                _write_side(temporary / side, split.side(side), side, validated.spec, statistics, declaration.data, write)
+            several = at_once if declaration.data.engine == "duckdb" and declaration.data.memory_bytes is None else one_by_one
+            several(lambda side: _write_side(temporary / side, split.side(side), side, validated.spec, statistics, declaration.data, write), SIDES)
         digest.write_atomic(temporary / "statistics.json", statistics.model_dump_json(indent=1))
         _publish(temporary, target)
     finally:
@@ -148,8 +150,9 @@ def _write_side(
         digest.fsync_folder(folder)
         return
     _refuse_new_nulls(table, side, statistics, data)
-    (write or _write_arrays)(folder, table, side, spec, statistics)
-    _write_ids(folder / "ids.parquet", table, spec)
+    with beside(partial(_write_ids, table=table, spec=spec)) as write_ids:
+        write_ids(folder / "ids.parquet")
+        (write or _write_arrays)(folder, table, side, spec, statistics)
     _check_side(folder, side, table.rows, statistics)
     digest.fsync_folder(folder)
 
@@ -191,13 +194,17 @@ def _write_arrays(folder: Path, table: TableRef, side: str, spec: TableSpec, sta
         for name, (dtype, shape, _) in layout.items():
             header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (table.rows, *shape)}
             np.lib.format.write_array_header_1_0(files[name], header)
+
+        def put(made: dict[str, np.ndarray]) -> None:
+            for name, array in made.items():
+                files[name].write(array.data)
+
+        write = stack.enter_context(beside(put))  # while the next ones are made
         for batch in batches(table, min(BATCH_ROWS, *(rows_per_batch(shape, dtype) for dtype, shape, _ in layout.values())), _columns(spec, statistics)):
             rows += len(batch)
-            for name, (dtype, _, make) in layout.items():
-                files[name].write(np.ascontiguousarray(_made(make, batch, side), dtype=dtype).data)
-        for file in files.values():
-            file.flush()
-            os.fsync(file.fileno())
+            write({name: np.ascontiguousarray(_made(make, batch, side), dtype=dtype) for name, (dtype, _, make) in layout.items()})
+    for path in _paths(folder, layout).values():
+        digest.settle(path)
     if rows != table.rows:
         raise IntegrityError(f"{table.file.path}: does not hold the {table.rows} rows recorded; split again")
 
@@ -236,7 +243,7 @@ def _write_on(spark: Any, folder: Path, table: TableRef, side: str, spec: TableS
     if failed := [told["error"] for told in spark.on_executors(len(counts), work) if told["error"]]:
         raise DataError(failed[0])
     for path in _paths(folder, layout).values():
-        _fsync(path)
+        digest.settle(path)
 
 
 def write_group(folder: Path, table: TableRef, side: str, spec: TableSpec, statistics: Statistics, number: int, start: int) -> str:
@@ -297,7 +304,7 @@ def _write_ids(target: Path, table: TableRef, spec: TableSpec) -> None:
         for batch in batches(table, BATCH_ROWS, [c for c in names.values() if c in given.names]):
             columns = {n: batch.column(c) if c in given.names else pa.nulls(len(batch)) for n, c in names.items()}
             writer.write(pa.table([columns[f.name].cast(f.type) for f in schema], schema=schema))
-    _fsync(target)
+    digest.settle(target)
 
 
 # ------------------------------------------------------------------------------------------ checks
@@ -361,11 +368,6 @@ def _check_labels(block: np.ndarray, side: str, statistics: Statistics) -> None:
 # ----------------------------------------------------------------------------------------- publish
 
 
-def _fsync(path: Path) -> None:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-
-
 def _publish(temporary: Path, target: Path) -> None:
     """Put the finished folder in its place; what stood there before is removed only after the new one stands."""
     digest.fsync_folder(temporary)
@@ -384,7 +386,8 @@ def _files(arrays: SplitArrays) -> dict[str, FileRef]:
 
 def _side_ref(folder: Path, rows: int) -> SplitArrays:
     """The files of a side; rows are those of the table, or as many sequences as its documents were made into."""
-    arrays = {unquote(p.stem): digest.file_ref(p) for p in sorted(folder.glob("*.npy"))}
+    paths = sorted(folder.glob("*.npy"))
+    arrays = dict(zip([unquote(p.stem) for p in paths], at_once(digest.file_ref, paths), strict=True))
     documents = folder / "documents.parquet"
     if not documents.exists():
         return SplitArrays(rows=rows, arrays=arrays, ids=digest.file_ref(folder / "ids.parquet"))

@@ -8,11 +8,15 @@ from __future__ import annotations
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from training.data.threads import at_once, beside
 
 HASH = "__hash"
 HASH_BYTES = 16
 BATCH_ROWS = 65_536
 DISTINCT_SHARE = 0.25  # of a first batch's texts, up to which they are kept as places in a dictionary
+WIDTHS = (8, 16, 32)  # bytes that short texts are padded to
 DTYPES = {pa.float64(): np.float64, pa.int64(): np.int64}
 
 
@@ -26,15 +30,22 @@ def hash_sorted(connection: duckdb.DuckDBPyConnection, relation: str, rows: int)
     """
     reader = connection.sql(f"select *, md5_number(__id) as {HASH} from {relation}").to_arrow_reader(BATCH_ROWS)
     names, hashes = reader.schema.names[:-1], [pa.array([], reader.schema.types[-1])]
-    columns = [_Numbers(rows, kind) if kind in DTYPES else _Others(kind) for kind in reader.schema.types[:-1]]
-    for batch in reader:
+    columns = [_Numbers(rows, kind) if kind in DTYPES else _Others(kind, rows) for kind in reader.schema.types[:-1]]
+
+    def add(batch: pa.RecordBatch) -> None:
         hashes.append(batch.column(len(names)))
         for column, values in zip(columns, batch.columns, strict=False):
             column.add(values)
+
+    with beside(add) as add_beside:
+        for batch in reader:
+            add_beside(batch)
     order, ids_differ = hash_order(pa.concat_arrays(hashes))
-    gathered, rooms = [], list[np.ndarray]()  # memory of numbers that were gathered already: new memory costs more than the numbers
-    while columns:  # each is let go as soon as it is gathered
-        gathered.append(columns.pop(0).gathered(order, rooms))
+    hashes.clear()
+    rooms = list[np.ndarray]()  # memory of numbers that were gathered already: new memory costs more than the numbers
+    waiting = dict(enumerate(columns))
+    columns.clear()
+    gathered = at_once(lambda place: waiting.pop(place).gathered(order, rooms), list(waiting))  # each is let go as soon as it is gathered
     return pa.table(gathered, names=names), ids_differ
 
 
@@ -98,20 +109,75 @@ class _Numbers:
 
 
 class _Others:
-    """A column of anything else; texts of few values as places in a dictionary."""
+    """A column of anything else; texts of few values as places in a dictionary, short ones padded to one width."""
 
-    def __init__(self, kind: pa.DataType) -> None:
-        self._chunks, self._kind, self._coded = list[pa.Array](), kind, pa.types.is_string(kind)
+    def __init__(self, kind: pa.DataType, rows: int) -> None:
+        self._chunks, self._kind, self._rows = list[pa.Array](), kind, rows
+        self._coded = pa.types.is_string(kind)
+        self._padded: _Padded | None = None
 
     def add(self, values: pa.Array) -> None:
         """The next values as they are read."""
-        if self._coded:
-            coded = values.dictionary_encode()
-            self._coded = bool(self._chunks) or len(coded.dictionary) <= DISTINCT_SHARE * len(values)
-            values = coded if self._coded else values
-        self._chunks.append(values)
+        if self._padded is not None:
+            if self._padded.add(values):
+                return
+            self._chunks, self._padded = self._padded.texts(), None  # those so far stay what they were
+        elif not self._chunks and pa.types.is_string(self._kind) and not self._few(values):
+            self._coded, padded = False, _Padded(self._rows)
+            if padded.add(values):
+                self._padded = padded
+                return
+        self._chunks.append(values.dictionary_encode() if self._coded else values)
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether its values are short texts, filled up to one width."""
+        return self._padded is not None
+
+    def _few(self, values: pa.Array) -> bool:
+        return len(values.unique()) <= DISTINCT_SHARE * len(values)
 
     def gathered(self, order: np.ndarray, rooms: list[np.ndarray]) -> pa.Array:
         """The values in an order."""
+        if self._padded is not None:
+            return pa.chunked_array(self._padded.texts(order), self._kind).combine_chunks()
         found = pa.chunked_array(self._chunks, self._chunks[0].type if self._chunks else self._kind)
         return (found.unify_dictionaries() if self._coded else found).combine_chunks().take(pa.array(order))
+
+
+class _Padded:
+    """Texts of up to 32 bytes, each filled up with NUL to one width: fixed widths are gathered four times as fast as texts."""
+
+    def __init__(self, rows: int) -> None:
+        self._values, self._rows = np.empty((rows, 0), np.uint8), 0
+
+    def add(self, values: pa.Array) -> bool:
+        """Take the next texts; False, and none is taken, where one is null, too long, or has a NUL of its own."""
+        longest = pc.max(pc.binary_length(values)).as_py() or 0
+        width = next((w for w in WIDTHS if max(longest, self._values.shape[1]) <= w), None)
+        if width is None or values.null_count or not _bytes_of(values).all():
+            return False
+        if width > self._values.shape[1]:
+            narrow, self._values = self._values[: self._rows], np.zeros((len(self._values), width), np.uint8)
+            self._values[: self._rows, : narrow.shape[1]] = narrow
+        padded = pc.ascii_rpad(values, width, "\0")  # works byte by byte, whatever they mean
+        self._values[self._rows : self._rows + len(values)] = _bytes_of(padded).reshape(-1, width)
+        self._rows += len(values)
+        return True
+
+    def texts(self, order: np.ndarray | None = None) -> list[pa.Array]:
+        """The texts, in an order where one is given, block by block."""
+        width, places = self._values.shape[1], np.arange(self._rows) if order is None else order
+        rows, ends = self._values.view(f"V{width}").reshape(-1), np.arange(BATCH_ROWS + 1, dtype=np.int32) * width
+        found = []
+        for start in range(0, len(places), BATCH_ROWS):
+            block = rows.take(places[start : start + BATCH_ROWS], mode="clip")  # places are within bounds
+            text = pa.StringArray.from_buffers(len(block), pa.py_buffer(ends), pa.py_buffer(block))
+            found.append(pc.ascii_rtrim(text, "\0"))
+        return found
+
+
+def _bytes_of(values: pa.StringArray) -> np.ndarray:
+    """The bytes of all texts, one after the other."""
+    ends = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, values.offset * 4)
+    return np.frombuffer(values.buffers()[2] or b"", np.uint8)[ends[0] : ends[-1]]

@@ -34,6 +34,7 @@ from training.data.ledger import Ledger, opened
 from training.data.side_summary import refuse_unusable, summarize
 from training.data.sided_rows import code_sql, in_file_order, with_sides
 from training.data.strata import Units, allot, bin_edges, stratum_sql
+from training.data.threads import at_once, beside
 from training.data.time_cuts import declared_cuts, share_cuts, time_side_sql, time_text
 from training.data.typed import validated_columns
 
@@ -351,12 +352,15 @@ def _written(in_order: Iterator[pa.RecordBatch] | pa.Table, spec: TableSpec, out
         files = {side: stack.enter_context(replacing(path)) for side, path in paths.items()}
         # no digest of the whole table in the metadata: train's bytes would change with every test row
         writers = {side: stack.enter_context(closing(TableWriter(files[side], schema, {"bulkhead.side": side}))) for side in SPLITS}
+        whole = isinstance(in_order, pa.Table)
+        write = {side: stack.enter_context(beside(writer.write)) if whole else writer.write for side, writer in writers.items()}
         for batch in in_order.to_batches(rows_at_once(schema)) if isinstance(in_order, pa.Table) else in_order:
             table = pa.Table.from_batches([batch])
             rows, code = table.select(schema.names), table[CODE]
             for place, side in enumerate(SPLITS):
-                writers[side].write(rows.filter(pc.equal(code, place)))
-    found: dict[str, TableRef] = {side: TableRef(file=file_ref(path), rows=writers[side].rows) for side, path in paths.items()}
+                write[side](rows.filter(pc.equal(code, place)))
+    files_of = dict(zip(paths, at_once(file_ref, paths.values()), strict=True))
+    found: dict[str, TableRef] = {side: TableRef(file=files_of[side], rows=writers[side].rows) for side in SPLITS}
     if isinstance(in_order, pa.Table):
         for place, side in enumerate(SPLITS):
             hold(found[side], Rows(in_order.select([*schema.names, CODE]), place))

@@ -15,12 +15,12 @@ import pytest
 from schemas.config import Declaration
 from schemas.errors import IntegrityError, SchemaError
 from tests.training.data.chain import declared, split_of, validated_of
-from training.data import in_memory
+from training.data import in_memory, threads
 from training.data.engine import connect
 from training.data.in_memory import available_memory, held, holding
 from training.data.normalize import fit
 from training.data.shards import materialise
-from training.data.sorted_rows import hash_order, hash_sorted
+from training.data.sorted_rows import _Others, hash_order, hash_sorted
 
 COLUMNS = {"id": "id", "site": "group", "answer": "label", "w": "weight", "*": "feature"}
 ROWS = 2000
@@ -68,6 +68,15 @@ def test_rows_are_held_where_they_fit_and_within_the_block_alone(tmp_path: Path,
 
 
 @pytest.mark.req("D9")
+def test_files_do_not_depend_on_the_number_of_threads(tmp_path: Path, declaration: Declaration, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for number in (1, 5):
+        monkeypatch.setattr(threads, "num_threads", lambda number=number: number)
+        found.append(_digests(declaration, tmp_path / str(number), True))
+    assert found[0] == found[1]
+
+
+@pytest.mark.req("D9")
 def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     meminfo, limit = tmp_path / "meminfo", tmp_path / "memory.max"
     meminfo.write_text("MemFree: 1 kB\nMemAvailable: 4000 kB\n")
@@ -111,6 +120,36 @@ def test_rows_are_in_the_order_of_the_engine() -> None:
     assert found.cast(wanted.schema).equals(wanted)
     assert found["__id"][0].as_py() == min(map(str, range(3000)), key=lambda i: hashlib.md5(i.encode()).hexdigest())
     assert len(hash_sorted(connection, f"(select * from {rows} where false)", 0)[0]) == 0
+
+
+IDS = [f"id {i}" for i in range(3000)]
+TEXTS = {
+    "short": (IDS, True),
+    "of more bytes than letters": ([f"é{text}" for text in IDS], True),
+    "ever longer ones": ([*IDS, "x" * 9, "y" * 32, *IDS], True),
+    "empty ones": ([*IDS, "", ""], True),
+    "long ones at the end": ([*IDS, "x" * 33, "y" * 1000], False),
+    "long ones": (["x" * 40 + text for text in IDS], False),
+    "ends that are NUL": ([*IDS, "a\0"], False),
+    "nulls at the end": ([*IDS, None], False),
+    "few values": (IDS[:9] * 300, False),
+    "nothing but nulls": ([None] * 500, False),
+    "no rows": ([], False),
+}
+
+
+@pytest.mark.req("D4")
+@pytest.mark.parametrize("texts", TEXTS)
+def test_texts_are_gathered_as_they_were(texts: str) -> None:
+    given, padded = TEXTS[texts]
+    values, order = pa.array(given, pa.string()), np.random.default_rng(0).permutation(len(given))
+    column = _Others(pa.string(), len(values) + 5)
+    for start in range(0, len(values), 700):
+        column.add(values.slice(start, 700))
+    found = column.gathered(order, [])
+    found.validate(full=True)
+    assert found.cast(pa.string()).equals(values.take(pa.array(order)))
+    assert column.is_padded == padded
 
 
 @pytest.mark.req("D4")
