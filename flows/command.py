@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -24,6 +25,13 @@ def declared_paths(incomplete: str) -> list[str]:
     return [f"{path}=" for path in value_paths() if path.startswith(incomplete)]
 
 
+STORAGE = {
+    errno.ENOSPC: "the disk is full; free some space, or let BULKHEAD_HOME name a folder of a larger one",
+    errno.EDQUOT: "the quota of the disk is used up; free some space, or let BULKHEAD_HOME name a folder elsewhere",
+    errno.EFBIG: "a file would be larger than its file system or this user's limit (ulimit -f) allows; raise it, or let BULKHEAD_HOME name a folder elsewhere",
+    errno.EROFS: "the file system cannot be written to; let BULKHEAD_HOME name a folder of another one",
+    errno.EACCES: "a file or folder is not permitted to this user; change its rights, or let BULKHEAD_HOME name a folder of this user",
+}
 File = Annotated[Path, typer.Argument(help="The declaration, a YAML file.", metavar="FILE")]
 Overrides = Annotated[
     list[str] | None,
@@ -42,6 +50,12 @@ def stated_errors(debug: bool = False) -> Iterator[None]:
         if debug:
             raise
         _refuse(error)
+    except OSError as error:
+        if debug or error.errno not in STORAGE:
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        print(f"\n✗ {STORAGE[error.errno]}{where}: {error.strerror}; nothing half-written was kept, and what was done before is reused", file=sys.stderr)
+        raise typer.Exit(1) from None
     except KeyboardInterrupt:
         print("\n✗ interrupted; what was saved stays", file=sys.stderr)
         raise typer.Exit(130) from None

@@ -104,22 +104,30 @@ def fsync_folder(path: str | Path) -> None:
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[BinaryIO]:
-    """A file to write that takes its name only when whole: temporary file in the same folder, fsync, rename, fsync of the folder.
+    """A file to write that takes its name only when whole; see `replacing_path`."""
+    with replacing_path(path) as temporary, open(temporary, "wb") as file:
+        yield file
+
+
+@contextmanager
+def replacing_path(path: str | Path) -> Iterator[Path]:
+    """Where to write a file that takes its name only when whole: temporary file in the same folder, fsync, rename, fsync of the folder.
 
     An error inside leaves what stood under the name before, and nothing else.
     """
     target = Path(path).absolute()
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    os.close(handle)
+    temporary = Path(name)
     try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-        os.chmod(temporary, 0o644)
+        yield temporary
+        temporary.chmod(0o644)
         settle(temporary)
         found = _read.pop(_state(temporary), None)
-        os.replace(temporary, target)
+        temporary.replace(target)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     if found is not None:
         _read[_state(target)] = found  # renamed, it has another time of change

@@ -160,8 +160,10 @@ def read_tree(path: str | Path) -> dict[str, Any]:
     Raises:
         ConfigError: the file cannot be read, is not YAML, or holds no sections.
     """
+    if (file := Path(path)).exists() and not (file.is_file() or file.is_dir()):
+        raise ConfigError(f"{path}: expected a file, which is read more than once, got a pipe or device; save the declaration first")
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error}); give the path of a YAML declaration") from error
     except UnicodeDecodeError as error:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -37,11 +40,10 @@ COMMANDS = (
 )
 
 
-def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def call(folder: Path, *arguments: str, before: Callable[[], None] | None = None) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"BULKHEAD_HOME": str(folder / "home"), "PYTHONPATH": str(ROOT), "COLUMNS": "200", "TERM": "dumb"}
-    return subprocess.run(
-        [sys.executable, "-m", "flows.cli", *arguments], capture_output=True, text=True, env=environment, cwd=folder, timeout=120, check=False
-    )
+    command = [sys.executable, "-m", "flows.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, timeout=120, check=False, preexec_fn=before)
 
 
 def test_every_command_explains_itself(tmp_path: Path) -> None:
@@ -104,3 +106,19 @@ def test_an_unknown_model_is_refused_by_name(tmp_path: Path) -> None:
     done = call(tmp_path, "predict", "models:/nothing@champion", "in.parquet", "out.parquet")
     assert done.returncode == 1 and "nothing" in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "out.parquet").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.req("S2")
+def test_a_full_disk_ends_with_1_and_the_remedy_and_leaves_no_half_made_step(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    table = {"id": np.arange(120_000), **{f"x{i}": rng.normal(size=120_000) for i in range(12)}, "y": np.arange(120_000) % 2}
+    pd.DataFrame(table).to_parquet(tmp_path / "rows.parquet")
+    tree = {"name": "t", "data": {"uri": "rows.parquet", "columns": {"id": "id", "y": "label", "*": "feature"}}, "task": {"kind": "binary"}}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree | {"split": {"kind": "random"}}))
+    limit = 9 << 20  # a limit of the size of files fails as a full disk does; the typed table has 13 MB, Prefect's database less than 9
+    done = call(tmp_path, "prepare", "run.yaml", before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+    assert done.returncode == 1
+    assert "✗ a file would be larger than its file system or this user's limit" in done.stderr and "BULKHEAD_HOME" in done.stderr
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+    assert [p.name for p in (tmp_path / "home" / "prepared").iterdir() if not p.name.startswith("source-")] == []

@@ -6,6 +6,7 @@ A case is a name, a function that spoils a folder with `run.yaml` and `x.parquet
 from __future__ import annotations
 
 import gzip
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,20 @@ def call(*arguments: str) -> Spoil:
     return lambda folder: list(arguments)
 
 
+def declaration_in_a_pipe(folder: Path) -> list[str]:
+    """Nobody writes to it: who opens it waits for ever."""
+    os.mkfifo(folder / "pipe.yaml")
+    return ["prepare", "pipe.yaml"]
+
+
+def file_for_home(folder: Path) -> None:
+    """The folder of all results is a file."""
+    (folder / "home").write_text("notes")
+
+
 DECLARATIONS: dict[str, tuple[Spoil, str]] = {
+    "declaration in a pipe": (declaration_in_a_pipe, "save the declaration first"),
+    "home that is a file": (file_for_home, "let BULKHEAD_HOME name one that you may write to"),
     "unknown section": (declared(trian={}), "did you mean 'train'"),
     "unknown key": (declared(train={"epoch": 3}), "did you mean 'epochs'"),
     "text for a number": (declared(train={"epochs": "ten"}), "train.epochs"),

@@ -9,16 +9,16 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from schemas.config import DataConfig
-from schemas.digest import file_ref, replacing
+from schemas.digest import file_ref, replacing_path
 from schemas.errors import DataError
 from schemas.records import TableRef
 from training.data.threads import beside
@@ -237,10 +237,10 @@ def write_parquet(
         schema: Arrow types of the columns where the engine has none of the kind (its fixed-size arrays end at 100,000 elements); needed where rows are given.
         through: a generator that sees every row on its way; what it raises leaves no file.
     """
-    with replacing(path) as file:
+    with replacing_path(path) as file:
         reader: Any = connection.sql(query).to_arrow_reader(group_rows(schema)) if isinstance(query, str) else query
         types = reader.schema if schema is None else schema
-        with closing(TableWriter(file, types, metadata)) as writer, ExitStack() as stack:
+        with TableWriter(file, types, metadata) as writer, ExitStack() as stack:
             size = rows_at_once(types)
             write: Callable[[pa.Table], None] = writer.write
             if isinstance(reader, pa.Table):  # these are cast and looked at while those before them are encoded; of a stream the engine's threads read on
@@ -258,13 +258,14 @@ class TableWriter:
     checksums of its own: files live as long as a step's result and carry a SHA-256, and these cost a third of the time.
     """
 
-    def __init__(self, file: Any, schema: pa.Schema, metadata: Mapping[str, str] | None = None) -> None:
+    def __init__(self, file: Path, schema: pa.Schema, metadata: Mapping[str, str] | None = None) -> None:
         self.schema, self.rows = schema.with_metadata(dict(metadata or {})), 0
         self._size, self._waiting = group_rows(schema), list[pa.Table]()
         coded = [f.name for f in schema if not (f.name.startswith("__") or pa.types.is_floating(f.type) or pa.types.is_nested(f.type))]
         at_once = None if any(pa.types.is_nested(f.type) for f in schema) else self._size  # else looked at 1,024 by 1,024 for the end of a page
+        self._file = pa.OSFile(str(file), "wb")  # not Python's own: each of its many small writes would wait for the interpreter that another thread has
         self._writer = pq.ParquetWriter(
-            file, self.schema, compression="none", use_dictionary=coded or False, write_statistics=_numbers(schema) or False, write_batch_size=at_once
+            self._file, self.schema, compression="none", use_dictionary=coded or False, write_statistics=_numbers(schema) or False, write_batch_size=at_once
         )
 
     def write(self, table: pa.Table) -> None:
@@ -275,11 +276,19 @@ class TableWriter:
         if held >= self._size:
             self._put(held - held % self._size)
 
-    def close(self) -> None:
-        """Write what is left, and the end of the file."""
-        if held := sum(map(len, self._waiting)):
-            self._put(held)
-        self._writer.close()
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Write what is left, and the end of the file; after an error neither, since the file will not be kept."""
+        with self._file:
+            if kind is None:
+                if held := sum(map(len, self._waiting)):
+                    self._put(held)
+                self._writer.close()
+            else:
+                with suppress(OSError, pa.ArrowException):  # it writes its footer, which a full disk refuses, too
+                    self._writer.close()
 
     def _put(self, count: int) -> None:
         table = pa.concat_tables(self._waiting)

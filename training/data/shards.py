@@ -300,7 +300,7 @@ def _write_ids(target: Path, table: TableRef, spec: TableSpec) -> None:
     given = pq.read_schema(table.file.file)
     kinds = [(stored, given.field(name).type) for stored, name in labels.items()]
     schema = pa.schema([("__id", pa.string()), ("__group", pa.string()), ("__time", pa.float64()), *kinds])
-    with open(target, "wb") as file, closing(TableWriter(file, schema)) as writer:
+    with TableWriter(target, schema) as writer:
         for batch in batches(table, BATCH_ROWS, [c for c in names.values() if c in given.names]):
             columns = {n: batch.column(c) if c in given.names else pa.nulls(len(batch)) for n, c in names.items()}
             writer.write(pa.table([columns[f.name].cast(f.type) for f in schema], schema=schema))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from schemas.config import GROUPED, SPLITS, Declaration, Fractions, GroupSplit, GroupTimeSplit, PredefinedSplit, StratifiedSplit, TimeSplit
-from schemas.digest import file_ref, replacing, verify
+from schemas.digest import file_ref, replacing, replacing_path, verify
 from schemas.errors import SplitError, first_few
 from schemas.records import SplitTables, TableRef, TableSpec, TestTable, TrainTable, ValidatedTable, ValTable, digest_of
 from schemas.tables import arrow_schema
@@ -349,9 +349,9 @@ def _written(in_order: Iterator[pa.RecordBatch] | pa.Table, spec: TableSpec, out
     """One pass over the rows, each into the file of its side."""
     paths, schema = {side: out_dir / f"{side}.parquet" for side in SPLITS}, arrow_schema(spec)
     with ExitStack() as stack:
-        files = {side: stack.enter_context(replacing(path)) for side, path in paths.items()}
+        files = {side: stack.enter_context(replacing_path(path)) for side, path in paths.items()}
         # no digest of the whole table in the metadata: train's bytes would change with every test row
-        writers = {side: stack.enter_context(closing(TableWriter(files[side], schema, {"bulkhead.side": side}))) for side in SPLITS}
+        writers = {side: stack.enter_context(TableWriter(files[side], schema, {"bulkhead.side": side})) for side in SPLITS}
         whole = isinstance(in_order, pa.Table)
         write = {side: stack.enter_context(beside(writer.write)) if whole else writer.write for side, writer in writers.items()}
         for batch in in_order.to_batches(rows_at_once(schema)) if isinstance(in_order, pa.Table) else in_order:

@@ -226,11 +226,11 @@ print(max(peaks) - start)
 @pytest.mark.req("D9")
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc to read the memory of a process")
 def test_memory_does_not_grow_with_the_rows(tmp_path):
-    """Eight times the rows, 134 MB more as float64: the private memory of materialising stays within 40 MB of before."""
+    """Sixteen times the rows, 288 MB more as float64: the private memory of materialising stays within 90 MB of before."""
     peaks = []
-    for rows in (100_000, 800_000):
+    for rows in (100_000, 1_600_000):
         command = [sys.executable, "-c", PEAK_OF_MATERIALISING, str(rows), str(tmp_path / str(rows))]
         done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         peaks.append(float(done.stdout))
-    assert peaks[1] < peaks[0] + 40, peaks
+    assert peaks[1] < peaks[0] + 90, peaks
