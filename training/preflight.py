@@ -29,6 +29,7 @@ from training.models.build import build_model
 from training.models.shape import NULL, UNKNOWN, ModelShape, model_shape
 from training.overfit import ROWS, overfit, without_dropout
 from training.preflight_effects import check_effects
+from training.preflight_inputs import check_inputs
 from training.preflight_modes import check_modes
 from training.preflight_optimizer import check_optimizer, check_smoothing
 from training.preflight_parameters import check_parameters
@@ -123,11 +124,14 @@ def inspect(declaration: Declaration, statistics: Statistics, network: nn.Module
             initial,
             check_modes(network, spread.first(COMPANY_ROWS).inputs, declaration.train, statistics.rows),
         ]
-        results += in_company(subject, check_independence)
+        company = in_company(subject, check_independence)
+        results += company
         losses: tuple[float, ...] = ()
         if gradients.verdict == "pass":  # without gradients it would only fail for the same reason
             learned, losses = overfit(network, declaration, statistics, subject.shape, spread)
             results.append(learned)
+            if all(r.verdict == "pass" for r in company):
+                results.append(check_inputs(network, statistics, subject.shape, subject.loss, spread, sample))
     return summed_up(started, network, results, (initial_loss, expected), losses)
 
 

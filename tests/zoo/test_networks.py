@@ -65,6 +65,11 @@ FAULTS: dict[str, tuple[str, str, str]] = {
 }
 LOSSES: dict[str, tuple[str, str, str]] = {
     # the same, of tests/zoo/unread.py
+    "SkipsAColumn": ("binary", "inputs", "depends on 1 of 6 inputs (x0)"),
+    "PooledTokens": ("regression", "inputs", "All 5 numeric columns (x0, x1, x2, x3, x4) can be swapped"),
+    "TwoSummed": ("multiclass", "inputs", "2 of 5 numeric columns (x1, x2) can be swapped"),
+    "WholeNumbers": ("regression", "inputs", "apart: rounded, cast to integers or clamped?"),
+    "NothingBelowZero": ("binary", "inputs", "nearly half, at one end, give the same scores"),
     "KeepsThePlain": ("binary", "train_eval", "of the input of body.head is dropped at random and the rest multiplied by 1, not by 1.6"),
     "PlainDepth": ("regression", "train_eval", "the output of body.branch is dropped at random"),
     "Ordered": ("multiclass", "overfit", "scores can only be ordered in one way"),
