@@ -12,7 +12,7 @@ from training.preflight import preflight, require_passed
 
 @task(
     name="preflight",
-    description="Gradient reaches every parameter, initial loss near theory, no mixing in a batch, one batch overfitted, rates, resume, export, cost.",
+    description="Gradient reaches every parameter, initial loss near theory, no mixing in a batch, one batch overfitted, each column read, rates, resume, export, cost.",
     tags=["check", "train"],
     cache_policy=NO_CACHE,
 )

@@ -33,6 +33,8 @@ CHECK_EVERY = 10
 AS_FAR = 0.05
 LARGE = 5.0
 TINY = 1e-9
+FELL = 0.9  # of the first loss: above it, nothing was learned
+MOVES = 0.1  # deviation over rows of scores whose order says something
 PILED, LEAST_PILED = 0.15, 3  # scores that pile up at a bound: how near each other, relative to their labels, and how many
 
 
@@ -248,6 +250,11 @@ def _diagnose(declaration: Declaration, probe: Probe, curve: Curve) -> tuple[str
         return "All scores lie between 0 and 1: a sigmoid in the model.", "return log odds; the loss applies the sigmoid"
     if declaration.task.kind == "multiclass" and within and torch.allclose(scores.sum(1), torch.ones(len(scores)), atol=1e-3):
         return "Each row's scores add up to 1: a softmax in the model.", "return logits; the loss applies the softmax"
+    if declaration.task.kind == "multiclass" and (always := _one_order(curve)):
+        return (
+            f"{always}: scores can only be ordered in one way (cumulated, sorted or shifted outputs?).",
+            "give each class a score of its own from a linear layer",
+        )
     if declaration.task.kind == "regression" and bool((scores >= 0).all()) and bool((probe.label[: curve.rows] < 0).any()):
         return (
             "No score is below 0 though labels are: the output is bounded below (relu, softplus, exp?).",
@@ -256,7 +263,7 @@ def _diagnose(declaration: Declaration, probe: Probe, curve: Curve) -> tuple[str
     if _bounded(curve, probe):
         low, high = float(scores.min()), float(scores.max())
         return f"Scores stop at {low:.3g} and {high:.3g}, labels go on: the output is bounded (tanh, sigmoid, clamp?).", "end with a plain linear layer"
-    if curve.losses[-1] > 0.9 * curve.losses[0]:
+    if curve.losses[-1] > FELL * curve.losses[0]:
         return (
             "The loss hardly moved: the gradient does not reach what matters, or labels contradict their rows.",
             "look for .detach(), frozen layers or a bounded output in forward, and check that labels belong to their rows",
@@ -265,6 +272,17 @@ def _diagnose(declaration: Declaration, probe: Probe, curve: Curve) -> tuple[str
         "It moved, but not far enough: the output is bounded or rounded, or the network is too small.",
         "end with a plain linear layer without activation; try a wider model",
     )
+
+
+def _one_order(curve: Curve) -> str:
+    """In words, where the scores of several classes stand in one order in every row, or one is the highest though the loss fell; else empty."""
+    order = curve.scores.argsort(dim=1, stable=True)
+    apart = curve.scores - curve.scores.mean(1, keepdim=True)  # what a softmax sees
+    if bool((order == order[0]).all()) and (float(curve.scores.std(0).max()) > MOVES or float(apart.std(0).max()) < 1e-4):
+        return "The classes' scores stand in the same order in every row, though labels differ"
+    if bool((order[:, -1] == order[0, -1]).all()) and curve.losses[-1] <= FELL * curve.losses[0]:
+        return "One class has the highest score in every row, though labels differ and the loss fell"
+    return ""
 
 
 def _bounded(curve: Curve, probe: Probe) -> bool:

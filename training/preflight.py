@@ -29,8 +29,11 @@ from training.models.build import build_model
 from training.models.shape import NULL, UNKNOWN, ModelShape, model_shape
 from training.overfit import ROWS, overfit, without_dropout
 from training.preflight_effects import check_effects
+from training.preflight_inputs import check_inputs
+from training.preflight_modes import check_modes
 from training.preflight_optimizer import check_optimizer, check_smoothing
 from training.preflight_parameters import check_parameters
+from training.preflight_scores import scored, with_other_first_row
 from training.preflight_trial import try_out
 from training.preflight_verdict import SAME, failed, judged_loss, largest_difference, line, passed, summed_up
 from training.probe import Probe, first_rows, spread_rows
@@ -40,7 +43,6 @@ from training.targets import targets_of
 SAMPLE_ROWS = 512  # for the initial loss
 COMPANY_ROWS = 16  # for what rows do to each other
 GRADIENT_STEPS = 3  # a layer behind one that starts at zero gets its gradient from the second step on
-ALL_DROPPED = 0.95  # of a dropout: what is left cannot be learned from
 EXTREME = 10.0  # standard deviations, where the declaration sets no clip
 
 
@@ -120,13 +122,16 @@ def inspect(declaration: Declaration, statistics: Statistics, network: nn.Module
             check_extremes(subject),
             gradients,
             initial,
-            check_batch_statistics(subject),
+            check_modes(network, spread.first(COMPANY_ROWS).inputs, declaration.train, statistics.rows),
         ]
-        results += in_company(subject, check_independence)
+        company = in_company(subject, check_independence)
+        results += company
         losses: tuple[float, ...] = ()
         if gradients.verdict == "pass":  # without gradients it would only fail for the same reason
             learned, losses = overfit(network, declaration, statistics, subject.shape, spread)
             results.append(learned)
+            if all(r.verdict == "pass" for r in company):
+                results.append(check_inputs(network, statistics, subject.shape, subject.loss, spread, sample))
     return summed_up(started, network, results, (initial_loss, expected), losses)
 
 
@@ -155,18 +160,6 @@ def in_company(subject: Subject, check_independence: Callable[[Subject], CheckRe
 
 
 # ------------------------------------------------------------------------------------------ forward
-
-
-def scored(network: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-    """Scores in eval mode without gradient, [B, K]."""
-    modes = [(module, module.training) for module in network.modules()]
-    network.eval()
-    with torch.no_grad():  # a network that keeps what it computed must not keep inference tensors here: its next pass would raise
-        scores: Tensor = network({name: t.clone() for name, t in inputs.items()})
-        scores = scores.detach() if isinstance(scores, Tensor) else scores
-    for module, mode in modes:
-        module.training = mode
-    return scores
 
 
 def check_forward(subject: Subject) -> CheckResult:
@@ -312,7 +305,7 @@ def check_independence(subject: Subject) -> CheckResult:
     company = subject.spread.first(COMPANY_ROWS)
     before = scored(subject.network, company.inputs)
     others = torch.arange(1, len(company))
-    mixed = largest_difference(scored(subject.network, _with_other_first_row(company.inputs))[others], before[others])
+    mixed = largest_difference(scored(subject.network, with_other_first_row(company.inputs))[others], before[others])
     if mixed > SAME:
         return failed(
             "independence",
@@ -330,52 +323,6 @@ def check_independence(subject: Subject) -> CheckResult:
             difference=lonely,
         )
     return passed("independence", f"A row's scores do not depend on its neighbours (largest difference {max(mixed, lonely):.1g}).")
-
-
-def _shifted(values: Tensor) -> Tensor:
-    """Other values of the same type."""
-    return 255 - values if values.dtype == torch.uint8 else values * -1.5 + 1.0
-
-
-def check_batch_statistics(subject: Subject) -> CheckResult:
-    """Train mode, with dropout off, gives the scores of eval mode; a warning where rows of a batch mix there, over several ranks, or it computes something else."""
-    heavy = [f"{name}, p {m.p:g}" for name, m in subject.network.named_modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p >= ALL_DROPPED]
-    if heavy:
-        return failed("train_eval", f"in train mode dropout leaves next to nothing ({first_few(heavy)}).", "give the share that is dropped, about 0.1 to 0.5")
-    student, rows = without_dropout(copy.deepcopy(subject.network)), subject.spread.first(COMPANY_ROWS).inputs
-    trained, evaluated = _trained(student, rows), scored(student, rows)
-    difference = largest_difference(trained, evaluated)
-    if difference <= SAME:
-        return passed("train_eval", "Without dropout, train and eval mode give the same scores.")
-    moved = largest_difference(_trained(student, _with_other_first_row(rows))[1:], trained[1:])
-    norms = [name for name, m in student.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    where = f" ({first_few(norms)})" if norms else ""
-    if moved > SAME:
-        if subject.declaration.train.ranks == 1:
-            return passed("train_eval", f"In train mode rows of a batch mix{where}, in eval mode they do not.", difference=difference)
-        summary = f"train and eval mode differ by up to {difference:.2g} with dropout off{where}: each rank normalises with the statistics of its own rows, so results depend on the number of ranks."
-        return CheckResult(name="train_eval", verdict="warn", summary=summary, remedy="use group or layer norm", figures={"difference": difference})
-    if largest_difference(_trained(student, rows, seed=1), trained) > SAME:
-        return passed("train_eval", "Train mode draws at random, as dropout does; eval mode does not.", difference=difference)
-    summary = f"train and eval mode differ by up to {difference:.2g}, though nothing is random and no rows mix: what is trained is not what is evaluated."
-    remedy = "look for self.training in forward; dropout of one's own must divide by the share that is kept"
-    return CheckResult(name="train_eval", verdict="warn", summary=summary, remedy=remedy, figures={"difference": difference})
-
-
-def _trained(network: nn.Module, inputs: dict[str, Tensor], seed: int = 0) -> Tensor:
-    """Scores of a copy in train mode, [B, K]: running statistics stay as they were."""
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        scores: Tensor = copy.deepcopy(network).train()({name: t.clone() for name, t in inputs.items()})
-        return scores.detach()
-
-
-def _with_other_first_row(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The batch with other values in its first row; categories are those of its last row."""
-    changed = {name: t.clone() for name, t in inputs.items()}
-    for name, t in changed.items():
-        t[0] = inputs[name][-1] if name == "categorical" else _shifted(inputs[name][0])
-    return changed
 
 
 def check_repeatable(subject: Subject) -> CheckResult:

@@ -26,8 +26,10 @@ from training.data.shards import load_arrays
 from training.losses import make_loss
 from training.models.shape import model_shape
 from training.overfit_tokens import overfit_tokens
-from training.preflight import Subject, check_batch_statistics, check_gradients, first_passes, in_company, scored
+from training.preflight import Subject, check_gradients, first_passes, in_company
+from training.preflight_modes import check_modes
 from training.preflight_parameters import check_parameters
+from training.preflight_scores import scored
 from training.preflight_verdict import SAME, failed, judged_loss, largest_difference, passed, summed_up
 from training.probe import first_rows
 
@@ -62,7 +64,7 @@ def inspect_tokens(declaration: Declaration, statistics: Statistics, network: nn
         gradients = check_gradients(subject)
         results += [check_parameters(network, subject.loss, probe), gradients, initial, check_causality(subject)]
         results += [check_segments(subject)] if declaration.tokens is not None and declaration.tokens.packing == "documents" else []
-        results += [check_batch_statistics(subject), *in_company(subject, check_independence)]
+        results += [check_modes(network, probe.inputs, declaration.train, 0), *in_company(subject, check_independence)]
         losses: tuple[float, ...] = ()
         if gradients.verdict == "pass":
             learned, losses = overfit_tokens(network, subject.loss, probe)

@@ -88,7 +88,7 @@ def try_out(declaration: Declaration, statistics: Statistics, train: dict[str, n
     """
     train_rows = len(train["label"])
     few = TEXTS if statistics.tokens is not None else ROWS
-    window = first_rows(train, min(_micro(declaration.train, train_rows), few if statistics.tokens is not None else WINDOW_ROWS))
+    window = first_rows(train, min(micro_rows(declaration.train, train_rows), few if statistics.tokens is not None else WINDOW_ROWS))
     trial = Trial(declaration, statistics, make_loss(declaration, statistics), first_rows(train, few), window)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(declaration.train.seed)
@@ -193,7 +193,7 @@ def judge_rates(losses: list[float], peak: float, moves: dict[str, float]) -> Ch
     return passed("rates", f"{did}.", **figures)
 
 
-def _micro(train: TrainConfig, train_rows: int) -> int:
+def micro_rows(train: TrainConfig, train_rows: int) -> int:
     """Rows that go through the network of a rank at once, at most."""
     share = -(-min(train.batch_size, train_rows) // train.ranks)
     return min(train.micro_batch_size or share, share)
@@ -336,7 +336,7 @@ def check_cost(trial: Trial, train_rows: int) -> CheckResult:
     states = sum(t.numel() * t.element_size() for state in optimizer.state.values() for t in state.values() if isinstance(t, Tensor))
     shared = train.ranks if train.parallel == "fsdp" else 1
     exchanged = weights if train.ranks > 1 and shared == 1 else 0  # DDP's buckets
-    needed = (2 * weights + states + exchanged) / shared + saved.total / len(trial.window) * _micro(train, train_rows)
+    needed = (2 * weights + states + exchanged) / shared + saved.total / len(trial.window) * micro_rows(train, train_rows)
     return judge_cost(trial.declaration, a_row * train_rows * train.epochs, needed)
 
 

@@ -229,3 +229,112 @@ class SpectralNormed(Body):
     def __init__(self, shape: ModelShape) -> None:
         super().__init__(shape)
         self.middle = nn.Sequential(parametrizations.spectral_norm(nn.Linear(64, 64)), nn.ReLU())
+
+
+class SpectralNormedByHook(Body):
+    """The older spectral norm, a hook that goes by the mode of its layer; used twice, so that its power iteration runs twice a pass."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        once = nn.utils.spectral_norm(nn.Linear(64, 64))
+        self.middle = nn.Sequential(once, nn.ReLU(), once, nn.ReLU())
+        nn.init.normal_(self.head.weight, std=0.002)  # before the first iterations the norm that it divides by is too small
+
+
+class ZeroHead(Body):
+    """Scores that do not depend on the inputs before the first step."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        nn.init.zeros_(self.head.weight)
+
+
+class EqualWeights(nn.Module):
+    """Columns that are alike before the first step alone."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.first = nn.Linear(shape.numeric, 64)
+        self.head = nn.Sequential(nn.ReLU(), nn.Linear(64, shape.outputs))
+        with torch.no_grad():
+            self.first.weight.copy_(torch.randn(64, 1).expand(-1, shape.numeric) / shape.numeric**0.5)
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return self.head(self.first(batch["numeric"]))
+
+
+class Binned(nn.Module):
+    """An embedding for each of eight bins of a column, as quantiles of a normal distribution; indicators as they are."""
+
+    def __init__(self, shape: ModelShape, bins: int = 8) -> None:
+        super().__init__()
+        self.scaled = shape.numeric - shape.indicators
+        self.register_buffer("edges", torch.special.ndtri(torch.arange(1, bins) / bins))
+        self.edges: Tensor
+        self.tables = nn.ModuleList([nn.Embedding(bins, 16) for _ in range(self.scaled)])
+        self.layers = nn.Sequential(nn.Linear(16 * self.scaled + shape.indicators, 128), nn.ReLU(), nn.Linear(128, shape.outputs))
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        values = batch["numeric"]
+        bins = torch.bucketize(values[:, : self.scaled].contiguous(), self.edges)
+        parts = [table(bins[:, i]) for i, table in enumerate(self.tables)]
+        return self.layers(torch.cat([*parts, values[:, self.scaled :]], 1))
+
+
+class DeepSets(nn.Module):
+    """One net for all columns and a pool over them; each column brings an embedding of its own, by which the net knows it."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.identity = nn.Parameter(torch.randn(shape.numeric, 16))
+        self.element = nn.Sequential(nn.Linear(17, 96), nn.ReLU(), nn.Linear(96, 96))
+        self.head = nn.Sequential(nn.ReLU(), nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, shape.outputs))
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        values = batch["numeric"].unsqueeze(2)
+        tokens = torch.cat([values, self.identity.expand(values.shape[0], -1, -1)], 2)
+        return self.head(self.element(tokens).sum(1))
+
+
+class DeepDropout(Body):
+    """Half of each of three layers dropped, before a normalisation that makes train mode's mean another one than eval mode's."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.layers = nn.ModuleList([nn.Linear(64, 64) for _ in range(3)])
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        found = F.relu(self.hidden(batch["numeric"]))
+        for layer in self.layers:
+            found = F.relu(F.layer_norm(F.dropout(layer(found), 0.5, self.training), (64,)))
+        return self.head(found)
+
+
+class OwnDropout(Body):
+    """Dropout written by hand, whole branches of rows too, each divided by the share that is kept."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.branches = nn.ModuleList([nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)) for _ in range(3)])
+
+    def kept(self, values: Tensor, shape: tuple[int, ...], keep: float) -> Tensor:
+        return values * (torch.rand(shape) < keep) / keep if self.training else values
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        found = F.relu(self.hidden(batch["numeric"]))
+        for branch in self.branches:
+            found = found + self.kept(branch(found), (found.shape[0], 1), 0.7)
+        return self.head(self.kept(found, tuple(found.shape), 0.4))
+
+
+class FrozenNorm(Body):
+    """A batch norm that stays in eval mode: it asks for no number of rows."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.middle = nn.Sequential(nn.BatchNorm1d(64), nn.Linear(64, 64), nn.ReLU())
+
+    def train(self, mode: bool = True) -> FrozenNorm:
+        super().train(mode)
+        self.middle[0].eval()
+        return self

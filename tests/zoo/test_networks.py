@@ -63,6 +63,18 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "DropsAll": ("binary", "train_eval", "next to nothing (body.drop, p 0.98)"),
     "Saturated": ("regression", "overfit", "the output is bounded (tanh"),
 }
+LOSSES: dict[str, tuple[str, str, str]] = {
+    # the same, of tests/zoo/unread.py
+    "SkipsAColumn": ("binary", "inputs", "depends on 1 of 6 inputs (x0)"),
+    "PooledTokens": ("regression", "inputs", "All 5 numeric columns (x0, x1, x2, x3, x4) can be swapped"),
+    "TwoSummed": ("multiclass", "inputs", "2 of 5 numeric columns (x1, x2) can be swapped"),
+    "WholeNumbers": ("regression", "inputs", "apart: rounded, cast to integers or clamped?"),
+    "NothingBelowZero": ("binary", "inputs", "nearly half, at one end, give the same scores"),
+    "KeepsThePlain": ("binary", "train_eval", "of the input of body.head is dropped at random and the rest multiplied by 1, not by 1.6"),
+    "PlainDepth": ("regression", "train_eval", "the output of body.branch is dropped at random"),
+    "Ordered": ("multiclass", "overfit", "scores can only be ordered in one way"),
+    "OneForAll": ("multiclass", "overfit", "stand in the same order in every row"),
+}
 HEALTHY = (
     "BatchNorm",
     "GroupNorm",
@@ -83,6 +95,14 @@ HEALTHY = (
     "MomentumEncoder",
     "RandomProjection",
     "SpectralNormed",
+    "SpectralNormedByHook",
+    "ZeroHead",
+    "EqualWeights",
+    "Binned",
+    "DeepSets",
+    "DeepDropout",
+    "OwnDropout",
+    "FrozenNorm",
 )
 SETTINGS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     # what is declared, the check, its verdict, words
@@ -131,11 +151,11 @@ def objected(report: PreflightReport) -> dict[str, CheckResult]:
 
 
 @pytest.mark.req("M4")
-@pytest.mark.parametrize("network", some(FAULTS, 3))
+@pytest.mark.parametrize("network", [*some(FAULTS, 3), *some(LOSSES, 3)])
 def test_the_mistake_of_a_network_is_named_by_its_check(tmp_path: Path, network: str) -> None:
-    task, check, words = FAULTS[network]
+    task, check, words = {**FAULTS, **LOSSES}[network]
     try:
-        found = objected(report_on(tmp_path, task, f"tests.zoo.networks:{network}"))
+        found = objected(report_on(tmp_path, task, f"tests.zoo.{'networks' if network in FAULTS else 'unread'}:{network}"))
         assert check in found, found
         text = f"{found[check].summary} {found[check].remedy}"
     except BulkheadError as error:  # nothing else could be checked
@@ -151,6 +171,23 @@ def test_a_healthy_network_is_let_through_without_a_warning(tmp_path: Path, netw
     report = report_on(tmp_path, task, f"tests.zoo.healthy:{network}")
     assert {r.name: r.summary for r in objected(report).values()} == {}
     assert [r.name for r in report.checks.results[-4:]] == ["rates", "resume", "export", "cost"]
+
+
+@pytest.mark.req("M4")
+@pytest.mark.parametrize(
+    ("network", "train", "told"),
+    [
+        ("BatchNorm", {"batch_size": 4}, "on 4 rows at a time"),
+        ("BatchNorm", {"batch_size": 64, "micro_batch_size": 2}, "on 2 rows at a time"),
+        ("BatchNorm", {"batch_size": 12, "ranks": 2}, "on 6 rows at a time"),
+        ("BatchNorm", {"batch_size": 8}, ""),
+        ("FrozenNorm", {"batch_size": 4}, ""),
+    ],
+)
+def test_a_batch_norm_of_few_rows_is_named(tmp_path: Path, network: str, train: dict[str, Any], told: str) -> None:
+    found = objected(report_on(tmp_path, "binary", f"tests.zoo.healthy:{network}", train=train))
+    assert {name: r.verdict for name, r in found.items()} == ({"train_eval": "warn"} if told else {})
+    assert not told or (told in found["train_eval"].summary and "body.middle.0" in found["train_eval"].summary)
 
 
 @pytest.mark.req("M4")

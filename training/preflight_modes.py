@@ -1,0 +1,104 @@
+"""The preflight check of what train mode and eval mode make of the same rows: two names of one function, but for dropout and batch norm."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from schemas.config import TrainConfig
+from schemas.errors import first_few
+from schemas.records import CheckResult
+from training.overfit import without_dropout
+from training.preflight_dropped import Dropped, dropped_unscaled
+from training.preflight_scores import scored, with_other_first_row
+from training.preflight_trial import micro_rows
+from training.preflight_verdict import SAME, failed, largest_difference, passed
+
+ALL_DROPPED = 0.95  # of a dropout: what is left cannot be learned from
+FEW_ROWS = 8  # for the mean and variance of a batch norm: with fewer, what is learned is mostly who the neighbours are
+SETTLING_PASSES, FADED = 30, 0.1  # of a power iteration or a running mean; share of the difference that may be left
+
+
+def check_modes(network: nn.Module, rows: dict[str, Tensor], train: TrainConfig, train_rows: int) -> CheckResult:
+    """Train mode, with dropout off, gives the scores of eval mode; a warning where it computes something else, or batch norm has too few rows.
+
+    Args:
+        network: not changed.
+        rows: inputs of a few rows.
+        train: how many rows go through the network at once, and on how many ranks.
+        train_rows: rows of the train side; 0 where they are no measure of what a batch norm sees.
+    """
+    heavy = [f"{name}, p {m.p:g}" for name, m in network.named_modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p >= ALL_DROPPED]
+    if heavy:
+        return failed("train_eval", f"in train mode dropout leaves next to nothing ({first_few(heavy)}).", "give the share that is dropped, about 0.1 to 0.5")
+    student = without_dropout(copy.deepcopy(network))
+    trained, difference = _trained(student, rows), _apart(student, rows)
+    if difference <= SAME:
+        return passed("train_eval", "Without dropout, train and eval mode give the same scores.")
+    random = largest_difference(_trained(student, rows, seed=1), trained) > SAME
+    dropped = dropped_unscaled(student, rows) if random else None
+    if dropped is not None:
+        return _unscaled(dropped)
+    if largest_difference(_trained(student, with_other_first_row(rows))[1:], trained[1:]) > SAME:
+        return judge_mixing(student, train, train_rows, difference)
+    if random:
+        return passed("train_eval", "Train mode draws at random, as dropout does; eval mode does not.", difference=difference)
+    if _apart(student, rows, SETTLING_PASSES) <= max(SAME, FADED * difference):
+        return passed("train_eval", "Train and eval mode give the same scores once what train mode updates has settled.", difference=difference)
+    summary = f"train and eval mode differ by up to {difference:.2g}, though nothing is random and no rows mix: what is trained is not what is evaluated."
+    remedy = "look for self.training in forward; dropout of one's own must divide by the share that is kept"
+    return CheckResult(name="train_eval", verdict="warn", summary=summary, remedy=remedy, figures={"difference": difference})
+
+
+def judge_mixing(network: nn.Module, train: TrainConfig, train_rows: int, difference: float) -> CheckResult:
+    """What is said of a network whose rows mix in train mode: nothing, but of several ranks, or of few rows at a batch norm.
+
+    Args:
+        network: in train mode; batch norms that it keeps in eval mode are frozen.
+        train: how many rows go through it at once.
+        train_rows: of the train side, or 0.
+        difference: between the scores of both modes.
+    """
+    norms = {name: m for name, m in network.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training}
+    where = f" ({first_few(norms)})" if norms else ""
+    shared = train.ranks if norms and all(isinstance(m, nn.SyncBatchNorm) for m in norms.values()) else 1
+    rows = micro_rows(train, train_rows) * shared
+    figures: dict[str, float | int | str | None] = {"difference": difference}
+    if norms and 0 < rows < FEW_ROWS:
+        summary = f"batch norm{where} is trained on {rows} rows at a time: their mean and variance are mostly chance, and eval mode, which has running ones, gives other scores."
+        remedy = f"give at least {FEW_ROWS} rows to a rank at once (train.batch_size, train.micro_batch_size), or use group or layer norm"
+        return CheckResult(name="train_eval", verdict="warn", summary=summary, remedy=remedy, figures={**figures, "rows": rows})
+    if train.ranks == 1:
+        return passed("train_eval", f"In train mode rows of a batch mix{where}, in eval mode they do not.", difference=difference)
+    summary = f"train and eval mode differ by up to {difference:.2g} with dropout off{where}: each rank normalises with the statistics of its own rows, so results depend on the number of ranks."
+    return CheckResult(name="train_eval", verdict="warn", summary=summary, remedy="use group or layer norm", figures=figures)
+
+
+def _unscaled(dropped: Dropped) -> CheckResult:
+    told = f"in train mode {1 - dropped.kept:.0%} of {dropped.where} is dropped at random and the rest multiplied by {dropped.factor:.3g}, not by {1 / dropped.kept:.2g}"
+    return CheckResult(
+        name="train_eval",
+        verdict="warn",
+        summary=f"{told}: a missing rescaling, so that in eval mode values are {1 / (dropped.kept * dropped.factor):.2g} times as large as those that were trained on.",
+        remedy="divide by the share that is kept, or use nn.Dropout",
+        figures={"kept": dropped.kept, "factor": dropped.factor},
+    )
+
+
+def _trained(network: nn.Module, inputs: dict[str, Tensor], seed: int = 0) -> Tensor:
+    """Scores of a copy in train mode, [B, K]: running statistics stay as they were."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        scores: Tensor = copy.deepcopy(network).train()({name: t.clone() for name, t in inputs.items()})
+        return scores.detach()
+
+
+def _apart(network: nn.Module, inputs: dict[str, Tensor], passes: int = 0) -> float:
+    """Largest difference of a copy's scores in eval and train mode, after so many passes in train mode that nothing is learned from."""
+    settled = copy.deepcopy(network).train()
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        for _ in range(passes):
+            settled({name: t.clone() for name, t in inputs.items()})
+    return largest_difference(_trained(settled, inputs), scored(settled, inputs))
