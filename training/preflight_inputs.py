@@ -24,7 +24,6 @@ from training.probe import Probe
 
 LEVELS = 4.6  # least number of 16 values that are told apart
 MOST = 0.75  # share of the numeric columns tried for which it must hold
-ALL = "All"
 STIRRED, STIRRING_STEPS, STIRRING_RATE = 2, 10, 1e-2  # copies, and how they are trained
 
 
@@ -121,17 +120,17 @@ def judge_inputs(found: Found, columns: list[Column], shape: ModelShape) -> Chec
         columns: all of its inputs.
         shape: of the network.
     """
-    told = [*_of_unread(found.unread, columns), *(alike := _of_alike(found.alike, columns, shape)), *_of_coarse(found.coarse)]
+    told = [*_of_unread(found.unread, columns), *_of_alike(found.alike, columns, shape), *_of_coarse(found.coarse)]
     remedies = (
         (found.unread, "leave it out in data.columns, or check how forward reads it"),
-        (alike, "give each column weights or an embedding of its own: [net] * n is one net n times, a shared table needs an offset for each column"),
+        (found.alike, "give each column weights or an embedding of its own: [net] * n is one net n times, a shared table needs an offset for each column"),
         (found.coarse, "feed numbers as they are: no .long(), round() or clamp before the first layer; bins at train quantiles"),
     )
     if not told:
         return passed("inputs", f"Each of the {len(columns)} inputs moves the scores, and no two can be swapped.", inputs=len(columns))
     return CheckResult(
         name="inputs",
-        verdict="fail" if any(summary.startswith(ALL) for summary in alike) else "warn",
+        verdict="warn",  # a network may be meant to be blind to what it is given, or symmetric in it
         summary=" ".join(told),
         remedy="; ".join(remedy for what, remedy in remedies if what),
         columns=tuple(sorted(c.name for c in found.unread)),
@@ -151,12 +150,12 @@ def _of_unread(unread: frozenset[Column], columns: list[Column]) -> list[str]:
 
 
 def _of_alike(groups: tuple[frozenset[Column], ...], columns: list[Column], shape: ModelShape) -> list[str]:
-    """Which columns cannot be told apart, one sentence a group; where it is all columns of a key, indicators aside, it starts with `ALL`."""
+    """Which columns cannot be told apart, one sentence a group."""
     told = []
     for group in (sorted(g, key=lambda c: c.index) for g in groups):
         key = group[0].key
         every = sum(c.key == key and not (key == "numeric" and c.index >= shape.numeric - shape.indicators) for c in columns)
-        which = f"{ALL} {every} {key} columns" if len(group) == every else f"{len(group)} of {every} {key} columns"
+        which = f"All {every} {key} columns" if len(group) == every else f"{len(group)} of {every} {key} columns"
         told.append(f"{which} ({first_few([c.name for c in group])}) can be swapped without moving any score: they cannot be told apart.")
     return told
 
