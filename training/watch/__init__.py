@@ -17,6 +17,5 @@ ranks       what ranks call and hold, and, in ranks_compared, how they differ
 networks    whether rows mix, and whether a sequence sees its future
 schedules   learning rates
 kept        graphs and weights that are kept
-rules       the mistakes that only a run shows
 main        the process that runs the program
 """

@@ -23,10 +23,11 @@ class Leaf:
 
     parameter: Tensor  # kept: a network that only a function of the program holds is gone at the end
     name: str
-    version: int  # at first sight
+    state: tuple[int, float]  # at first sight: its version, which does not tell of changes by way of `.data`, and the sum of its values
     taken_over: bool  # in eval mode, or its weights were loaded: it is not meant to learn
     times: int = 0
-    restored: tuple[int, int] = (-1, -1)  # its version, and the step, when weights were loaded into it that nothing had moved before
+    restored: tuple[int, float] | None = None  # when weights were loaded into it that nothing had moved before
+    restored_at: int = -1  # step
 
 
 class Leaves:
@@ -67,24 +68,41 @@ class Leaves:
     @guarded
     def reach(self, leaves: list[Tensor]) -> None:
         """Count a backward pass for these parameters."""
+        with self.watch.unwatched():
+            self._reach(leaves)
+
+    def _reach(self, leaves: list[Tensor]) -> None:
         owners = {id(p): (m, n) for m in self.forwards.executed for n, p in m.named_parameters(recurse=False)} if leaves else {}
         for p in leaves:
             if id(p) not in self.of:
                 owner, name = owners.get(id(p), (None, "a parameter"))
                 taken_over = owner is not None and (not owner.training or owner in self.forwards.loaded)
-                self.of[id(p)] = Leaf(p, f"{type(owner).__name__}.{name}" if owner is not None else name, p._version, taken_over)
+                self.of[id(p)] = Leaf(p, f"{type(owner).__name__}.{name}" if owner is not None else name, state_of(p), taken_over)
             self.of[id(p)].times += 1
 
     def _load(self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        still = [] if self.watch.quiet else [leaf for p in module.parameters() if (leaf := self.of.get(id(p))) and self._unmoved(leaf)]
+        if self.watch.quiet:
+            return original(module, *args, **kwargs)
+        still = self._still(module)
         result = original(module, *args, **kwargs)
-        for leaf in still:
-            leaf.restored = (leaf.parameter._version, self.watch.steps)
+        self._restored(still or [])
         return result
+
+    @guarded
+    def _still(self, module: nn.Module) -> list[Leaf]:
+        with self.watch.unwatched():
+            return [leaf for p in module.parameters() if (leaf := self.of.get(id(p))) is not None and self._unmoved(leaf)]
+
+    @guarded
+    def _restored(self, leaves: list[Leaf]) -> None:
+        with self.watch.unwatched():
+            for leaf in leaves:
+                leaf.restored, leaf.restored_at = state_of(leaf.parameter), self.watch.steps
 
     def _unmoved(self, leaf: Leaf) -> bool:
         """Whether a parameter is as at first sight, but for weights that were loaded after the last step."""
-        return leaf.parameter._version == leaf.version or leaf.restored == (leaf.parameter._version, self.watch.steps)
+        now = state_of(leaf.parameter)
+        return now == leaf.state or (leaf.restored_at == self.watch.steps and now == leaf.restored)
 
     def unheld(self, held: set[int], place: Place) -> None:
         """Parameters that get gradients and that nothing moves.
@@ -93,10 +111,16 @@ class Leaves:
             held: ids of the parameters of all optimizers.
             place: where the first optimizer is made.
         """
-        told = [leaf.name for key, leaf in self.of.items() if key not in held and leaf.times >= TWICE and self._unmoved(leaf) and not leaf.taken_over]
+        told = [leaf.name for key, leaf in self.of.items() if key not in held and leaf.times >= TWICE and not leaf.taken_over and self._unmoved(leaf)]
         if told:
             self.watch.tell("BH422", f"{len(told)} parameters get gradients, and no optimizer holds them: {', '.join(told[:4])}", place)
 
     def moved(self) -> bool:
         """Whether any of them was changed since it was first seen."""
-        return any(leaf.parameter._version != leaf.version for leaf in self.of.values())
+        return any(state_of(leaf.parameter) != leaf.state for leaf in self.of.values())
+
+
+def state_of(parameter: Tensor) -> tuple[int, float]:
+    """The version of a parameter and the sum of its values; of one that is spread over ranks the version alone."""
+    values = parameter.detach()
+    return parameter._version, float(values.double().sum()) if type(values) is Tensor else 0.0

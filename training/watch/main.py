@@ -58,7 +58,7 @@ def watch(program: Path, arguments: list[str], seconds: float, calls: Path | Non
     error = ""
     with functions:
         try:
-            runpy.run_path(str(program), run_name="__main__")
+            seen.namespace = runpy.run_path(str(program), run_name="__main__")
             seen.complete = True
         except Enough:
             pass

@@ -471,7 +471,7 @@ for epoch in range(2):
     sampler.set_epoch(epoch)
     for x, y in loader:
         optimizer.zero_grad()
-        loss = F.cross_entropy(net(x + 0.01 * torch.randn(len(x), 6)), y)
+        loss = F.cross_entropy(net(x), y)
         loss.backward()
         optimizer.step()
     net.eval()
@@ -487,7 +487,7 @@ dist.destroy_process_group()
 
 OF_RANKS = (
     ("BH604", "    dist.all_reduce(total)\n    if dist.get_rank() == 0:\n", "    if dist.get_rank() == 0:\n        dist.all_reduce(total)\n"),
-    ("BH824", "F.cross_entropy(net(x +", "F.cross_entropy(net.module(x +"),
+    ("BH824", "F.cross_entropy(net(x), y)", "F.cross_entropy(net.module(x), y)"),
     ("BH513", "sampler=sampler)", "sampler=torch.randperm(480, generator=generator).tolist())"),
     ("BH803", "generator=generator)\nsampler", "generator=torch.Generator().manual_seed(dist.get_rank()))\nsampler"),
 )
