@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from training.review import (
+    rules_arrays,
     rules_broadcast,
     rules_cadence,
     rules_devices,
@@ -57,6 +58,7 @@ FAMILIES = (
     rules_layers,
     rules_split,
     rules_rows,
+    rules_arrays,
     rules_loader,
     rules_streams,
     rules_randomness,

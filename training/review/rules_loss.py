@@ -1,4 +1,4 @@
-"""Rules BH301 to BH307 and BH311: what goes into the loss."""
+"""Rules BH301 to BH307, BH311 and BH312: what goes into the loss."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_frozen_name, is_model
 from training.review.program import Program, Scope
-from training.review.syntax import constant, dotted, is_true, keyword, last_name, method, receiver
+from training.review.syntax import constant, dotted, is_true, keyword, last_name, method, receiver, words
 from training.review.values import PASSED_ON, LossCall, activation, loss_calls, reaching
 
 SCORES = {"logits", "output", "outputs", "pred", "preds", "prediction", "predictions", "y_hat", "y_pred", "out", "scores"}
+DEVIATIONS, SQUARED = {"std", "stds", "stdev", "stddev", "sd", "sigma", "sigmas", "deviation"}, {"sq", "squared", "square", "2", "log", "var"}
 TARGETS = {"label", "labels", "target", "targets", "y", "y_true", "yb", "gt"}
 
 
@@ -314,3 +315,58 @@ def _networks(program: Program, node: ast.expr, scope: Scope) -> set[str]:
         found = [_networks(program, value, scope) for value in values]
         return found[0].intersection(*found[1:]) if found else set()
     return {last_name(node.func)} if isinstance(node, ast.Call) and is_model(program, node.func, scope) else set()
+
+
+@rule(
+    "BH312",
+    "deviation-as-variance",
+    "warning",
+    title="Gaussian likelihood is given a deviation",
+    why="`GaussianNLLLoss` takes the variance. Given a standard deviation it fits that to the variance: intervals computed from it are far too narrow, or too wide.",
+    remedy="give `std**2`, or let the network predict the logarithm of the variance",
+    bad="""
+        import torch.nn.functional as F
+
+        def loss_of(model, x, y):
+            mean, raw = model(x).chunk(2, dim=1)
+            std = F.softplus(raw)
+            return F.gaussian_nll_loss(mean, y, std)
+        """,
+    good="""
+        import torch.nn.functional as F
+
+        def loss_of(model, x, y):
+            mean, raw = model(x).chunk(2, dim=1)
+            std = F.softplus(raw)
+            return F.gaussian_nll_loss(mean, y, std**2)
+        """,
+)
+def deviation_as_variance(subject: Subject) -> Iterator[Place]:
+    """The variance that a Gaussian likelihood gets is called a deviation, and its root is taken nowhere."""
+    program = subject.program
+    for call in program.all_calls:
+        scope = program.scope(call)
+        likelihood = program.is_torch(call.func, "gaussian_nll_loss") or any(
+            o.name.startswith("torch.nn.") and o.last == "GaussianNLLLoss" for o in program.origins(call.func, scope)
+        )
+        given = keyword(call, "var", 2) if likelihood else None
+        name = last_name(given)
+        if not isinstance(given, ast.Name | ast.Attribute) or not DEVIATIONS & words(name) or SQUARED & words(name):
+            continue
+        made = reaching(program, given, scope) if isinstance(given, ast.Name) else []
+        if not any(map(_is_square, made)) and not _is_rooted(program, name):
+            yield call, f"{name} is given where the variance belongs", scope.node if scope.name else call
+
+
+def _is_square(value: ast.expr) -> bool:
+    if isinstance(value, ast.BinOp):
+        return isinstance(value.op, ast.Pow) or (isinstance(value.op, ast.Mult) and ast.dump(value.left) == ast.dump(value.right))
+    return isinstance(value, ast.Call) and last_name(value.func) in ("square", "pow")
+
+
+def _is_rooted(program: Program, name: str) -> bool:
+    """Whether the root of what has that name is taken, so that it is a variance, whatever it is called."""
+    rooted = (
+        receiver(c) if method(c) == "sqrt" and not program.resolve(c.func) else keyword(c, "input", 0) for c in program.all_calls if last_name(c.func) == "sqrt"
+    )
+    return any(last_name(r) == name for r in rooted)

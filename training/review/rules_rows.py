@@ -6,11 +6,12 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.program import Scope
-from training.review.splitting import before, handed_back, is_part, line_of, shares_rows, sources_of, splits
+from training.review.program import Program, Scope
+from training.review.splitting import before, handed_back, is_part, line_of, shares_rows, shuffled_cuts, sources_of, splits
 from training.review.syntax import constant, dotted, is_false, is_true, keyword, last_name, method, names_read, receiver, words
 
 ONE_ROW_EACH = {"customer", "client", "account", "member"}
+REPEATS = {"repeat", "repeat_interleave"}
 COUNTS = {"groupby", "duplicated", "nunique", "value_counts"}
 GROUPS = {
     "patient",
@@ -97,7 +98,7 @@ def resample_before_split(subject: Subject) -> Iterator[Place]:
         """,
 )
 def random_split_of_groups(subject: Subject) -> Iterator[Place]:
-    """A frame with a column like `patient_id` is split by row, and the file nowhere splits by group."""
+    """A frame with a column like `patient_id`, or rows that belong to repeated `patients`, is split by row, and the file nowhere splits by group."""
     program = subject.program
     if any("group" in n.lower() and n != "groupby" for n in program.called_names) or "groups" in program.identifiers or "unique" in program.called_names:
         return
@@ -120,6 +121,28 @@ def random_split_of_groups(subject: Subject) -> Iterator[Place]:
             if used & frames and "drop_duplicates" not in program.identifiers and not once:
                 yield split, f"rows are split at random, though {column!r} (line {line_of(node)}) says that several may belong together"
                 break
+    yield from _repeated_groups(program)
+
+
+def _repeated_groups(program: Program) -> Iterator[Place]:
+    """Rows of which several were made for each of `patients`, by the name of an array that repeats them, are split at random."""
+    compared = {n for node in program.nodes[ast.Compare] for n in names_read(node)}
+    if {"isin", "in1d", "set"} & program.called_names:
+        return
+    repeated: dict[str, ast.AST] = {}
+    beside: dict[str, str] = {}  # names that get their value with it
+    for name, binding in ((n, b) for scope in program.scopes for n, bound in scope.bindings.items() for b in bound):
+        singular = words(name) | {w.removesuffix("s") for w in words(name)}
+        if GROUPS & singular and name not in compared and any(isinstance(c, ast.Call) and last_name(c.func) in REPEATS for c in ast.walk(binding.value)):
+            repeated.setdefault(name, binding.statement)
+    for scope in program.scopes if repeated else ():
+        for name, binding in ((n, b) for n in repeated for b in scope.bindings.get(n, ()) if b.index is not None):
+            beside |= {other: name for other, bound in scope.bindings.items() if any(b.statement is binding.statement for b in bound)}
+    for split, scope, parts in (*splits(program), *shuffled_cuts(program)):
+        behind = {b for part in parts for n in names_read(part) for b in sources_of(n, scope, split.lineno)}
+        group = next((n if n in repeated else beside[n] for n in sorted(behind & (repeated.keys() | beside.keys()))), None)
+        if group is not None:
+            yield split, f"rows are split at random, though {group} (line {line_of(repeated[group])}) says that several belong together"
 
 
 @rule(

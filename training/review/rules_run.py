@@ -1,4 +1,4 @@
-"""Rules BH801 to BH828: mistakes that only a run shows."""
+"""Rules BH801 to BH831: mistakes that only a run shows."""
 
 from __future__ import annotations
 
@@ -239,6 +239,38 @@ RUN_RULES: dict[str, Rule] = {
             "ignore_index=pad, or labels of -100 there",
             "loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())",
             "loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=pad)",
+        ),
+        _rule(
+            "BH829",
+            "right-rows-weighted",
+            "warning",
+            "Rows that are right weigh most",
+            "Each row is weighted by a power of the probability of its label. A focal loss takes 1 - p, so that rows which are right already count little; "
+            "with p the hard rows and rare classes are the ones that vanish.",
+            "weight by (1 - p) ** gamma",
+            "p = torch.exp(-nll)\nloss = (p**2 * nll).mean()",
+            "p = torch.exp(-nll)\nloss = ((1 - p) ** 2 * nll).mean()",
+        ),
+        _rule(
+            "BH830",
+            "state-cut-at-every-step",
+            "error",
+            "The state of a recurrent network is detached at every step",
+            "The loss stands at the end of the sequence, and its gradient reaches the last call alone: nothing that lies further back can be learned.",
+            "detach once for each backward pass, before the first step of a window, or not at all",
+            "for t in range(length):\n    h = cell(x[:, t], h.detach())\nloss = criterion(head(h), y)",
+            "h = h.detach()\nfor t in range(length):\n    h = cell(x[:, t], h)\nloss = criterion(head(h), y)",
+        ),
+        _rule(
+            "BH831",
+            "rate-far-too-high",
+            "error",
+            "The rate is far too high",
+            "Adam and its kin move each weight by about the rate at every step, however small its gradient is. A tenth and more a step is as much as the weights "
+            "themselves: units die, and the loss stays at that of guessing.",
+            "start at 1e-3",
+            "optimizer = Adam(model.parameters(), lr=0.5)",
+            "optimizer = Adam(model.parameters(), lr=1e-3)",
         ),
     )
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.splitting import before, cuts, handed_back, is_part, shares_rows, sources_of, splits
+from training.review.splitting import before, cuts, handed_back, indexed, is_part, shares_rows, sources_of, splits
 from training.review.syntax import calls, constant, dotted, identifiers, keyword, last_name, method, names_read, receiver, words
 
 FITTED = (
@@ -74,7 +74,8 @@ def fit_before_split(subject: Subject) -> Iterator[Place]:
             continue
         places = [(call, rows), *((c, c) for c in handed_back(program, call))]
         for split, scope, parts in (*splits(program, by_group=True), *cuts(program)):
-            if any(before(program, c, split) and shares_rows(program, c, r, parts, scope, split) for c, r in places):
+            shared = any(before(program, c, split) and shares_rows(program, c, r, parts, scope, split) for c, r in places)
+            if shared or (before(program, call, split) and indexed(program, rows, split, scope, parts)):
                 yield call, f"{learner} learns from all rows, which are split only in line {split.lineno}", scope.node if scope.name else split
                 break
 

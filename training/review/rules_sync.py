@@ -1,4 +1,4 @@
-"""Rules BH609 and BH610: gradients that `no_sync` keeps from ever being averaged, and ranks that skip a backward alone."""
+"""Rules BH609 to BH611: gradients that `no_sync` keeps from ever being averaged, ranks that skip a backward alone, and sums that are added up in part."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from training.review.loops import Steps, step_groups
 from training.review.program import Program, Scope
 from training.review.rules_distributed import REDUCES
 from training.review.rules_window import condition, window_of
-from training.review.syntax import calls, identifiers, method, receiver
+from training.review.syntax import calls, identifiers, last_name, method, receiver, words
 from training.review.trace import Event
 
 
@@ -162,3 +162,78 @@ def batch_skipped_on_one_rank(subject: Subject) -> Iterator[Place]:
                 leaves = isinstance(branch, ast.If) and not taken and isinstance(branch.body[-1], ast.Continue)
                 if isinstance(branch, ast.If) and leaves and {"isfinite", "isnan", "isinf"} & identifiers(branch.test):
                     yield branch, "a rank whose loss is not finite skips this backward alone"
+
+
+@rule(
+    "BH611",
+    "sums-reduced-in-part",
+    "error",
+    title="Only the count is added up over ranks",
+    why="The sum of one rank is divided by the rows of all: the loss and the score are too small by the number of ranks.",
+    remedy="reduce all sums: `dist.all_reduce(totals)` instead of one element of it",
+    bad="""
+        import torch
+        import torch.distributed as dist
+
+        def score(network, batches):
+            sums = torch.zeros(2)
+            for x, y in batches:
+                sums[0] += (network(x).argmax(1) == y).sum()
+                sums[1] += len(y)
+            dist.all_reduce(sums[1])
+            return sums[0] / sums[1]
+        """,
+    good="""
+        import torch
+        import torch.distributed as dist
+
+        def score(network, batches):
+            sums = torch.zeros(2)
+            for x, y in batches:
+                sums[0] += (network(x).argmax(1) == y).sum()
+                sums[1] += len(y)
+            dist.all_reduce(sums)
+            return sums[0] / sums[1]
+        """,
+)
+def sums_reduced_in_part(subject: Subject) -> Iterator[Place]:
+    """Two sums of one loop are divided by each other; that below was reduced over ranks, that above was not, and no gradient is computed there."""
+    program = subject.program
+    for call in program.all_calls:
+        scope = program.scope(call)
+        if program.resolve(call.func) != "torch.distributed.all_reduce" or not call.args or "backward" in identifiers(scope.node):
+            continue
+        own = [c for c in calls(scope.node) if program.scope(c) is scope]
+        reduced = {ast.unparse(c.args[0]) for c in own if c.args and program.resolve(c.func).startswith("torch.distributed.")}
+        handed_on = {ast.unparse(a) for c in own if any(word in last_name(c.func) for word in ("reduce", "gather", "sync")) for a in c.args}
+        summed = {ast.unparse(n.target) for n in ast.walk(scope.node) if isinstance(n, ast.AugAssign) and _in_loop(program, n)}
+        for ratio in (n for n in ast.walk(scope.node) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div) and n.lineno > call.lineno):
+            above, below = (ast.unparse(_plain(side)) for side in (ratio.left, ratio.right))
+            whole = {above, above.partition("[")[0]} & (reduced | handed_on) or any("world" in words(n) for n in identifiers(program.statement(ratio)))
+            if below == ast.unparse(call.args[0]) and {above, below} <= summed and not whole and above != below and not _bound_again(scope, above, call):
+                yield call, f"{below} is added up over ranks, and {above}, which is divided by it, is that of one rank", scope.node
+
+
+def _in_loop(program: Program, node: ast.AST) -> bool:
+    return any(isinstance(a, ast.For | ast.While) for a in program.ancestors(node))
+
+
+def _plain(node: ast.expr) -> ast.expr:
+    """A number without `.item()`, `float(…)` or a smallest value."""
+    while isinstance(node, ast.Call):
+        inner = (
+            receiver(node)
+            if method(node) in ("item", "float", "cpu", "clamp", "double")
+            else node.args[0]
+            if last_name(node.func) in ("float", "max") and node.args
+            else None
+        )
+        if inner is None:
+            break
+        node = inner
+    return node
+
+
+def _bound_again(scope: Scope, name: str, call: ast.Call) -> bool:
+    """Whether a name gets another value after the sum, as by a function that reduces it."""
+    return any(b.how == "assign" and getattr(b.statement, "lineno", 0) >= call.lineno for b in scope.bindings.get(name, ()))

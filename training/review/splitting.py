@@ -48,6 +48,35 @@ def cuts(program: Program) -> Iterator[tuple[ast.expr, Scope, list[ast.expr]]]:
             yield heads[key], scope, [heads[key].value]
 
 
+def shuffled_cuts(program: Program) -> Iterator[tuple[ast.expr, Scope, list[ast.expr]]]:
+    """Such cuts of rows in random order: `order[:cut]` and `order[cut:]` of a permutation."""
+    for head, scope, parts in cuts(program):
+        values = [b.value for n in names_read(parts[0]) for b in scope.bindings.get(n, ())]
+        if any(isinstance(c, ast.Call) and last_name(c.func) in ("permutation", "randperm") for v in values for c in ast.walk(v)):
+            yield head, scope, parts
+
+
+def indexed(program: Program, rows: ast.expr, split: ast.expr, scope: Scope, parts: list[ast.expr]) -> bool:
+    """Whether numbers of rows are split, and then rows are taken by them that a fit transformed, and had learned from, before."""
+    numbers = {n for part in parts[:1] for n in names_read(part)}
+    values = [*parts[:1], *(b.value for n in numbers for b in scope.bindings.get(n, ()))]
+    if not any(isinstance(c, ast.Call) and last_name(c.func) in ("arange", "range", "permutation", "randperm") for v in values for c in ast.walk(v)):
+        return False
+    changed = [c for c in program.all_calls if method(c) in ("transform", "fit_transform") and c.args and ast.dump(c.args[0]) == ast.dump(rows)]
+    made = {n for c in changed if before(program, c, split) for n in _stored(program.statement(c))}
+    sides = _stored(program.statement(split))
+    for node in ast.walk(scope.node):
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and isinstance(node.slice, ast.Name) and line_of(node) > line_of(split):
+            by = sources_of(node.slice.id, scope, line_of(node))
+            if by & sides and made & sources_of(node.value.id, scope, line_of(node)):
+                return True
+    return False
+
+
+def _stored(statement: ast.AST) -> set[str]:
+    return {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
 def _is_share(value: ast.expr) -> bool:
     """Whether a number of rows is computed from how many there are: `int(0.8 * len(rows))`."""
     counted = any((isinstance(n, ast.Call) and last_name(n.func) == "len") or (isinstance(n, ast.Attribute) and n.attr == "shape") for n in ast.walk(value))

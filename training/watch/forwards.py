@@ -73,6 +73,7 @@ class Forwards:
         self.executed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.loaded: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self.on_call: list[Callable[[nn.Module, Any, Any], object]] = []  # of modules with weights, with gradients on
         self.wrapped: dict[int, weakref.ref[nn.Module]] = {}
         self.trained: set[int] = set()  # ids of parameters that an optimizer has stepped
         self._unbacked: list[Call] = []  # calls of a network in a row, no backward pass between
@@ -108,6 +109,9 @@ class Forwards:
             result = original(module, *args, **kwargs)
         finally:
             self.stack.pop()
+        if self.on_call and torch.is_grad_enabled() and next(module.parameters(), None) is not None:
+            for listener in self.on_call:
+                listener(module, (args, kwargs), result)
         if root:
             changed = [t for t, v in zip([t for t in inputs if not t.is_inference()], versions, strict=True) if t._version != v]
             if changed and not any(t.requires_grad for t in changed):

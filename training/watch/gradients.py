@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
 from training.watch.forwards import Forwards
+from training.watch.leaves import Leaves
 from training.watch.patches import around
 from training.watch.record import Place, Watch, guarded
 
@@ -28,8 +29,6 @@ class Mark(NamedTuple):
 TWICE, SOME = 2, 5  # times before something is told
 UNEVEN, TURNS = 1.1, 4
 MOST_KEPT, LARGE = 200, 5_000_000  # parameters whose first values are kept, and how many values are too many
-LEAVES_OF = 3  # backward passes of a line whose graph is walked, besides the 4th, 8th and so on
-NODES = 50_000
 SCALED = ("Div", "Mul")
 UNSCALED = "_before_scaling"  # attribute of a scaled loss: what made it
 LOSSES = ("loss", "mean", "entropy", "nll", "mse", "logits")
@@ -55,15 +54,6 @@ class Pass(NamedTuple):
     scaled: bool
     drawn: int
     labels: int
-
-
-@dataclass(eq=False)
-class Leaf:
-    """A parameter in the graphs of losses."""
-
-    version: int  # at first sight
-    taken_over: bool  # in eval mode, or its weights were loaded: it is not meant to learn
-    times: int = 0
 
 
 @dataclass(eq=False)
@@ -126,8 +116,7 @@ class Gradients:
         self.watch, self.forwards, self.drawn = watch, forwards, drawn
         self.held: dict[int, Held] = {}
         self.states: WeakIdKeyDictionary = WeakIdKeyDictionary()
-        self.walked: dict[Place, int] = {}
-        self.leaves: WeakIdKeyDictionary = WeakIdKeyDictionary()  # parameter -> Leaf
+        self.leaves = Leaves(watch, forwards)
         self.called = 0  # calls of networks until the last backward pass
         self.valid: Callable[[], int] = lambda: 0  # labels that the last mean was taken over
         self.inside: list[torch.optim.Optimizer] = []
@@ -135,6 +124,7 @@ class Gradients:
 
     def install(self) -> None:
         """Listen."""
+        self.leaves.install()
         around(torch.autograd, "backward", self._backward)
         around(torch.optim.Optimizer, "__init__", self._made)
         register_optimizer_step_pre_hook(self._before_step)
@@ -150,7 +140,7 @@ class Gradients:
     @guarded
     def _hold(self, optimizer: torch.optim.Optimizer) -> None:
         held = Held(optimizer, self.watch.here(), self.states)
-        self.walked.clear()
+        self.leaves.walked.clear()
         mine = {id(p) for p, _ in held.items()}
         again = [h for h in self.held.values() if h.made == held.made and h.steps and mine & {id(p) for p, _ in h.items()}]
         if len(again) >= TWICE:
@@ -228,24 +218,16 @@ class Gradients:
         roots = [t for t in ([tensors] if isinstance(tensors, Tensor) else tensors) if isinstance(t, Tensor)]
         place = self.watch.here()
         self._look_before(place)
-        leaves = self._leaves(roots, place) or []
+        leaves = self.leaves.walk(roots, place) or []
         result = original(tensors, *args, **kwargs)
         self.watch.backwards += 1
         self.called = self.forwards.calls
         self.first_backward = self.first_backward or place
         self._look_after(place, roots)
-        self._reach(leaves)
+        self.leaves.reach(leaves)
         for root in roots[:1]:
             self.watch.emit("backed", root, place)
         return result
-
-    @guarded
-    def _reach(self, leaves: list[Tensor]) -> None:
-        owners = {id(p): m for m in self.forwards.executed for p in m.parameters(recurse=False)} if leaves else {}
-        for p in leaves:
-            owner = owners.get(id(p))
-            seen = self.leaves.setdefault(p, Leaf(p._version, owner is not None and (not owner.training or owner in self.forwards.loaded)))
-            seen.times += 1
 
     @guarded
     def _look_before(self, place: Place) -> None:
@@ -282,26 +264,6 @@ class Gradients:
                 held.ever += 1
                 held.since.append(Pass(place, scaled, self.drawn(), self.valid()))
 
-    @guarded
-    def _leaves(self, roots: list[Tensor], place: Place) -> list[Tensor]:
-        """The parameters in the graph of the first backward passes of a line."""
-        times = self.walked[place] = self.walked.get(place, 0) + 1
-        if times > LEAVES_OF and times & (times - 1):
-            return []
-        found, pending, seen = list[Tensor](), [t.grad_fn for t in roots if t.grad_fn is not None], set[int]()
-        nodes = []  # kept, so that no id is given twice
-        while pending and len(seen) < NODES:
-            node = pending.pop()
-            if id(node) in seen:
-                continue
-            seen.add(id(node))
-            nodes.append(node)
-            leaf = getattr(node, "variable", None)
-            if isinstance(leaf, nn.Parameter):
-                found.append(leaf)
-            pending += [n for n, _ in node.next_functions if n is not None]
-        return found
-
     def began(self, *_: object) -> None:
         """An epoch of a loader for training begins."""
         for held in self.held.values():
@@ -311,10 +273,8 @@ class Gradients:
 
     def ended(self) -> None:
         """What the whole run shows."""
-        if self.held and not any(h.steps for h in self.held.values()) and self.watch.backwards >= SOME:
-            moved = any(p._version != leaf.version for p, leaf in self.leaves.items())
-            if not moved:
-                self.watch.tell("BH105", f"{self.watch.backwards} backward passes, and no optimizer has made a step", self.first_backward)
+        if self.held and not any(h.steps for h in self.held.values()) and self.watch.backwards >= SOME and not self.leaves.moved():
+            self.watch.tell("BH105", f"{self.watch.backwards} backward passes, and no optimizer has made a step", self.first_backward)
         for held in self.held.values():
             moved = any(s.moved_by for _, s in held.items())
             if not held.steps and held.ever >= SOME and not moved and self.watch.complete and self.watch.steps:
@@ -323,7 +283,8 @@ class Gradients:
         for held in self.held.values():
             if held.steps >= TWICE and not (unstepped and held.ever):
                 self._judge(held)
-        self._unheld()
+        if self.held and self.watch.steps:
+            self.leaves.unheld({id(p) for h in self.held.values() for p, _ in h.items()}, next(iter(self.held.values())).made)
         self._in_turns()
 
     def _judge(self, held: Held) -> None:
@@ -353,7 +314,7 @@ class Gradients:
             self.watch.tell("BH102", f"before {counted} the gradients were cleared", place)
         elif not self.watch.backwards:
             self.watch.tell("BH104", f"{counted} had no gradient: backward was never called", place)
-        elif not held.ever and not any(p in self.leaves for p, _ in held.items()):
+        elif not held.ever and not any(id(p) in self.leaves.of for p, _ in held.items()):
             told = "the losses do not depend on its weights (other ones, or cut off from the graph)"
             unused = not any(p is q for m in self.forwards.executed for q in m.parameters(recurse=False) for p, _ in held.items())
             self.watch.tell("BH415" if unused else "BH309", f"{counted} had no gradient: {told}", held.made if unused else place)
@@ -383,16 +344,3 @@ class Gradients:
             self.watch.tell(
                 "BH421", f"two optimizers take turns in moving the same {len(shared)} parameters: one of them holds all of the other's", larger.made
             )
-
-    def _unheld(self) -> None:
-        """Parameters that get gradients and that nothing moves."""
-        held = {id(p) for h in self.held.values() for p, _ in h.items()}
-        if not held or not self.watch.steps:
-            return
-        owners = {id(p): (m, n) for m in self.forwards.executed for n, p in m.named_parameters(recurse=False)}
-        left = [p for p, leaf in self.leaves.items() if id(p) not in held and leaf.times >= TWICE and p._version == leaf.version and not leaf.taken_over]
-        named = [owners.get(id(p), (None, "a parameter")) for p in left]
-        told = [f"{type(module).__name__}.{name}" if module is not None else name for module, name in named]
-        if told:
-            place = next(iter(self.held.values())).made
-            self.watch.tell("BH422", f"{len(told)} parameters get gradients, and no optimizer holds them: {', '.join(told[:4])}", place)

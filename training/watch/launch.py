@@ -14,7 +14,12 @@ from typing import Any
 from schemas.errors import ConfigError
 from training.watch.ranks_compared import compared, read_calls
 
-PATIENCE, STARTS_IN, STALLED, ENDS_IN = 3.0, 60.0, 60.0, 10.0  # times the seconds; then seconds without a sign of life, and after a rank has failed
+PATIENCE, STARTS_IN, STALLED, ENDS_IN = (
+    3.0,
+    60.0,
+    60.0,
+    10.0,
+)  # times the seconds; then seconds without a sign of life, and after a rank has failed or all have told
 
 
 def run_watched(program: Path, arguments: list[str], seconds: float, ranks: int, folder: Path) -> dict[str, Any]:
@@ -74,12 +79,16 @@ def _start(program: Path, arguments: list[str], seconds: float, rank: int, ranks
 def _wait(processes: list[subprocess.Popen[bytes]], reports: list[Path], seconds: float) -> bool:
     """Wait for all; whether they ended before they had to be killed."""
     started = time.monotonic()
-    failed_at = None
+    failed_at = told_at = None
     while any(p.poll() is None for p in processes):
         now = time.monotonic()
         done = [r for r, p in zip(reports, processes, strict=True) if p.poll() is not None]
         if failed_at is None and any(not r.exists() or json.loads(r.read_text(encoding="utf-8"))["error"] for r in done):
             failed_at = now
+        if told_at is None and all(r.exists() for r in reports):
+            told_at = now
+        if told_at is not None and now - told_at > ENDS_IN:
+            return True  # all is told; a group of processes may hang where it is taken down
         signs = [r.with_suffix(".calls") for r in reports if r.with_suffix(".calls").exists()]
         quiet = time.time() - max((s.stat().st_mtime for s in signs), default=time.time())
         if now - started > seconds * PATIENCE + STARTS_IN or quiet > STALLED or (failed_at is not None and now - failed_at > ENDS_IN):

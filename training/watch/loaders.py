@@ -96,6 +96,7 @@ class Loaders:
             self.epoch = used.epochs
             self._first(used, batch)
         self.last = used
+        self.watch.emit("drew", used, batch)
         if used.epochs == 1:
             tensors = list(tensors_in(batch))
             label = tensors[-1] if tensors else None

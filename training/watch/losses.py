@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -20,6 +20,8 @@ TWICE = 2
 JUDGING = {"argmax", "max", "topk", "softmax", "sigmoid", "round", "sub", "gt", "ge", "eq", "squeeze", "flatten", "cross_entropy", "mse_loss", "l1_loss"}
 JUDGING |= {"__gt__", "__ge__", "__eq__", "nll_loss", "binary_cross_entropy_with_logits", "binary_cross_entropy"}
 THROUGH = ("View", "Squeeze", "Unsqueeze", "Reshape", "UnsafeView", "Select", "Slice", "Clamp", "ToCopy", "Transpose", "T", "Permute", "Alias")
+SUBTRACTIONS = ("sub", "__sub__", "__rsub__", "rsub", "subtract")
+Listener = Callable[..., None]
 
 
 def maker(tensor: Tensor) -> str:
@@ -53,36 +55,50 @@ class Functions(TorchFunctionMode):
         self.values: dict[Place, list[float]] = {}  # of losses with labels, by line
         self.valid = 0  # labels of the last mean that leaves some out
         self.on_loss: list[Callable[[Call, Tensor, Tensor], None]] = []
-        self.handlers: dict[str, Callable[..., None]] = {
-            "cross_entropy": self._cross_entropy,
-            "nll_loss": self._nll,
-            "binary_cross_entropy_with_logits": self._bce_logits,
-            "binary_cross_entropy": self._bce,
-            "kl_div": self._kl,
-            "dropout": self._dropout,
-            "scaled_dot_product_attention": self._attention,
-            **dict.fromkeys(("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"), self._distance),
-            **dict.fromkeys(("sub", "__sub__", "__rsub__", "rsub", "subtract", "eq", "ne", "__eq__"), self._operator),
-            **dict.fromkeys(("softmax", "log_softmax", "argmax"), self._axis),
-        }
+        self.before: dict[str, list[Listener]] = {}
+        self.after: dict[str, list[Listener]] = {}
+        for names, listener in (
+            (("cross_entropy",), self._cross_entropy),
+            (("nll_loss",), self._nll),
+            (("binary_cross_entropy_with_logits",), self._bce_logits),
+            (("binary_cross_entropy",), self._bce),
+            (("kl_div",), self._kl),
+            (("dropout",), self._dropout),
+            (("scaled_dot_product_attention",), self._attention),
+            (("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"), self._distance),
+            ((*SUBTRACTIONS, "eq", "ne", "__eq__"), self._operator),
+            (("softmax", "log_softmax", "argmax"), self._axis),
+        ):
+            self.listen(names, listener)
+
+    def listen(self, names: Iterable[str], before: Listener | None = None, after: Listener | None = None) -> None:
+        """Call `before(name, *args, **kwargs)` and `after(name, result, *args, **kwargs)` around functions of torch of those names."""
+        for name in names:
+            self.before.setdefault(name, []).extend([before] if before else [])
+            self.after.setdefault(name, []).extend([after] if after else [])
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Look at the arguments, then call."""
+        """Look at the arguments, call, and look at the result."""
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        handler = None if self.watch.quiet else self.handlers.get(name)
-        if name in JUDGING and args and args[0] is self.output and not self.watch.quiet:
+        if self.watch.quiet:
+            return func(*args, **kwargs)
+        if name in JUDGING and args and args[0] is self.output:
             self.forwards.judged()
-        if handler is not None:
-            with self.watch.unwatched():
-                try:
-                    handler(name, *args, **kwargs)
-                except Exception as error:  # a program must run as it does without a watch
-                    self.watch.failures.append(f"{name}: {type(error).__name__}: {error}")
+        self._tell_listeners(self.before.get(name, ()), name, *args, **kwargs)
         result = func(*args, **kwargs)
-        if name in SUPERVISED and not self.watch.quiet and isinstance(result, Tensor) and result.numel() == 1 and result.requires_grad:
+        self._tell_listeners(self.after.get(name, ()), name, result, *args, **kwargs)
+        if name in SUPERVISED and isinstance(result, Tensor) and result.numel() == 1 and result.requires_grad:
             self.values.setdefault(self.watch.here(), []).append(float(result.detach()))
         return result
+
+    def _tell_listeners(self, listeners: Iterable[Listener], name: str, *args: Any, **kwargs: Any) -> None:
+        for listener in listeners:
+            with self.watch.unwatched():
+                try:
+                    listener(name, *args, **kwargs)
+                except Exception as error:  # a program must run as it does without a watch
+                    self.watch.failures.append(f"{name}: {type(error).__name__}: {error}")
 
     def forwarded(self, call: Call) -> None:
         """Remember the scores of a network."""

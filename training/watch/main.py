@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from schemas.digest import write_atomic
+from training.watch.fits import Fits
 from training.watch.forwards import Call, Forwards
 from training.watch.gradients import Gradients
 from training.watch.kept import Kept
@@ -27,11 +28,14 @@ from training.watch.loaders import Loaders
 from training.watch.losses import Functions
 from training.watch.metrics import Metrics
 from training.watch.networks import Networks
+from training.watch.operators import Operators
 from training.watch.precision import Precision
 from training.watch.ranks import Ranks, log_of
 from training.watch.record import Enough, Watch
+from training.watch.recurrence import Recurrence
 from training.watch.rows import Rows
 from training.watch.schedules import Schedules
+from training.watch.sides import Sides
 
 
 def watch(program: Path, arguments: list[str], seconds: float, calls: Path | None = None) -> dict[str, Any]:
@@ -54,7 +58,7 @@ def watch(program: Path, arguments: list[str], seconds: float, calls: Path | Non
     error = ""
     with functions:
         try:
-            runpy.run_path(str(program), run_name="__main__")
+            seen.namespace = runpy.run_path(str(program), run_name="__main__")
             seen.complete = True
         except Enough:
             pass
@@ -82,12 +86,17 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     loaders = Loaders(seen, forwards)
     gradients = Gradients(seen, forwards, loaders.draws)
     precision, kept, networks, rows = Precision(seen, gradients), Kept(seen), Networks(seen, loaders), Rows(seen)
+    fits, sides = Fits(seen, rows), Sides(seen, calls is not None)
     schedules = Schedules(seen, forwards, loaders)
     functions = Functions(seen, forwards)
+    recurrence, ranks = Recurrence(seen, functions), Ranks(seen, forwards, calls)
     gradients.valid = lambda: functions.valid
     schedules.supervised = lambda: functions.values
-    ranks = Ranks(seen, forwards, calls)
-    for part in (forwards, loaders, gradients, precision, kept, schedules, ranks, Metrics(seen, forwards, loaders)):
+    schedules.made = lambda optimizer: gradients.held[id(optimizer)].made
+    forwards.on_call.append(recurrence.called)
+    gradients.leaves.on_walk.append(recurrence.walked)
+    others = (Operators(seen, forwards, functions), Metrics(seen, forwards, loaders, fits.imported))
+    for part in (forwards, loaders, gradients, precision, kept, schedules, recurrence, ranks, *others):
         part.install()
 
     def lost(call: Call, scores: Tensor, target: Tensor) -> None:
@@ -95,8 +104,8 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
         networks.lost(call, scores, target)
 
     functions.on_loss.append(lost)
-    seen.listeners += [forwards, functions, loaders, gradients, precision, kept, networks, rows, schedules, ranks]
-    return functions, lambda: ranks.told(rows.first(), next((h.made for h in gradients.held.values()), None))
+    seen.listeners += [forwards, functions, loaders, gradients, precision, kept, networks, rows, fits, sides, schedules, recurrence, ranks]
+    return functions, lambda: ranks.told(rows.first(), next((h.made for h in gradients.held.values()), None), sides.told())
 
 
 def one_rank(program: Path) -> None:

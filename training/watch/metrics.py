@@ -19,8 +19,8 @@ TWICE = 2
 class Metrics:
     """Listens to ranking metrics of scikit-learn, from the moment that the program imports it."""
 
-    def __init__(self, watch: Watch, forwards: Forwards, loaders: Loaders) -> None:
-        self.watch, self.forwards, self.loaders = watch, forwards, loaders
+    def __init__(self, watch: Watch, forwards: Forwards, loaders: Loaders, imported: Callable[[], None]) -> None:
+        self.watch, self.forwards, self.loaders, self.imported = watch, forwards, loaders, imported
         self.calls: dict[Place, list[tuple[int, int]]] = {}  # by line: step, batch drawn before
         self._listening = False
 
@@ -30,6 +30,8 @@ class Metrics:
 
     def _import(self, original: Callable[..., Any], name: str, *args: Any, **kwargs: Any) -> Any:
         module = original(name, *args, **kwargs)
+        if name.startswith("sklearn"):
+            self.imported()
         if not self._listening and name.startswith("sklearn") and hasattr(sys.modules.get("sklearn.metrics"), OF_THE_WHOLE[0]):
             self._listening = True
             for metric in OF_THE_WHOLE:

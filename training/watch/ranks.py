@@ -78,14 +78,15 @@ class Ranks:
             hashed.update(p.reshape(-1).contiguous().cpu().view(torch.uint8).numpy().tobytes())
         self.digests[f"{list(self.steps).index(id(optimizer))}:{number}:{[list(p.shape) for p in held]}"] = hashed.hexdigest()
 
-    def told(self, rows: list[str], optimizer_at: Place | None) -> dict[str, Any]:
+    def told(self, rows: list[str], optimizer_at: Place | None, sides: tuple[list[str], list[tuple[Place, list[str]]]]) -> dict[str, Any]:
         """What is compared between ranks.
 
         Args:
             rows: hashes of the first that were trained on.
             optimizer_at: where the first optimizer is made.
+            sides: hashes of rows that its loaders gave to training, and, by loader, of held-out ones.
         """
-        return {"grouped": self.grouped, "digests": self.digests, "rows": rows, "optimizer_at": optimizer_at}
+        return {"grouped": self.grouped, "digests": self.digests, "rows": rows, "optimizer_at": optimizer_at, "trained": sides[0], "held": sides[1]}
 
 
 def log_of(report: Path) -> Path | None:

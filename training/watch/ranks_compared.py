@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from training.watch.record import Place, Seen
 
-FEW = 10
+FEW, SHARED = 10, 0.02  # rows, and which part of them
 
 
 class Called(NamedTuple):
@@ -62,4 +62,17 @@ def _apart(ranks: list[dict[str, Any]]) -> list[Seen]:
     rows = [set(r["rows"]) for r in ranks]
     if all(len(r) >= FEW for r in rows) and all(r == rows[0] for r in rows[1:]):
         found.append(Seen("BH513", place, f"the first {len(rows[0])} rows that each of {len(rows)} ranks trains on are the same"))
-    return found
+    return found + (_crossed(ranks) if common and not apart else [])
+
+
+def _crossed(ranks: list[dict[str, Any]]) -> list[Seen]:
+    """Rows that one rank holds out, and another one trains the same network on."""
+    found = list[Seen]()
+    for rank, report in enumerate(ranks):
+        for place, rows in report["held"]:
+            for other, trained in enumerate(r["trained"] for r in ranks):
+                known = len(set(rows) & set(trained))
+                if other != rank and known >= max(FEW, SHARED * len(rows)):
+                    told = f"rank {other} trains on {known} of the {len(rows)} rows that rank {rank} holds out: each rank has made a split of its own"
+                    found.append(Seen("BH803", Place(*place), told))
+    return found[:1]

@@ -77,6 +77,7 @@ class Watch:
     backwards: int = 0
     quiet: bool = False
     complete: bool = False  # whether the program came to its own end
+    namespace: dict[str, Any] = field(default_factory=dict)  # its globals: to take DDP down may wait for ever for a thread of its group
     started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:

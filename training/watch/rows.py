@@ -19,6 +19,7 @@ FAR, WIDER = 4.0, 8.0  # deviations between means, and ratio of deviations, of r
 EXACT, CLOSE = 1e-4, 2e-3
 COPY = 1 - 1e-9  # squared correlation of a column that is the label
 LABELLED = 64
+SPARE = 0.1  # of the rows may hold a value that another one holds as well
 COLUMNS = 2  # that are scaled so, before it is told
 
 
@@ -131,6 +132,10 @@ class Rows:
         history = next((h for h in self.all if h.trained.rows), None)
         return [key.hex() for key in list(history.trained.rows)[:most]] if history is not None else []
 
+    def counts(self) -> list[tuple[int, int]]:
+        """Of each network the distinct rows that it was trained on, and those that it was evaluated on alone."""
+        return [(len(h.trained.rows), len({k for p in h.phases for k in p.batches.rows} - h.trained.rows.keys())) for h in self.all if h.steps]
+
     # ------------------------------------------------------------------------------------------- end
 
     def ended(self) -> None:
@@ -185,7 +190,7 @@ class Rows:
             self.watch.tell(
                 "BH503", "train and held-out rows have mean 0 and deviation 1 together, train rows alone have not: the scaling was fitted on both", place
             )
-        elif int((bounded(together) & ~bounded(train)).sum()) >= COLUMNS:
+        elif moving.any() and bool(bounded(together)[moving].all()) and int((spread_out(together) & ~bounded(train)).sum()) >= COLUMNS:
             self.watch.tell("BH503", "train and held-out rows reach from 0 to 1 together, train rows alone do not: the scaling was fitted on both", place)
 
 
@@ -203,3 +208,13 @@ def standard(values: Tensor) -> Tensor:
 def bounded(values: Tensor) -> Tensor:
     """Which columns reach from exactly 0 to exactly 1."""
     return (values.min(0).values.abs() < 1e-7) & ((values.max(0).values - 1).abs() < 1e-6)
+
+
+def spread_out(values: Tensor) -> Tensor:
+    """Which columns hardly hold a value twice: one of few levels, as of pixels, may reach its ends by any row.
+
+    >>> spread_out(torch.tensor([[0.0, 0.5], [1.0, 0.1], [1.0, 0.7], [0.0, 0.3]])).tolist()
+    [False, True]
+    """
+    ordered = values.sort(0).values
+    return (ordered[1:] == ordered[:-1]).double().mean(0) < SPARE

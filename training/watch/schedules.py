@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,9 +19,12 @@ from training.watch.patches import around
 from training.watch.record import Place, Watch, guarded
 
 FEW, SOME, MANY = 4, 5, 10
+LAYERS = 2
 GONE, LOW, HIGH = 1e-4, 0.02, 1000.0  # of the first rate
 DIVERGED, RISEN = 10.0, 3.0  # of any loss, of one with labels
 TOGETHER, WHOLE = 0.5, 1e-4
+RISEN_TO = 0.5  # of the rate that was asked for, at the end of a run that only warmed up
+ADAPTIVE, TOO_HIGH, FALLEN = ("Adam", "NAdam", "RAdam", "RMSprop"), 0.1, 0.95  # rates that move each weight so far, and the loss at the end
 
 
 @dataclass(eq=False)
@@ -57,6 +62,7 @@ class Schedules:
         self.losses: dict[Place, list[float]] = {}
         self.after_bad = 0
         self.supervised: Callable[[], dict[Place, list[float]]] = dict
+        self.made: Callable[[torch.optim.Optimizer], Place | None] = lambda _: None  # where an optimizer is
         self._depth = 0
 
     def install(self) -> None:
@@ -144,6 +150,8 @@ class Schedules:
             if rates is not None and schedule.steps and self.watch.complete:
                 self._cadence(schedule, rates)
         self._diverged()
+        if self.watch.complete and not any(rule == "BH808" for rule, _ in self.watch.found):
+            self._too_high()
 
     def _used(self, schedule: Schedule, steps: int) -> None:
         name = type(schedule.scheduler).__name__
@@ -171,6 +179,9 @@ class Schedules:
             self.watch.tell("BH113", f"{name} has brought the rate from {first:g} to {rates.rates[-1]:.2g}: it counts batches where epochs are meant", place)
         elif steps >= MANY and not any(rates.rates[: max(SOME, steps // 10)]) and any(rates.rates):
             self.watch.tell("BH127", f"the rate under {name} is exactly 0 for the first {next(i for i, r in enumerate(rates.rates) if r)} steps", place)
+        elif seldom and rising(rates.rates) >= SOME and max(rates.rates) < RISEN_TO * first and name != "CyclicLR":
+            told = f"the rate under {name} rises to the end, to {max(rates.rates) / first:.0%} of {first:g}: its {calls} calls do not leave a warm-up"
+            self.watch.tell("BH114", f"{told} that counts the {steps} steps of its optimizer", place)
         elif steps >= MANY and max(rates.rates) <= LOW * first:
             self.watch.tell("BH118", f"under {name} the rate was never above {max(rates.rates):.2g}, {first:g} was asked for", place)
         elif steps >= MANY and max(rates.rates) >= HIGH * max(first, 1e-12) and name not in ("OneCycleLR", "CyclicLR"):
@@ -207,6 +218,31 @@ class Schedules:
             if last > times * first and last > 1.0:
                 self.watch.tell("BH808", f"the loss rose from {first:.3g} to {last:.3g}", place)
                 return
+
+    def _too_high(self) -> None:
+        """A single optimizer that moves each weight by a tenth and more at a time, under which no loss with labels has fallen."""
+        if len(self.rates) != 1:
+            return
+        rates = next(iter(self.rates.values()))
+        usual = statistics.median(rates.rates)
+        layers = [p for g in rates.optimizer.param_groups for p in g["params"] if p.ndim > 1]
+        series = [losses for losses in self.supervised().values() if len(losses) >= 2 * MANY]
+        if not type(rates.optimizer).__name__.startswith(ADAPTIVE) or usual < TOO_HIGH or len(layers) < LAYERS or not series:
+            return
+        if all(statistics.median(losses[-len(losses) // 4 :]) > FALLEN * losses[0] for losses in series):
+            losses = max(series, key=len)
+            told = f"the loss began at {losses[0]:.3g} and is at {statistics.median(losses[-len(losses) // 4 :]):.3g} after {len(rates.rates)} steps"
+            self.watch.tell("BH831", f"{told} of {type(rates.optimizer).__name__} with a rate of {usual:g}", self.made(rates.optimizer))
+
+
+def rising(rates: list[float]) -> int:
+    """How many rates there were one after the other, each above the one before; 0 where one was below.
+
+    >>> rising([0.1, 0.1, 0.2, 0.3, 0.3]), rising([0.1, 0.2, 0.1])
+    (3, 0)
+    """
+    changes = [b for a, b in itertools.pairwise([-1.0, *rates]) if a != b]
+    return len(changes) if changes == sorted(changes) else 0
 
 
 def shares(metrics: list[float], most: int) -> bool:

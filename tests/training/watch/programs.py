@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from tests.training.watch.programs_of_parts import BASES_OF_PARTS, PLANTED_OF_PARTS, SOUND_OF_PARTS, Planted
 
 TABLE = """
 import copy
@@ -140,17 +140,7 @@ with torch.no_grad():
     print(((model(X[300:]) - y[300:]) ** 2).mean())
 """
 
-BASES = {"table": TABLE, "sequences": SEQUENCES, "regression": REGRESSION}
-
-
-class Planted(NamedTuple):
-    """A mistake: the rule that names it, the base, and what is put in place of what."""
-
-    rule: str
-    base: str
-    old: str
-    new: str
-
+BASES = {"table": TABLE, "sequences": SEQUENCES, "regression": REGRESSION, **BASES_OF_PARTS}
 
 PLANTED = (
     Planted("BH101", "table", "        optimizer.zero_grad()\n", ""),
@@ -307,6 +297,7 @@ PLANTED = (
         "import io\nfile = io.BytesIO()\ntorch.save({'net': model.state_dict(), 'epoch': epoch}, file)\nfile.seek(0)\nmodel = Curve()\nmodel.load_state_dict(torch.load(file)['net'])\noptimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)\nfor x, target in loader:\n    optimizer.zero_grad()\n    ((model(x) - target) ** 2).mean().backward()\n    optimizer.step()\nmodel.eval()\n",
     ),
     Planted("BH820", "table", "X = (X - mean) / std", "X = X * 30 + 200\nX[train] = (X[train] - X[train].mean(0)) / X[train].std(0)"),
+    *PLANTED_OF_PARTS,
 )
 
 GAN = """
@@ -458,7 +449,7 @@ for batch in DataLoader(Pairs(), batch_size=None):
         optimizer.step()
 """
 
-SOUND = {"gan": GAN, "teacher": TEACHER, "tuning": TUNING, "odd": ODD}
+SOUND = {"gan": GAN, "teacher": TEACHER, "tuning": TUNING, "odd": ODD, **SOUND_OF_PARTS}
 
 RANKS = """
 import torch
@@ -466,12 +457,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset, random_split
 
 dist.init_process_group("gloo")
 generator = torch.Generator().manual_seed(0)
 X = torch.randn(640, 6, generator=generator)
-rows = TensorDataset(X, (X[:, 0] > 0).long())
+rows, held_out = random_split(TensorDataset(X, (X[:, 0] > 0).long()), [480, 160], generator=generator)
 sampler = DistributedSampler(rows)
 loader = DataLoader(rows, batch_size=40, sampler=sampler)
 net = DistributedDataParallel(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)))
@@ -483,6 +474,10 @@ for epoch in range(2):
         loss = F.cross_entropy(net(x), y)
         loss.backward()
         optimizer.step()
+    net.eval()
+    with torch.no_grad():
+        right = sum((net.module(x).argmax(1) == y).sum() for x, y in DataLoader(held_out, batch_size=40))
+    net.train()
     total = loss.detach().clone()
     dist.all_reduce(total)
     if dist.get_rank() == 0:
@@ -493,5 +488,6 @@ dist.destroy_process_group()
 OF_RANKS = (
     ("BH604", "    dist.all_reduce(total)\n    if dist.get_rank() == 0:\n", "    if dist.get_rank() == 0:\n        dist.all_reduce(total)\n"),
     ("BH824", "F.cross_entropy(net(x), y)", "F.cross_entropy(net.module(x), y)"),
-    ("BH513", "sampler=sampler)", "sampler=torch.randperm(640, generator=generator).tolist())"),
+    ("BH513", "sampler=sampler)", "sampler=torch.randperm(480, generator=generator).tolist())"),
+    ("BH803", "generator=generator)\nsampler", "generator=torch.Generator().manual_seed(dist.get_rank()))\nsampler"),
 )

@@ -1,0 +1,188 @@
+"""More programs under watch: attention, recurrence, likelihoods, pictures, prepared tables; and one mistake at a time for each."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Planted(NamedTuple):
+    """A mistake: the rule that names it, the base, and what is put in place of what."""
+
+    rule: str
+    base: str
+    old: str
+    new: str
+
+
+HEADS = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+X = torch.randn(240, 6, 12)
+y = (X[:, 0, 0] > X[:, 1, 0]).long()
+
+
+class Mixer(nn.Module):
+    def __init__(self, heads=3):
+        super().__init__()
+        self.heads = heads
+        self.asks, self.keys, self.values, self.join = (nn.Linear(12, 12) for _ in range(4))
+        self.head = nn.Linear(12, 2)
+
+    def parts(self, x):
+        return x.view(x.size(0), x.size(1), self.heads, -1).transpose(1, 2)
+
+    def forward(self, x):
+        q, k, v = (self.parts(layer(x)) for layer in (self.asks, self.keys, self.values))
+        mixed = (q @ k.transpose(-1, -2) / 2).softmax(-1) @ v
+        mixed = mixed.transpose(1, 2).reshape(x.shape)
+        return self.head(self.join(mixed).mean(1))
+
+
+net = Mixer()
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+for epoch in range(4):
+    for rows in torch.randperm(200).split(20):
+        log_p = net(X[rows]).log_softmax(1).gather(1, y[rows, None])
+        p = log_p.exp()
+        loss = -((1 - p) ** 2 * log_p).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+net.eval()
+with torch.no_grad():
+    print((net(X[200:]).argmax(1) == y[200:]).float().mean())
+"""
+
+STATES = """
+import copy
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+signal = torch.sin(torch.arange(2000) * 0.37) + 0.1 * torch.randn(2000)
+streams = signal.view(8, 250)
+
+
+class Watcher(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.LSTMCell(1, 12)
+        self.mean, self.spread = nn.Linear(12, 1), nn.Linear(12, 1)
+
+    def forward(self, window, state):
+        for t in range(window.shape[1]):
+            state = self.cell(window[:, t, None], state)
+        return self.mean(state[0]), nn.functional.softplus(self.spread(state[0])) + 1e-3, state
+
+
+net = Watcher()
+optimizer = torch.optim.Adam(net.parameters(), lr=5e-3)
+schedule = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.1, total_iters=3)
+nll = nn.GaussianNLLLoss()
+best, least = None, float("inf")
+for epoch in range(6):
+    state = (torch.zeros(8, 12), torch.zeros(8, 12))
+    total = 0.0
+    for start in range(0, 240, 8):
+        state = tuple(part.detach() for part in state)
+        mean, std, state = net(streams[:, start : start + 8], state)
+        loss = nll(mean, streams[:, start + 8, None], std.square())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+    schedule.step()
+    if total < least:
+        best, least = copy.deepcopy(net.state_dict()), total
+net.load_state_dict(best)
+"""
+
+PICTURES = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def run():
+    torch.manual_seed(0)
+    shades = torch.randint(0, 17, (300, 1, 6, 6))
+    shades[:, 0, 0] = (shades[:, 0, 0] // 6).clamp(max=15)
+    pictures = (shades * 15).to(torch.uint8)
+    label = (shades[:, 0, 2:4, 2:4].float().mean((1, 2)) > 8).long()
+    order = torch.randperm(300)
+    train, test = order[:120], order[120:]
+    middle = pictures[train].float().mean(0)
+    x = (pictures - middle) / 240
+    body = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten())
+    head = nn.Sequential(nn.Linear(128, 16), nn.ReLU(), nn.Linear(16, 2))
+    optimizer = torch.optim.Adam([*body.parameters(), *head.parameters()], lr=2e-3)
+    best = None
+    for epoch in range(5):
+        for rows, y in DataLoader(TensorDataset(x[train], label[train]), 20, shuffle=True):
+            body.zero_grad()
+            head.zero_grad()
+            nn.functional.cross_entropy(head(body(rows)), y).backward()
+            optimizer.step()
+        body.eval(), head.eval()
+        with torch.no_grad():
+            right = (head(body(x[test])).argmax(1) == label[test]).sum()
+        body.train(), head.train()
+        best = [{k: v.clone() for k, v in part.state_dict().items()} for part in (body, head)]
+    body.load_state_dict(best[0])
+    head.load_state_dict(best[1])
+    print(right)
+
+
+run()
+"""
+
+PREPARED = """
+import numpy as np
+import torch
+from sklearn.feature_selection import SelectKBest, f_regression
+from torch import nn
+
+rng = np.random.default_rng(0)
+torch.manual_seed(0)
+table = rng.random((260, 30))
+price = table[:, 3] * 2 + 0.1 * rng.normal(size=260)
+known, hidden = np.split(rng.permutation(260), [190])
+chosen = SelectKBest(f_regression, k=5).fit(table[known], price[known])
+picked = chosen.transform(table)
+low, high = picked[known].min(0), picked[known].max(0)
+x, y = torch.tensor((picked - low) / (high - low)).float(), torch.tensor(price).float()
+net = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+for epoch in range(8):
+    for rows in torch.tensor(known)[torch.randperm(190)].split(19):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(x[rows]).squeeze(1), y[rows]).backward()
+        optimizer.step()
+with torch.no_grad():
+    print(nn.functional.mse_loss(net(x[hidden]).squeeze(1), y[hidden]))
+"""
+
+LEVELS = PICTURES.replace("x = (pictures - middle) / 240", "x = pictures / 240")
+SHORT = STATES.replace("start_factor=0.1, total_iters=3", "start_factor=0.1, total_iters=24").replace("range(6)", "range(4)")
+
+BASES_OF_PARTS = {"heads": HEADS, "states": STATES, "pictures": PICTURES, "prepared": PREPARED}
+SOUND_OF_PARTS = {"levels": LEVELS, "short": SHORT}
+
+PLANTED_OF_PARTS = (
+    Planted("BH411", "heads", "x.view(x.size(0), x.size(1), self.heads, -1).transpose(1, 2)", "x.view(x.size(0), self.heads, x.size(1), -1)"),
+    Planted("BH411", "heads", "mixed.transpose(1, 2).reshape(x.shape)", "mixed.reshape(x.shape)"),
+    Planted("BH829", "heads", "(1 - p) ** 2 * log_p", "0.5 * p**2 * log_p"),
+    Planted("BH829", "heads", "-((1 - p) ** 2 * log_p).mean()", "torch.mul(torch.pow(p, 2.0), -log_p).mean()"),
+    Planted("BH312", "states", "std.square())", "std.square().sqrt())"),
+    Planted("BH312", "states", "std.square())", "(std / 2).exp() + 1e-6)"),
+    Planted("BH830", "states", "state = self.cell(window[:, t, None], state)", "state = self.cell(window[:, t, None], tuple(s.detach() for s in state))"),
+    Planted("BH114", "states", "total_iters=3", "total_iters=60"),
+    Planted("BH422", "pictures", "[*body.parameters(), *head.parameters()]", "head.parameters()"),
+    Planted("BH509", "pictures", "pictures - middle", "pictures.sub(middle.byte())"),
+    Planted("BH831", "pictures", "lr=2e-3", "lr=0.9"),
+    Planted("BH501", "prepared", ".fit(table[known], price[known])", ".fit(table, price)"),
+    Planted("BH503", "prepared", "picked[known].min(0), picked[known].max(0)", "picked.min(0), picked.max(0)"),
+)

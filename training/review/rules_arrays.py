@@ -1,0 +1,224 @@
+"""Rules BH509 and BH510: differences of unsigned numbers, and rows that are put in another order than their labels."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.program import Binding, Program, Scope, argument
+from training.review.splitting import line_of
+from training.review.syntax import constant, keyword, last_name, method, names_read, own_nodes, receiver, words
+
+UNSIGNED = {"uint8", "uint16", "ubyte"}
+KEEPS_TYPE = {"copy", "clone", "reshape", "ravel", "flatten", "transpose", "squeeze", "round", "clip", "contiguous", "view"}
+MADE_WITH = {"array", "asarray", "zeros", "full", "tensor", "as_tensor", "empty", "randint", "integers", "frombuffer", "fromfile"}
+DEEPEST = 8
+PERMUTES = {"permutation", "randperm"}
+PAIRS = {"TensorDataset", "train_test_split", "zip"}
+WRAPS = {"from_numpy", "tensor", "as_tensor", "asarray", "array", "float", "long", "Tensor", "FloatTensor", "LongTensor"}
+ON_PURPOSE = {
+    "permute", "permuted", "permutation", "null", "control", "negative", "negatives", "corrupt", "corrupted", "marginal", "importance", "random", "mix", "mixup",
+    "cutmix", "scramble", "scrambled", "augment", "jitter", "__getitem__",
+}  # fmt: skip
+
+
+@rule(
+    "BH509",
+    "unsigned-difference",
+    "error",
+    title="A difference of unsigned numbers wraps round",
+    why="Bytes have no sign: 3 - 5 is 254. Every value below the mean becomes a large one, and what is shown as noise is the picture's dark half.",
+    remedy="convert to float (or to a signed type) before the subtraction",
+    bad="""
+        import numpy as np
+        import torch
+
+        def centred(path):
+            frames = np.load(path).astype(np.uint8)
+            middle = frames.mean(axis=0).astype(np.uint8)
+            return torch.from_numpy((frames - middle).astype(np.float32))
+        """,
+    good="""
+        import numpy as np
+        import torch
+
+        def centred(path):
+            frames = np.load(path).astype(np.uint8)
+            middle = frames.mean(axis=0)
+            return torch.from_numpy((frames - middle).astype(np.float32))
+        """,
+)
+def unsigned_difference(subject: Subject) -> Iterator[Place]:
+    """Both sides of a minus are arrays that were made unsigned, and the result is not just compared."""
+    program = subject.program
+    if not (UNSIGNED | {"imread", "byte"}) & (program.identifiers | {str(constant(n)) for n in program.nodes[ast.Constant]}):
+        return
+    for node in program.nodes[ast.BinOp]:
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and not isinstance(program.parents[node], ast.Compare):
+            scope = program.scope(node)
+            if all(_unsigned(program, side, scope) for side in (node.left, node.right)):
+                yield node, f"{ast.unparse(node)} is a difference of unsigned numbers: what should be below 0 becomes large"
+
+
+def _unsigned(program: Program, node: ast.expr | None, scope: Scope, index: int | None = None, depth: int = 0) -> bool:
+    """Whether all that an expression may hold are unsigned arrays, as far as this file tells."""
+    if depth > DEEPEST or node is None:
+        return False
+    match node:
+        case ast.Call():
+            return _unsigned_call(program, node, scope, index, depth)
+        case ast.Tuple() if index is not None and index < len(node.elts):
+            return _unsigned(program, node.elts[index], scope, None, depth + 1)
+        case ast.Subscript():
+            return _unsigned(program, node.value, scope, index, depth + 1)
+        case ast.Name() | ast.Attribute():
+            bound = program.bindings_of(node, scope)
+            if not bound and isinstance(node, ast.Name):
+                return _unsigned_parameter(program, node.id, scope, depth)
+            return bool(bound) and all(_unsigned_binding(program, b, index, depth) for b in bound)
+    return False
+
+
+def _unsigned_binding(program: Program, binding: Binding, index: int | None, depth: int) -> bool:
+    at = index if binding.index is None else binding.index
+    return binding.how == "assign" and _unsigned(program, binding.value, binding.scope, at, depth + 1)
+
+
+def _unsigned_parameter(program: Program, name: str, scope: Scope | None, depth: int) -> bool:
+    while scope is not None and name not in scope.parameters:
+        scope = scope.parent
+    given = [(argument(call, scope, name), caller) for call, caller in program.call_sites[scope]] if scope is not None else []
+    return bool(given) and all(_unsigned(program, value, caller, None, depth + 1) for value, caller in given)
+
+
+def _unsigned_call(program: Program, call: ast.Call, scope: Scope, index: int | None, depth: int) -> bool:
+    name = last_name(call.func)
+    if name in ("astype", "to", "type"):
+        return any(_is_unsigned_type(a) for a in (*call.args, *(k.value for k in call.keywords)))
+    if name in MADE_WITH:
+        return _is_unsigned_type(keyword(call, "dtype"))
+    if name in UNSIGNED or name == "byte" or program.resolve(call.func) == "cv2.imread":
+        return True
+    if method(call) in KEEPS_TYPE and not program.resolve(call.func):
+        return _unsigned(program, receiver(call), scope, None, depth + 1)
+    function = program.callees_by_name(call, scope)
+    returned = [n.value for n in own_nodes(function.node) if isinstance(n, ast.Return)] if function is not None else []
+    return function is not None and bool(returned) and all(_unsigned(program, value, function, index, depth + 1) for value in returned)
+
+
+def _is_unsigned_type(node: ast.expr | None) -> bool:
+    return last_name(node) in UNSIGNED or constant(node) in UNSIGNED
+
+
+@rule(
+    "BH510",
+    "rows-permuted-alone",
+    "error",
+    title="Rows are shuffled without their labels",
+    why="One array gets a new order and the other one keeps the old: rows and labels no longer belong together, and the score is that of guessing.",
+    remedy="index both by the same permutation",
+    bad="""
+        import torch
+        from torch.utils.data import TensorDataset
+
+        def rows(x, y):
+            order = torch.randperm(len(x))
+            x = x[order]
+            return TensorDataset(x, y)
+        """,
+    good="""
+        import torch
+        from torch.utils.data import TensorDataset
+
+        def rows(x, y):
+            order = torch.randperm(len(x))
+            x, y = x[order], y[order]
+            return TensorDataset(x, y)
+        """,
+)
+def rows_permuted_alone(subject: Subject) -> Iterator[Place]:
+    """A permutation is the index of one array and of nothing else, and that array goes into a data set, split or loop beside another that kept its order."""
+    program = subject.program
+    for scope in program.scopes:
+        if ON_PURPOSE & (words(scope.name) | {scope.name}):
+            continue
+        for name, bindings in scope.bindings.items():
+            if len(bindings) == 1 and isinstance(bindings[0].value, ast.Call) and last_name(bindings[0].value.func) in PERMUTES:
+                used = _only_index(program, name, scope)
+                if used is not None:
+                    yield from _left_behind(program, used, scope)
+
+
+def _only_index(program: Program, order: str, scope: Scope) -> ast.Subscript | None:
+    """`rows[order]`, where that is the only thing that is done with the permutation, and is not on a condition."""
+    uses = [n for n in ast.walk(scope.node) if isinstance(n, ast.Name) and n.id == order and isinstance(n.ctx, ast.Load)]
+    parent = program.parents[uses[0]] if len(uses) == 1 else None
+    plain = isinstance(parent, ast.Subscript) and parent.slice is uses[0] and isinstance(parent.value, ast.Name)
+    if not isinstance(parent, ast.Subscript) or not plain or any(isinstance(a, ast.If | ast.IfExp | ast.For | ast.While) for a in program.ancestors(parent)):
+        return None
+    return parent
+
+
+def _left_behind(program: Program, used: ast.Subscript, scope: Scope) -> Iterator[Place]:
+    """What goes with the rows and keeps its order: after `rows = rows[order]`, or where `rows[order], other` is returned."""
+    statement, rows = program.statement(used), last_name(used.value)
+    if isinstance(statement, ast.Assign) and statement.value is used and [last_name(t) for t in statement.targets] == [rows]:
+        line = statement.lineno
+        older = {n for n in (*scope.bindings, *scope.parameters) if all(line_of(program.statement(b.statement)) < line for b in scope.bindings.get(n, ()))}
+        other = next((n for n in sorted(older - {rows}) if _together(program, scope, rows, n, line)), None)
+        if other is not None:
+            yield used, f"{rows} gets a new order, and {other}, which goes with it, keeps the old one"
+    elif isinstance(statement, ast.Return) and isinstance(statement.value, ast.Tuple) and used in statement.value.elts and rows in scope.parameters:
+        at = statement.value.elts.index(used)
+        for other_at, element in enumerate(statement.value.elts):
+            plain = isinstance(element, ast.Name) and element.id in scope.parameters and element.id not in scope.bindings
+            if plain and _come_together(program, scope, at, other_at):
+                yield used, f"{rows} gets a new order, and {ast.unparse(element)}, which is returned with it, keeps the old one"
+                return
+
+
+def _come_together(program: Program, scope: Scope, a: int, b: int) -> bool:
+    """Whether two elements of what a function returns are used as rows of the same data by one of its callers."""
+    for call, caller in program.call_sites[scope]:
+        given = program.statement(call)
+        targets = given.targets[0] if isinstance(given, ast.Assign) and given.value is call else None
+        names = [last_name(t) for t in targets.elts] if isinstance(targets, ast.Tuple) else []
+        if len(names) > max(a, b) and _together(program, caller, names[a], names[b], line_of(given)):
+            return True
+    return False
+
+
+def _together(program: Program, scope: Scope, a: str, b: str, line: int, depth: int = 0) -> bool:
+    """Whether two names are rows of the same data: cut, indexed or put into a data set alike after a line."""
+    nodes = [n for n in ast.walk(scope.node) if line_of(n) > line]
+    if _cuts_of(nodes, a) & _cuts_of(nodes, b):
+        return True
+    for call in (n for n in nodes if isinstance(n, ast.Call)):
+        given = _bare(call.args)
+        if a not in given or b not in given:
+            continue
+        function = program.callees_by_name(call, scope) if depth < 1 else None
+        if last_name(call.func) in PAIRS:
+            return True
+        if function is not None:
+            named = {last_name(argument(call, function, p)): p for p in function.parameters}
+            if a in named and b in named and _together(program, function, named[a], named[b], 0, depth + 1):
+                return True
+    return False
+
+
+def _cuts_of(nodes: list[ast.AST], name: str) -> set[str]:
+    """How rows of that name are taken: `[order]` and `[:cut]`, `.split(edges)` and `split(rows, edges)`, without the name."""
+    found = {ast.unparse(n.slice) for n in nodes if isinstance(n, ast.Subscript) and last_name(n.value) == name and names_read(n.slice)}
+    for n in nodes:
+        if isinstance(n, ast.Call) and last_name(n.func) in ("split", "array_split", "chunk"):
+            by = n.args if last_name(receiver(n)) == name else n.args[1:] if _bare(n.args[:1]) == [name] else None
+            found |= {f"split {[ast.unparse(part) for part in by]}"} if by is not None else set()
+    return found
+
+
+def _bare(values: list[ast.expr]) -> list[str]:
+    """Names that are given as they are, or made into tensors."""
+    inner = [v.args[0] if isinstance(v, ast.Call) and v.args and last_name(v.func) in WRAPS else receiver(v) if method(v) in WRAPS else v for v in values]
+    return [v.id if isinstance(v, ast.Name) else "" for v in inner]

@@ -1,0 +1,126 @@
+"""Parameters in the graphs of losses: which of them get gradients that nothing uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from training.watch.forwards import Forwards
+from training.watch.patches import around
+from training.watch.record import Place, Watch, guarded
+
+TWICE = 2
+WALKED = 3  # backward passes of a line whose graph is walked, besides the 4th, 8th and so on
+NODES = 50_000
+
+
+@dataclass(eq=False)
+class Leaf:
+    """A parameter in the graphs of losses."""
+
+    parameter: Tensor  # kept: a network that only a function of the program holds is gone at the end
+    name: str
+    state: tuple[int, float]  # at first sight: its version, which does not tell of changes by way of `.data`, and the sum of its values
+    taken_over: bool  # in eval mode, or its weights were loaded: it is not meant to learn
+    times: int = 0
+    restored: tuple[int, float] | None = None  # when weights were loaded into it that nothing had moved before
+    restored_at: int = -1  # step
+
+
+class Leaves:
+    """Walks the graphs of losses before their backward passes."""
+
+    def __init__(self, watch: Watch, forwards: Forwards) -> None:
+        self.watch, self.forwards = watch, forwards
+        self.of: dict[int, Leaf] = {}  # by id of the parameter
+        self.walked: dict[Place, int] = {}
+        self.on_walk: list[Callable[[list[Any]], None]] = []  # given the nodes of a graph
+
+    def install(self) -> None:
+        """Listen."""
+        around(nn.Module, "load_state_dict", self._load)
+
+    @guarded
+    def walk(self, roots: list[Tensor], place: Place) -> list[Tensor]:
+        """The parameters in the graph of the first backward passes of a line."""
+        times = self.walked[place] = self.walked.get(place, 0) + 1
+        if times > WALKED and times & (times - 1):
+            return []
+        found, pending, seen = list[Tensor](), [t.grad_fn for t in roots if t.grad_fn is not None], set[int]()
+        nodes = list[Any]()  # kept, so that no id is given twice
+        while pending and len(seen) < NODES:
+            node = pending.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            nodes.append(node)
+            leaf = getattr(node, "variable", None)
+            if isinstance(leaf, nn.Parameter):
+                found.append(leaf)
+            pending += [n for n, _ in node.next_functions if n is not None]
+        for listener in self.on_walk:
+            listener(nodes)
+        return found
+
+    @guarded
+    def reach(self, leaves: list[Tensor]) -> None:
+        """Count a backward pass for these parameters."""
+        with self.watch.unwatched():
+            self._reach(leaves)
+
+    def _reach(self, leaves: list[Tensor]) -> None:
+        owners = {id(p): (m, n) for m in self.forwards.executed for n, p in m.named_parameters(recurse=False)} if leaves else {}
+        for p in leaves:
+            if id(p) not in self.of:
+                owner, name = owners.get(id(p), (None, "a parameter"))
+                taken_over = owner is not None and (not owner.training or owner in self.forwards.loaded)
+                self.of[id(p)] = Leaf(p, f"{type(owner).__name__}.{name}" if owner is not None else name, state_of(p), taken_over)
+            self.of[id(p)].times += 1
+
+    def _load(self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if self.watch.quiet:
+            return original(module, *args, **kwargs)
+        still = self._still(module)
+        result = original(module, *args, **kwargs)
+        self._restored(still or [])
+        return result
+
+    @guarded
+    def _still(self, module: nn.Module) -> list[Leaf]:
+        with self.watch.unwatched():
+            return [leaf for p in module.parameters() if (leaf := self.of.get(id(p))) is not None and self._unmoved(leaf)]
+
+    @guarded
+    def _restored(self, leaves: list[Leaf]) -> None:
+        with self.watch.unwatched():
+            for leaf in leaves:
+                leaf.restored, leaf.restored_at = state_of(leaf.parameter), self.watch.steps
+
+    def _unmoved(self, leaf: Leaf) -> bool:
+        """Whether a parameter is as at first sight, but for weights that were loaded after the last step."""
+        now = state_of(leaf.parameter)
+        return now == leaf.state or (leaf.restored_at == self.watch.steps and now == leaf.restored)
+
+    def unheld(self, held: set[int], place: Place) -> None:
+        """Parameters that get gradients and that nothing moves.
+
+        Args:
+            held: ids of the parameters of all optimizers.
+            place: where the first optimizer is made.
+        """
+        told = [leaf.name for key, leaf in self.of.items() if key not in held and leaf.times >= TWICE and not leaf.taken_over and self._unmoved(leaf)]
+        if told:
+            self.watch.tell("BH422", f"{len(told)} parameters get gradients, and no optimizer holds them: {', '.join(told[:4])}", place)
+
+    def moved(self) -> bool:
+        """Whether any of them was changed since it was first seen."""
+        return any(state_of(leaf.parameter) != leaf.state for leaf in self.of.values())
+
+
+def state_of(parameter: Tensor) -> tuple[int, float]:
+    """The version of a parameter and the sum of its values; of one that is spread over ranks the version alone."""
+    values = parameter.detach()
+    return parameter._version, float(values.double().sum()) if type(values) is Tensor else 0.0

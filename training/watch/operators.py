@@ -1,0 +1,137 @@
+"""What single functions and operators are given: reshapes that mix axes, numbers that wrap, weights of rows, variances."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from training.watch.forwards import Forwards
+from training.watch.losses import SUBTRACTIONS, THROUGH, Functions, maker, probabilities
+from training.watch.record import Watch
+
+UNSIGNED = {torch.uint8, torch.uint16}  # larger ones are counted in on purpose
+WRAPPED = 0.01  # of the values
+FEWEST, MOST = 4, 1_000_000  # values that are compared
+POWERS = 8  # that are remembered
+SAME = 1e-5
+HALF = 0.5
+
+
+class Operators:
+    """Listens to single functions of torch."""
+
+    def __init__(self, watch: Watch, forwards: Forwards, functions: Functions) -> None:
+        self.watch, self.forwards, self.functions = watch, forwards, functions
+        self.powers: list[tuple[weakref.ref[Tensor], Tensor]] = []  # a power of something, and what it is a power of
+
+    def install(self) -> None:
+        """Listen."""
+        self.functions.listen(("view", "reshape"), after=self._reshaped)
+        self.functions.listen((*SUBTRACTIONS, "sub_", "__isub__"), before=self._subtracted)
+        self.functions.listen(("pow", "__pow__", "float_power"), after=self._raised)
+        self.functions.listen(("mul", "__mul__", "__rmul__", "multiply", "neg", "__neg__", "detach"), after=self._weighted)
+        self.functions.listen(("gaussian_nll_loss",), before=self._likelihood)
+
+    # L = a batch of B rows, T places of a sequence with D features, H heads of D / H
+
+    def _reshaped(self, name: str, result: Tensor, given: Tensor, *_: Any, **__: Any) -> None:
+        """[B, T, D] read as [B, H, T, D / H], or back, without a transpose: a head gets parts of a few places instead of a part of all."""
+        if not self.forwards.stack or not given.requires_grad or given.shape[0] != result.shape[0]:
+            return
+        if (given.ndim, result.ndim) == (3, 4):
+            flat, parted, split = given, result, True
+        elif (given.ndim, result.ndim) == (4, 3) and of_attention(given):
+            flat, parted, split = result, given, False
+        else:
+            return
+        _, places, features = flat.shape
+        _, heads, along, each = parted.shape
+        if along == places > 1 and heads > 1 and heads != places and heads * each == features and each > 1:
+            shapes = f"{list(given.shape)} is read as {list(result.shape)}"
+            what = "each head gets the features of a few places, not a part of the features of all" if split else "features of other places stand together"
+            self.functions.often("BH411", f"{shapes}: {what}, which takes a transpose")
+
+    def _subtracted(self, name: str, a: Any, b: Any, *_: Any, **__: Any) -> None:
+        """Unsigned numbers below 0 are counted down from the largest one."""
+        left, right = (b, a) if "rsub" in name else (a, b)
+        tensors = [t for t in (left, right) if isinstance(t, Tensor)]
+        if any(t.dtype not in UNSIGNED or t.numel() < FEWEST or t.numel() > MOST for t in tensors) or not all(
+            isinstance(v, Tensor | int) for v in (left, right)
+        ):
+            return
+        if isinstance(right, int) and abs(right) <= 1:
+            return  # a label 0 that becomes the largest number, which is ignored
+        less, more = (v.long() if isinstance(v, Tensor) else v for v in (left, right))
+        wrapped = (torch.as_tensor(less) < torch.as_tensor(more)).float().mean()
+        if float(wrapped) > WRAPPED:
+            self.functions.often("BH509", f"{float(wrapped):.0%} of the differences of {tensors[0].dtype} are below 0, and wrap round to large numbers", 1)
+
+    # ---------------------------------------------------------------------------------- weights of rows
+
+    def _raised(self, name: str, result: Tensor, base: Any, exponent: Any, *_: Any, **__: Any) -> None:
+        number = float(exponent) if isinstance(exponent, int | float) or (isinstance(exponent, Tensor) and exponent.numel() == 1) else 0.0
+        if number >= 1 and isinstance(base, Tensor) and base.is_floating_point() and FEWEST <= base.numel() <= MOST:
+            self._remember(result, base.detach())
+
+    def _remember(self, result: Tensor, base: Tensor) -> None:
+        self.powers = [*self.powers[1 - POWERS :], (weakref.ref(result), base)]
+
+    def _weighted(self, name: str, result: Tensor, *factors: Any, **_: Any) -> None:
+        """A power of the probability of the label is multiplied with its logarithm."""
+        for factor in factors:
+            base = next((b for power, b in self.powers if power() is factor), None)
+            if base is None or not isinstance(result, Tensor):
+                continue
+            self._remember(result, base)
+            for other in factors:
+                if isinstance(other, Tensor) and other is not factor and other.requires_grad and other.shape == base.shape and is_logarithm(other, base):
+                    self.functions.often("BH829", "each row is weighted by a power of the probability of its label: those that are right count most")
+
+    # ---------------------------------------------------------------------------------------- variances
+
+    def _likelihood(self, name: str, input: Tensor, target: Tensor, var: Any, *_: Any, **__: Any) -> None:
+        if isinstance(var, Tensor) and (maker(var) == "Sqrt" or is_half_exponential(var)):
+            self.functions.often(
+                "BH312", f"{name} is given the square root of a variance, or exp of half its logarithm: a deviation, where the variance belongs"
+            )
+
+
+def of_attention(tensor: Tensor) -> bool:
+    """Whether a product of matrices, or attention, made a tensor, as far as its graph tells."""
+    node = tensor.grad_fn
+    while node is not None and type(node).__name__.startswith(("Clone", "UnsafeView", "View")) and node.next_functions:
+        node = node.next_functions[0][0]
+    return type(node).__name__.startswith(("Bmm", "ScaledDotProduct"))
+
+
+def is_logarithm(values: Tensor, base: Tensor) -> bool:
+    """Whether values are the logarithms of probabilities, or these without their sign; not of a whole distribution."""
+    known = values.detach()
+    if bool((base < 0).any() or (base > 1).any()) or float(base.std()) == 0 or (base.ndim > 1 and base.shape[-1] > 1 and probabilities(base, -1)):
+        return False
+    return any(bool((sign * known).max() <= SAME) and torch.allclose((sign * known).exp(), base, atol=SAME) for sign in (1, -1))
+
+
+def is_half_exponential(tensor: Tensor) -> bool:
+    """Whether a tensor is exp(x / 2), seen through views, clamps and a small number that is added.
+
+    >>> x = torch.zeros(3, requires_grad=True)
+    >>> is_half_exponential((0.5 * x).exp()), is_half_exponential((x / 2).exp() + 1e-6), is_half_exponential(x.exp())
+    (True, True, False)
+    """
+    node: Any = tensor.grad_fn
+    while node is not None and (_name(node) in THROUGH or (_name(node) == "Add" and len([n for n, _ in node.next_functions if n is not None]) == 1)):
+        node = node.next_functions[0][0] or node.next_functions[1][0]
+    inner = node.next_functions[0][0] if node is not None and _name(node) == "Exp" else None
+    if inner is None or _name(inner) not in ("Mul", "Div"):
+        return False
+    scalar = inner._saved_other if inner._saved_other is not None else getattr(inner, "_saved_self", None)
+    factor = float(scalar) if isinstance(scalar, Tensor) and scalar.numel() == 1 else 0.0
+    return factor == (HALF if _name(inner) == "Mul" else 1 / HALF)
+
+
+def _name(node: Any) -> str:
+    return type(node).__name__.rstrip("0123456789").removesuffix("Backward")
