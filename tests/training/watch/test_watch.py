@@ -14,6 +14,7 @@ import pytest
 from tests.training.watch.programs import BASES, OF_RANKS, PLANTED, SOUND, Planted
 from training.review.rules import KNOWN
 from training.review.rules_run import RUN_RULES
+from training.watch import launch
 from training.watch.record import Watch, guarded
 
 Reports = dict[str, dict[str, Any]]
@@ -101,6 +102,14 @@ def test_an_error_of_the_watch_is_kept_and_does_not_reach_the_program(tmp_path: 
     assert listener.looks() is None
     watch.emit("stepped")
     assert [f.split(": ")[-2:] for f in watch.failures] == [["ValueError", "of its own"], ["KeyError", "'column'"]]
+
+
+def test_a_program_that_never_ends_its_process_is_reported_when_it_has_been_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of its own keeps the process; so does a group of ranks that hangs where it is taken down."""
+    program = tmp_path / "program.py"
+    program.write_text(BASES["regression"] + "\nimport threading, time\nthreading.Thread(target=time.sleep, args=(3600,)).start()\n")
+    monkeypatch.setattr(launch, "ENDS_IN", 0.5)
+    nothing_told(launch.run_watched(program, [], 60.0, 1, tmp_path))
 
 
 def test_every_rule_that_only_a_run_can_tell_of_is_planted() -> None:
