@@ -108,7 +108,7 @@ def test_an_unknown_model_is_refused_by_name(tmp_path: Path) -> None:
     assert not (tmp_path / "out.parquet").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.req("S2")
 def test_a_full_disk_ends_with_1_and_the_remedy_and_leaves_no_half_made_step(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)

@@ -22,6 +22,7 @@ from tests.training.runs import make_run
 from training.guard import children
 from training.lease import LEASE
 
+pytestmark = pytest.mark.long
 HUNG = "sleep:1:train:40"  # rank 1 never comes back from a forward pass, and rank 0 waits for its gradient
 CASES = {"launcher, ranks hang": ("launcher", HUNG), "agent, ranks hang": ("agent", HUNG), "agent, ranks train": ("agent", "")}
 RELAUNCHED = "agent, ranks train"
