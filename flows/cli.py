@@ -342,10 +342,11 @@ def init(
 @app.command()
 def doctor(as_json: AsJson = False) -> None:
     """Check this machine: versions, cores, devices, disk, tracking, and what is missing."""
-    environment(debug=False)
-    from tasks.doctor import examine
+    with stated_errors():
+        environment(debug=False)
+        from tasks.doctor import examine
 
-    findings = examine()
+        findings = examine()
     if as_json:
         print_json([f.model_dump(mode="json") for f in findings])
     else:

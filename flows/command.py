@@ -17,6 +17,14 @@ import typer
 from schemas.errors import BulkheadError, ConfigError
 from schemas.home import home
 
+STORAGE = {
+    errno.ENOSPC: "the disk is full; free some space, or let BULKHEAD_HOME name a folder of a larger one",
+    errno.EDQUOT: "the quota of the disk is used up; free some space, or let BULKHEAD_HOME name a folder elsewhere",
+    errno.EFBIG: "a file would be larger than its file system or this user's limit (ulimit -f) allows; raise it, or let BULKHEAD_HOME name a folder elsewhere",
+    errno.EROFS: "the file system cannot be written to; let BULKHEAD_HOME name a folder of another one",
+    errno.EACCES: "a file or folder is not permitted to this user; change its rights, or let BULKHEAD_HOME name a folder of this user",
+}
+
 
 def declared_paths(incomplete: str) -> list[str]:
     """Tab-completion of overrides: the dotted paths of the declaration."""
@@ -25,13 +33,6 @@ def declared_paths(incomplete: str) -> list[str]:
     return [f"{path}=" for path in value_paths() if path.startswith(incomplete)]
 
 
-STORAGE = {
-    errno.ENOSPC: "the disk is full; free some space, or let BULKHEAD_HOME name a folder of a larger one",
-    errno.EDQUOT: "the quota of the disk is used up; free some space, or let BULKHEAD_HOME name a folder elsewhere",
-    errno.EFBIG: "a file would be larger than its file system or this user's limit (ulimit -f) allows; raise it, or let BULKHEAD_HOME name a folder elsewhere",
-    errno.EROFS: "the file system cannot be written to; let BULKHEAD_HOME name a folder of another one",
-    errno.EACCES: "a file or folder is not permitted to this user; change its rights, or let BULKHEAD_HOME name a folder of this user",
-}
 File = Annotated[Path, typer.Argument(help="The declaration, a YAML file.", metavar="FILE")]
 Overrides = Annotated[
     list[str] | None,
@@ -43,7 +44,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks and Prefec
 
 @contextmanager
 def stated_errors(debug: bool = False) -> Iterator[None]:
-    """Turn a stated error into its message and exit code; anything else keeps its traceback."""
+    """Turn a stated error, or one of storage, into its message and exit code; anything else keeps its traceback."""
     try:
         yield
     except BulkheadError as error:
@@ -54,7 +55,7 @@ def stated_errors(debug: bool = False) -> Iterator[None]:
         if debug or error.errno not in STORAGE:
             raise
         where = f" ({error.filename})" if error.filename else ""
-        print(f"\n✗ {STORAGE[error.errno]}{where}: {error.strerror}; nothing half-written was kept, and what was done before is reused", file=sys.stderr)
+        print(f"\n✗ {STORAGE[error.errno]}{where}: {error.strerror}", file=sys.stderr)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         print("\n✗ interrupted; what was saved stays", file=sys.stderr)

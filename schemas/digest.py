@@ -59,11 +59,14 @@ def settle(path: str | Path) -> None:
 
     A rename of its folder may follow, but nothing that touches the file: see `sha256_once`.
     """
-    with open(path, "rb") as file, ThreadPoolExecutor(1) as beside:
-        flushed = beside.submit(os.fsync, file.fileno())
-        if os.fstat(file.fileno()).st_size >= LARGE:
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size < LARGE:
+            os.fsync(file.fileno())
+            return
+        with ThreadPoolExecutor(1) as beside:
+            flushed = beside.submit(os.fsync, file.fileno())
             sha256_once(path)
-        flushed.result()
+            flushed.result()
 
 
 def _state(path: str | Path) -> FileState:

@@ -24,6 +24,7 @@ def join_run(run_dir: Path, wait_seconds: float) -> int:
         ConfigError: this machine's software is not that of the first one.
     """
     run_dir = run_dir.absolute()
+    say("join", f"waiting up to {wait_seconds:.0f} s for the first machine to start {run_dir}", "info")
     launch = wait_for_launch(run_dir, wait_seconds)
     node = claim(run_dir, launch)
     spec = read_spec(run_dir / "resolved.json")

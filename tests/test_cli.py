@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -13,7 +14,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import typer
 import yaml
+
+from flows.command import STORAGE, stated_errors
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = (
@@ -71,6 +75,31 @@ def test_a_bad_declaration_ends_with_2_before_anything_is_made(tmp_path: Path) -
     assert not (tmp_path / "home").exists()
     assert call(tmp_path, "run", "absent.yaml").returncode == 2
     assert call(tmp_path, "evaluate", "absent", "--side", "train").returncode == 2
+
+
+@pytest.mark.req("S2")
+@pytest.mark.parametrize("number", STORAGE)
+def test_errors_of_storage_are_stated_with_their_remedy(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as ended, stated_errors():
+        raise OSError(number, os.strerror(number), "/data/table")
+    assert ended.value.exit_code == 1
+    told = capsys.readouterr().err
+    assert told == f"\n✗ {STORAGE[number]} (/data/table): {os.strerror(number)}\n" and "BULKHEAD_HOME" in told
+    with pytest.raises(OSError, match="/data/table"), stated_errors(debug=True):
+        raise OSError(number, os.strerror(number), "/data/table")
+
+
+@pytest.mark.req("S2")
+def test_other_errors_of_the_system_keep_their_traceback() -> None:
+    with pytest.raises(ConnectionResetError), stated_errors():
+        raise ConnectionResetError(errno.ECONNRESET, "reset")
+
+
+@pytest.mark.req("S2")
+def test_doctor_names_a_home_that_cannot_be_one(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("notes")
+    done = call(tmp_path, "doctor")
+    assert done.returncode == 2 and "let BULKHEAD_HOME name one" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.slow

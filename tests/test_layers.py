@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import fnmatch
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -95,3 +97,12 @@ def test_a_fresh_interpreter_loads_only_what_the_layer_may(module: str, absent: 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+def test_an_installation_holds_every_package() -> None:
+    """A list that is kept by hand forgets one; only editable installations work then."""
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["include"]
+    folders = {path.parent.relative_to(ROOT) for name in OURS for path in (ROOT / name).rglob("*.py")}
+    assert [str(f) for f in folders if not (ROOT / f / "__init__.py").is_file()] == []
+    assert [str(f) for f in folders if not any(fnmatch.fnmatch(".".join(f.parts), pattern) for pattern in patterns)] == []
+    assert not any(fnmatch.fnmatch(name, pattern) for name in ("tests", "benchmarks") for pattern in patterns)

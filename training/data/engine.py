@@ -9,7 +9,7 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,7 +28,7 @@ ROW_GROUP_BYTES = 64 << 20  # wide rows (tensors, many columns) make smaller row
 ENGINE_SHARE = 0.7  # of data.memory_limit
 THREAD_BYTES = 100_000_000  # that a thread of the engine needs to sort and to group without failing
 SCALAR_BYTES = 8  # of a number; of a text about as many
-READ_AHEAD = "1GB"  # of rows that wait for who reads them, at most: with a few megabytes all threads but one stand still until their row group has its turn
+READ_AHEAD = "256MB"  # of rows that wait for who reads them, at most: with a few megabytes all threads but one stand still until their row group has its turn
 GROUPS_AT_ONCE = 4  # row groups that are held, looked at and encoded together, as long as they stay below ROW_GROUP_BYTES
 ROWS_IN_MEMORY = 4  # as many more of rows that are in memory anyway
 Tables = Iterator[pa.Table]
@@ -286,9 +286,6 @@ class TableWriter:
                 if held := sum(map(len, self._waiting)):
                     self._put(held)
                 self._writer.close()
-            else:
-                with suppress(OSError, pa.ArrowException):  # it writes its footer, which a full disk refuses, too
-                    self._writer.close()
 
     def _put(self, count: int) -> None:
         table = pa.concat_tables(self._waiting)

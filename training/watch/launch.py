@@ -14,12 +14,8 @@ from typing import Any
 from schemas.errors import ConfigError
 from training.watch.ranks_compared import compared, read_calls
 
-PATIENCE, STARTS_IN, STALLED, ENDS_IN = (
-    3.0,
-    60.0,
-    60.0,
-    10.0,
-)  # times the seconds; then seconds without a sign of life, and after a rank has failed or all have told
+PATIENCE, STARTS_IN = 3.0, 60.0  # times the seconds that a program may take, and seconds more
+STALLED, ENDS_IN = 60.0, 10.0  # seconds without a sign of life, and after a rank has failed or all have told
 
 
 def run_watched(program: Path, arguments: list[str], seconds: float, ranks: int, folder: Path) -> dict[str, Any]:

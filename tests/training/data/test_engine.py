@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import duckdb
@@ -112,6 +113,18 @@ def test_a_query_that_fails_midway_leaves_nothing_and_the_old_file_as_it_was(tmp
         write_parquet(connect(), failing, tmp_path / "t.parquet")
     assert [p.name for p in tmp_path.iterdir()] == ["t.parquet"]
     assert (tmp_path / "t.parquet").read_bytes() == before
+
+
+@pytest.mark.parametrize(("rows", "limit"), [(10, 16), (3 * engine.ROW_GROUP_ROWS, 600_000)])
+def test_a_full_disk_is_told_as_that_at_the_end_and_midway_and_the_rest_is_not_tried(tmp_path: Path, rows: int, limit: int) -> None:
+    """A limit of the size of files fails as a full disk does: at the rows that wait for the end, or at a row group on the way."""
+    table, before = pa.table({"x": [0.5] * rows}), resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+        with pytest.raises(OSError, match="File too large"), engine.TableWriter(tmp_path / "x.parquet", table.schema) as writer:
+            writer.write(table)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_an_empty_result_is_a_file_with_columns(tmp_path: Path) -> None:
