@@ -29,6 +29,19 @@ app = typer.Typer(
 )
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"bulkhead {version('bulkhead')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(version: Annotated[bool, typer.Option("--version", "-V", help="Print the version and exit.", callback=_version, is_eager=True)] = False) -> None:
+    """Options of the command itself; its help is the app's."""
+
+
 def _resumable_runs(incomplete: str) -> list[str]:
     """Tab-completion of runs that can be continued."""
     from tasks.resume import unfinished_runs

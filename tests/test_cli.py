@@ -9,6 +9,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,12 @@ def test_every_command_explains_itself(tmp_path: Path) -> None:
     for name in COMMANDS:
         shown = call(tmp_path, name, "--help")
         assert shown.returncode == 0 and "Usage" in shown.stdout
+
+
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_the_version_is_the_one_that_is_installed(option: str, tmp_path: Path) -> None:
+    told = call(tmp_path, option)
+    assert told.returncode == 0 and told.stdout == f"bulkhead {version('bulkhead')}\n"
 
 
 @pytest.mark.req("P1")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.splitting import before, cuts, handed_back, indexed, is_part, shares_rows, sources_of, splits
+from training.review.splitting import before, cuts, handed_back, indexed, is_part, shares_rows, sources_of, splits, values_read
 from training.review.syntax import calls, constant, dotted, identifiers, keyword, last_name, method, names_read, receiver, words
 
 FITTED = (
@@ -142,8 +142,8 @@ def statistics_before_split(subject: Subject) -> Iterator[Place]:
     """A name is bound to itself minus its mean or divided by its deviation or range, or filled with its mean, and is split further down."""
     program = subject.program
     for split, scope, parts in (*splits(program), *cuts(program)):
-        names = {n for part in parts[:1] for n in names_read(part)}
-        for name in sorted({b for n in names for b in sources_of(n, scope, split.lineno)}):
+        names = {n for part in parts[:1] for n in values_read(part)}
+        for name in sorted({b for n in names for b in sources_of(n, scope, split.lineno, numbers=False)}):
             for binding in scope.bindings.get(name, ()):
                 if binding.how == "assign" and before(program, binding.statement, split) and _normalises(binding.value, scope):
                     yield binding.statement, f"{name} is normalised by all rows, which are split only in line {split.lineno}", split

@@ -93,14 +93,20 @@ def line_of(node: ast.AST) -> int:
     return int(getattr(node, "lineno", 0))
 
 
-def sources_of(name: str, scope: Scope, line: int, depth: int = 0) -> set[str]:
-    """The names from which a name was computed before a line, itself included."""
+def sources_of(name: str, scope: Scope, line: int, depth: int = 0, numbers: bool = True) -> set[str]:
+    """The names from which a name was computed before a line, itself included; without `numbers` those alone that give it values, and none that index."""
     found = {name}
     for binding in scope.bindings.get(name, ()):
         if line_of(binding.statement) <= line and depth < 5 and binding.how in ("assign", "augment"):
-            for other in names_read(binding.value) - found:
-                found |= sources_of(other, scope, line_of(binding.statement), depth + 1) if other in scope.bindings else {other}
+            for other in (names_read(binding.value) if numbers else values_read(binding.value)) - found:
+                found |= sources_of(other, scope, line_of(binding.statement), depth + 1, numbers) if other in scope.bindings else {other}
     return found
+
+
+def values_read(node: ast.expr) -> set[str]:
+    """The names that an expression reads, without those that stand in an index alone."""
+    inside = {id(n) for s in ast.walk(node) if isinstance(s, ast.Subscript) for n in ast.walk(s.slice)}
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and id(n) not in inside}
 
 
 def is_part(name: str) -> bool:
@@ -108,7 +114,7 @@ def is_part(name: str) -> bool:
     return bool({"train", "test", "val", "valid", "validation", "dev", "holdout"} & words(name)) or "train" in name.lower() or "test" in name.lower()
 
 
-def shares_rows(program: Program, call: ast.Call, rows: ast.expr, parts: list[ast.expr], scope: Scope, split: ast.expr) -> bool:
+def shares_rows(program: Program, call: ast.expr, rows: ast.expr, parts: list[ast.expr], scope: Scope, split: ast.expr) -> bool:
     """Whether what is split is what was fitted on, or what came of the fit."""
     statement = program.statement(call)
     made = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} | {
@@ -118,7 +124,7 @@ def shares_rows(program: Program, call: ast.Call, rows: ast.expr, parts: list[as
     return bool((made | names_read(rows)) & behind) and not any(is_part(n) for part in parts[:1] for n in names_read(part) if n not in made)
 
 
-def handed_back(program: Program, call: ast.Call) -> list[ast.Call]:
+def handed_back(program: Program, call: ast.expr) -> list[ast.Call]:
     """The calls, elsewhere in the file, of the function in which something is computed from rows, where it returns what came of it and splits nothing itself."""
     scope, statement = program.scope(call), program.statement(call)
     if any(split_scope is scope for _, split_scope, _ in splits(program, by_group=True)) or not scope.name:
@@ -126,5 +132,5 @@ def handed_back(program: Program, call: ast.Call) -> list[ast.Call]:
     made = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     returned = [n for n in ast.walk(scope.node) if isinstance(n, ast.Return) and n.value is not None and program.scope(n) is scope]
     behind = {b for r in returned for n in names_read(r.value) for b in sources_of(n, scope, r.lineno)}
-    sites = [c for c, _ in program.call_sites[scope]] if made & behind else []
+    sites = [c for c, _ in program.call_sites[scope]] if made & behind or isinstance(statement, ast.Return) else []
     return [c for c in sites if not any(is_part(n) for a in c.args for n in names_read(a))]
