@@ -29,6 +29,7 @@ from training.models.build import build_model
 from training.models.shape import NULL, UNKNOWN, ModelShape, model_shape
 from training.overfit import ROWS, overfit, without_dropout
 from training.preflight_effects import check_effects
+from training.preflight_half import computed_in_half
 from training.preflight_inputs import check_inputs
 from training.preflight_modes import check_modes
 from training.preflight_optimizer import check_optimizer, check_smoothing
@@ -116,10 +117,10 @@ def inspect(declaration: Declaration, statistics: Statistics, network: nn.Module
         subject = Subject(declaration, statistics, model_shape(declaration, statistics), network, make_loss(declaration, statistics), sample, spread)
         results = first_passes(subject, check_forward)
         initial, initial_loss, expected = check_initial_loss(subject)
-        gradients = check_gradients(subject)
+        gradients, parameters, extremes = check_gradients(subject), check_parameters(network, subject.loss, spread), check_extremes(subject)
         results += [
-            check_parameters(network, subject.loss, spread),
-            check_extremes(subject),
+            parameters,
+            extremes,
             gradients,
             initial,
             check_modes(network, spread.first(COMPANY_ROWS).inputs, declaration.train, statistics.rows),
@@ -130,7 +131,7 @@ def inspect(declaration: Declaration, statistics: Statistics, network: nn.Module
         if gradients.verdict == "pass":  # without gradients it would only fail for the same reason
             learned, losses = overfit(network, declaration, statistics, subject.shape, spread)
             results.append(learned)
-            if all(r.verdict == "pass" for r in company):
+            if all(r.verdict == "pass" for r in (extremes, *company)):  # which tries codes and values that no row has
                 results.append(check_inputs(network, statistics, subject.shape, subject.loss, spread, sample))
     return summed_up(started, network, results, (initial_loss, expected), losses)
 
@@ -211,11 +212,12 @@ def _first_bad_module(subject: Subject, rows: int) -> str:
 
 
 def check_extremes(subject: Subject) -> CheckResult:
-    """Scores stay finite for the largest inputs that can come: clip bounds, unknown and null categories, extreme tensors."""
+    """Scores, and the gradient, stay finite for the largest inputs that can come: clip bounds, unknown and null categories, extreme tensors."""
     bound = subject.statistics.clip or EXTREME
+    few = subject.spread.first(2)
     for sign, code in ((1.0, UNKNOWN), (-1.0, NULL), (0.0, NULL)):  # 0 is what a missing value is filled with where that is the mean
         inputs = {}
-        for name, values in subject.spread.first(2).inputs.items():
+        for name, values in few.inputs.items():
             if name == "categorical":
                 inputs[name] = torch.full_like(values, code)
             elif values.dtype == torch.uint8:
@@ -223,18 +225,40 @@ def check_extremes(subject: Subject) -> CheckResult:
             else:
                 inputs[name] = torch.full_like(values, sign * bound)
         what = f"inputs of {sign * bound:+g} standard deviations" if sign else "rows of zeros, as where all values are missing,"
+        what += f" and category code {code}"
         try:
-            finite = torch.isfinite(scored(subject.network, inputs)).all()
+            finite = bool(torch.isfinite(scored(subject.network, inputs)).all())
+            steep = _not_finite_gradients(subject, Probe(inputs, few.label)) if finite else []
+        except IndexError as error:
+            remedy = "codes run from 0, unknown, and 1, null, to shape.categories[i] - 1: look them up as they are, in tables of that many rows"
+            return failed("extremes", f"forward raised IndexError for {what}: {error}.", remedy)
         except Exception as error:  # a user's module may raise anything
             remedy = "let the number of scores depend on the number of rows alone"
-            return failed("extremes", f"forward raised {type(error).__name__} for {what} and category code {code}: {error}", remedy)
+            return failed("extremes", f"forward raised {type(error).__name__} for {what}: {error}", remedy)
         if not finite:
             return failed(
-                "extremes",
-                f"scores are not finite for {what} and category code {code}.",
-                "bound the inputs with normalize.clip, or look for exp, log and division in forward",
+                "extremes", f"scores are not finite for {what}.", "bound the inputs with normalize.clip, or look for exp, log and division in forward"
             )
-    return passed("extremes", f"Scores stay finite for inputs of ±{bound:g} and of 0, and for unknown and null categories.")
+        if steep:
+            return failed(
+                "extremes",
+                f"scores are finite for {what}, but the gradient of {first_few(steep)} is not: one such row makes all weights NaN.",
+                "look for sqrt, norm and cdist at 0 and for division in forward: add a small constant below the root",
+            )
+    if half := computed_in_half(subject.network, few.inputs):
+        summary = f"{half} computes in float16, whose largest number is 65504: squares and sums of outliers overflow, small ones vanish."
+        return CheckResult(name="extremes", verdict="warn", summary=summary, remedy="compute in the type that forward is given; train.precision sets it")
+    return passed("extremes", f"Scores and gradient stay finite for inputs of ±{bound:g} and of 0, and for unknown and null categories.")
+
+
+def _not_finite_gradients(subject: Subject, rows: Probe) -> list[str]:
+    """Parameters whose gradient is not finite in eval mode, where the loss of each row is."""
+    student = copy.deepcopy(subject.network).eval()
+    losses = subject.loss.per_row(student(rows.inputs), rows.label)
+    if not losses.requires_grad or not losses.isfinite().all():
+        return []
+    losses.sum().backward()
+    return [name for name, p in student.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
 
 
 # ---------------------------------------------------------------------------------------- gradients

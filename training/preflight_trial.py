@@ -1,4 +1,4 @@
-"""The first steps of the declared training, tried before it starts: its rates, what it saves, what it exports, what it costs.
+"""The first steps of the declared training, tried before it starts: its gradient, its rates, what it saves, what it exports, what it costs.
 
 On a network of its own, built as every rank builds it; on the CPU, in float32, in one process.
 """
@@ -24,6 +24,7 @@ from training.losses import Loss, make_loss
 from training.models.build import build_model
 from training.optim import make_optimizer
 from training.overfit import without_dropout
+from training.preflight_slopes import check_slopes
 from training.preflight_verdict import SAME, failed, largest_difference, passed
 from training.probe import Probe, first_rows
 from training.program import PARITY, exported
@@ -39,6 +40,7 @@ ERASED, SHRUNK = 0.05, 0.01  # of a weight, by weight decay in one step: more th
 HEAVY = 1.0  # weight decay that is at fault itself, where a rate that is too high may be with less
 LEAST_MOVE, FROZEN_MOVE = 0.01, 1e-6  # of the weights' size, in the whole run: of the network, of one group
 SAVED_AFTER = 2  # steps
+SLOPE_ROWS = 16
 RESUMED_ROWS = 16  # of each of the steps that are compared to the bit
 EXPORTED_ROWS = (1, 3)
 MEMORY_SHARE = 0.9  # of what is free
@@ -79,7 +81,7 @@ class Trial:
 
 
 def try_out(declaration: Declaration, statistics: Statistics, train: dict[str, np.ndarray]) -> list[CheckResult]:
-    """Rates, resume, export and cost, on a network whose gradients were found sound.
+    """Rates, gradient, resume, export and cost, on a network whose gradients were found sound.
 
     Args:
         declaration: of the run.
@@ -94,10 +96,30 @@ def try_out(declaration: Declaration, statistics: Statistics, train: dict[str, n
         torch.manual_seed(declaration.train.seed)
         return [
             check_rates(trial, train_rows),
+            check_gradient(trial),
             check_resume(replace(trial, probe=trial.probe.first(RESUMED_ROWS))),
             check_export(trial),
             check_cost(trial, train_rows),
         ]
+
+
+# ----------------------------------------------------------------------------------------- gradient
+
+
+def check_gradient(trial: Trial) -> CheckResult:
+    """The gradient that backward computes is the slope of the declared loss."""
+    network = build_model(trial.declaration, trial.statistics).double().eval()
+    rows = trial.probe.first(SLOPE_ROWS)
+    inputs = {name: t.double() if t.dtype.is_floating_point else t for name, t in rows.inputs.items()}
+
+    def loss_of(computed: nn.Module) -> Tensor:
+        return trial.loss.per_row(computed({name: t.clone() for name, t in inputs.items()}), rows.label).mean()
+
+    try:
+        return check_slopes(network, loss_of)
+    except RuntimeError as error:
+        said = (str(error).splitlines() or [""])[0][:200]
+        return passed("gradcheck", f"Not measured: the network does not compute in float64 ({said}).")
 
 
 # -------------------------------------------------------------------------------------------- rates

@@ -26,7 +26,7 @@ def tried(kind: str, **sections: Any) -> dict[str, CheckResult]:
 def test_built_in_models_can_be_trained_resumed_and_exported(kind: str) -> None:
     found = tried(kind)
     assert {name: r.summary for name, r in found.items() if r.verdict != "pass"} == {}
-    assert list(found) == ["rates", "resume", "export", "cost"]
+    assert list(found) == ["rates", "gradcheck", "resume", "export", "cost"]
     assert float(found["cost"].figures["seconds"] or 0) > 0
 
 

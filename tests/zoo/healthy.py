@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 from tests.training.modules import Sound
+from tests.zoo.numerics import Softsign
 from training.models.shape import ModelShape
 
 
@@ -338,3 +339,36 @@ class FrozenNorm(Body):
         super().train(mode)
         self.middle[0].eval()
         return self
+
+
+class OwnBackward(Body):
+    """An autograd function with a right backward, and a hook that only looks."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.hidden.weight.register_hook(lambda gradient: None)
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return self.head(Softsign.apply(self.hidden(batch["numeric"])))
+
+
+class StraightThrough(Body):
+    """Activations rounded to sixteenths, with the gradient of what they were before."""
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        found = torch.tanh(self.hidden(batch["numeric"]))
+        return self.head(found + ((found * 16).round() / 16 - found).detach())
+
+
+class PaddedBins(Body):
+    """Columns cut into bins, of which the lowest is padding: its row stays as it is."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.bins = nn.Embedding(8, 64, padding_idx=0)
+        self.bins.weight.data *= 0.05
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        edges = torch.linspace(-2.5, 2.5, 7, dtype=batch["numeric"].dtype)
+        binned = self.bins(torch.bucketize(batch["numeric"], edges)).sum(1)
+        return self.head(F.relu(self.hidden(batch["numeric"]) + binned))

@@ -63,6 +63,15 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "DropsAll": ("binary", "train_eval", "next to nothing (body.drop, p 0.98)"),
     "Saturated": ("regression", "overfit", "the output is bounded (tanh"),
 }
+NUMERICS: dict[str, tuple[str, str, str]] = {
+    "WrongBackward": ("binary", "gradcheck", "The backward of SoftsignOfOutput is written by hand"),
+    "MaskedByHook": ("regression", "gradcheck", "A hook changes the gradient of body.hidden.weight"),
+    "HalfOfTheWay": ("multiclass", "gradcheck", "cut out of the graph"),
+    "InFloat16": ("binary", "extremes", "body computes in float16"),
+    "StillNorm": ("regression", "train_eval", "body.norm stay where they began"),
+    "LastBatchNorm": ("binary", "train_eval", "those of the last batch alone (momentum 0.99)"),
+    "RootOfZero": ("binary", "extremes", "the gradient of body.scale is not"),
+}
 LOSSES: dict[str, tuple[str, str, str]] = {
     # the same, of tests/zoo/unread.py
     "SkipsAColumn": ("binary", "inputs", "depends on 1 of 6 inputs (x0)"),
@@ -103,6 +112,9 @@ HEALTHY = (
     "DeepDropout",
     "OwnDropout",
     "FrozenNorm",
+    "OwnBackward",
+    "StraightThrough",
+    "PaddedBins",
 )
 SETTINGS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     # what is declared, the check, its verdict, words
@@ -151,11 +163,12 @@ def objected(report: PreflightReport) -> dict[str, CheckResult]:
 
 
 @pytest.mark.req("M4")
-@pytest.mark.parametrize("network", [*some(FAULTS, 3), *some(LOSSES, 3)])
+@pytest.mark.parametrize("network", [*some(FAULTS, 3), *some(LOSSES, 3), *some(NUMERICS, 3)])
 def test_the_mistake_of_a_network_is_named_by_its_check(tmp_path: Path, network: str) -> None:
-    task, check, words = {**FAULTS, **LOSSES}[network]
+    file, kind = next((file, kind) for file, kind in {"networks": FAULTS, "unread": LOSSES, "numerics": NUMERICS}.items() if network in kind)
+    task, check, words = kind[network]
     try:
-        found = objected(report_on(tmp_path, task, f"tests.zoo.{'networks' if network in FAULTS else 'unread'}:{network}"))
+        found = objected(report_on(tmp_path, task, f"tests.zoo.{file}:{network}"))
         assert check in found, found
         text = f"{found[check].summary} {found[check].remedy}"
     except BulkheadError as error:  # nothing else could be checked
@@ -170,7 +183,7 @@ def test_a_healthy_network_is_let_through_without_a_warning(tmp_path: Path, netw
     task = sorted(CLASSES)[HEALTHY.index(network) % len(CLASSES)]
     report = report_on(tmp_path, task, f"tests.zoo.healthy:{network}")
     assert {r.name: r.summary for r in objected(report).values()} == {}
-    assert [r.name for r in report.checks.results[-4:]] == ["rates", "resume", "export", "cost"]
+    assert [r.name for r in report.checks.results[-5:]] == ["rates", "gradcheck", "resume", "export", "cost"]
 
 
 @pytest.mark.req("M4")
@@ -215,6 +228,13 @@ class NamesALayerTwice(Sound):
 
     def ordered_layers(self) -> list[nn.Module]:
         return [self.hidden, self.hidden, self.head]
+
+
+@pytest.mark.req("M4")
+def test_tables_without_a_row_for_unknown_values_are_named(tmp_path: Path) -> None:
+    found = objected(preflight(write_run(tmp_path, declare("binary", {"kind": "custom", "path": "tests.zoo.numerics:CodesFromOne"}), rows=300)))
+    assert "forward raised IndexError" in found["extremes"].summary and "category code 0" in found["extremes"].summary
+    assert "codes run from 0, unknown" in found["extremes"].remedy
 
 
 @pytest.mark.req("M4")
