@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from training.review import (
+    rules_ahead,
     rules_arrays,
     rules_broadcast,
     rules_cadence,
@@ -30,8 +31,10 @@ from training.review import (
     rules_split,
     rules_step,
     rules_streams,
+    rules_sums,
     rules_sync,
     rules_tensor,
+    rules_threshold,
     rules_window,
 )
 from training.review.findings import RULES, Rule
@@ -54,15 +57,18 @@ FAMILIES = (
     rules_forward,
     rules_held,
     rules_tensor,
+    rules_threshold,
     rules_parameters,
     rules_groups,
     rules_frozen,
     rules_layers,
     rules_split,
     rules_rows,
+    rules_ahead,
     rules_arrays,
     rules_loader,
     rules_streams,
+    rules_sums,
     rules_randomness,
     rules_distributed,
     rules_sync,

@@ -208,9 +208,24 @@ def train_mode_not_restored(subject: Subject) -> Iterator[Place]:
                 inside = [e for e in trace if loop in e.loops]
                 if not any(e.kind == "backward" for e in inside) or any(e.kind == "train" for e in inside) or _sets_mode(subject.program, inside):
                     continue
+                if _made_in_each_round(subject.program, event, loop):
+                    continue
                 if _learns(subject.program, event, inside, trace) and not event.within("eval_mode"):
                     yield event.node, f"{event.key.rpartition(':')[2]} is put into eval mode in the training loop, and never back into train mode", loop.node
                     break
+
+
+def _made_in_each_round(program: Program, mode: Event, loop: Loop) -> bool:
+    """Whether the network that changes its mode is made by a call within the loop, so that the next round has another one."""
+    network = receiver(mode.node)
+    made = mode.scope.bindings.get(network.id, []) if isinstance(network, ast.Name) and network.id not in mode.scope.parameters else []
+    called = [b for b in made if b.how == "assign" and isinstance(b.value, ast.Call) and not _is_wrapped(b.value, network)]
+    return bool(made) and len(called) == len(made) and all(loop.scope is not mode.scope or loop.node in program.ancestors(b.statement) for b in made)
+
+
+def _is_wrapped(call: ast.Call, network: ast.expr | None) -> bool:
+    """Whether a call is given the network itself, as `net = compile(net)`."""
+    return any(ast.dump(a) == ast.dump(network) for a in call.args) if network is not None else False
 
 
 def _sets_mode(program: Program, events: list[Event]) -> bool:

@@ -1,0 +1,102 @@
+"""Rule BH524: features of a series that hold what comes after."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.program import Program, Scope
+from training.review.syntax import constant, identifiers, is_true, keyword, last_name, method, names_read, receiver, words
+
+BOTH_WAYS = {"filtfilt", "sosfiltfilt", "savgol_filter", "gaussian_filter1d", "uniform_filter1d", "medfilt", "median_filter"}
+FORECAST = {"horizon", "lag", "lags", "lookback", "future", "forecast", "tomorrow", "ahead", "shift", "returns", "price", "prices", "series"}
+
+
+@rule(
+    "BH524",
+    "window-looks-ahead",
+    "error",
+    title="A feature of a series looks ahead",
+    why="A centred window, a filter that runs both ways and a value filled from behind hold what is to be foretold: the score is that of a model that knows tomorrow.",
+    remedy="let the window end at the row itself: `rolling(k)` without `center`, `lfilter`, `ffill`; of a convolution `mode='full'` and its first n values",
+    bad="""
+        import pandas as pd
+        import torch
+
+        def table(prices):
+            frame = pd.DataFrame({"price": prices})
+            frame["trend"] = frame["price"].rolling(7, center=True).mean()
+            frame["target"] = frame["price"].shift(-1)
+            return torch.tensor(frame.dropna().to_numpy())
+        """,
+    good="""
+        import pandas as pd
+        import torch
+
+        def table(prices):
+            frame = pd.DataFrame({"price": prices})
+            frame["trend"] = frame["price"].rolling(7).mean()
+            frame["target"] = frame["price"].shift(-1)
+            return torch.tensor(frame.dropna().to_numpy())
+        """,
+)
+def window_looks_ahead(subject: Subject) -> Iterator[Place]:
+    """In a function, or a helper that it calls, a series is smoothed both ways, and a later value of a series is made the label there."""
+    program = subject.program
+    for call in program.all_calls:
+        how = looks_ahead(program, call)
+        scope = program.scope(call)
+        if how and any(makes_future_label(s, program) for s in (scope, *(c for _, c in program.call_sites[scope]))) and not _is_label(program, call):
+            yield call, f"{how}: the feature holds later values, and a later value is the label", scope.node if scope.name else call
+
+
+def looks_ahead(program: Program, call: ast.Call) -> str:
+    """How a call takes later values of a series into each; empty where it does not."""
+    name = last_name(call.func)
+    if name == "convolve" and constant(keyword(call, "mode", 2)) == "same":
+        return "a convolution of mode 'same' is centred"
+    if name == "rolling" and is_true(keyword(call, "center")):
+        return "the window is centred"
+    if name in BOTH_WAYS and program.resolve(call.func).startswith("scipy."):
+        return f"{name} runs both ways"
+    if name in ("bfill", "backfill") or (name == "fillna" and constant(keyword(call, "method")) in ("bfill", "backfill")):
+        return "gaps are filled from behind"
+    return ""
+
+
+def makes_future_label(scope: Scope, program: Program) -> bool:
+    """Whether a later value is made something to be foretold: `shift(-1)`, `np.roll(x, -1)`, `x[t + horizon]`."""
+    for node in ast.walk(scope.node):
+        if isinstance(node, ast.Call) and last_name(node.func) in ("shift", "roll") and node.args:
+            by = keyword(node, "periods", 0) if method(node) == "shift" else keyword(node, "shift", 1)
+            if _negative(by):
+                return True
+        if isinstance(node, ast.Subscript):
+            parts = [node.slice] if not isinstance(node.slice, ast.Tuple) else node.slice.elts
+            for part in parts:
+                start = part.lower if isinstance(part, ast.Slice) and part.upper is None else part if isinstance(part, ast.BinOp) else None
+                ahead = isinstance(start, ast.BinOp) and isinstance(start.op, ast.Add) and {w for n in identifiers(start) for w in words(n)} & FORECAST
+                if ahead or (isinstance(start, ast.Name) and words(start.id) & {"horizon", "ahead"}):
+                    return True
+    return False
+
+
+def _negative(node: ast.expr | None) -> bool:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return constant(node.operand) != 0
+    value = constant(node)
+    return isinstance(value, int) and value < 0
+
+
+def _is_label(program: Program, call: ast.Call) -> bool:
+    """Whether what is smoothed is the label itself, or is shown only."""
+    statement = program.statement(call)
+    targets = [t for t in getattr(statement, "targets", ()) for t in ([*ast.walk(t)])]
+    named = {n.id for n in targets if isinstance(n, ast.Name)} | {str(constant(n.slice)) for n in targets if isinstance(n, ast.Subscript)}
+    return any({"y", "label", "labels", "target", "targets", "plot", "trend_plot"} & words(n) for n in named) or _shown(program, call)
+
+
+def _shown(program: Program, call: ast.Call) -> bool:
+    around = [a for a in program.ancestors(call) if isinstance(a, ast.Call)]
+    return any(last_name(c.func) in ("plot", "print", "scatter") or "plt" in names_read(receiver(c)) for c in around)

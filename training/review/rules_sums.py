@@ -1,0 +1,92 @@
+"""Rule BH612: gradients that are added up over ranks and never divided."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.program import Program, Scope
+from training.review.syntax import constant, identifiers, keyword, last_name, method, receiver, words
+
+RANKS = {"world", "ranks", "replicas", "nprocs", "procs", "workers", "peers", "nodes", "ws"}
+DIVIDES = {"div", "div_", "mul", "mul_", "true_divide", "_foreach_div_", "_foreach_mul_"}
+
+
+@rule(
+    "BH612",
+    "gradients-summed-over-ranks",
+    "error",
+    title="Gradients are added up over ranks and not divided",
+    why="Each rank has the gradient of a mean: their sum is as many times too large as there are ranks, so the rate that was found on one device is too high on eight.",
+    remedy="divide by `dist.get_world_size()`, or reduce with `ReduceOp.AVG` (nccl)",
+    bad="""
+        import torch.distributed as dist
+
+        def step(network, optimizer, loss):
+            optimizer.zero_grad()
+            loss.backward()
+            for weight in network.parameters():
+                dist.all_reduce(weight.grad)
+            optimizer.step()
+        """,
+    good="""
+        import torch.distributed as dist
+
+        def step(network, optimizer, loss):
+            optimizer.zero_grad()
+            loss.backward()
+            for weight in network.parameters():
+                dist.all_reduce(weight.grad)
+                weight.grad /= dist.get_world_size()
+            optimizer.step()
+        """,
+)
+def gradients_summed_over_ranks(subject: Subject) -> Iterator[Place]:
+    """A gradient is reduced by a sum in a file that divides nothing by the number of ranks and makes no loss that is a sum."""
+    program = subject.program
+    found = [c for c in program.all_calls if program.resolve(c.func) == "torch.distributed.all_reduce" and _gradient(c, program.scope(c)) and _is_sum(c)]
+    if found and not _divided(program) and not _loss_is_sum(program):
+        yield from ((c, "gradients are added up over all ranks, and nothing here divides by how many they are") for c in found)
+
+
+def _gradient(call: ast.Call, scope: Scope) -> bool:
+    """Whether what is reduced is a gradient, or was put together of gradients."""
+    if not call.args:
+        return False
+    given = call.args[0]
+    made = [b.value for b in scope.bindings.get(given.id, ())] if isinstance(given, ast.Name) else []
+    return any(isinstance(n, ast.Attribute) and n.attr == "grad" for value in (given, *made) for n in ast.walk(value))
+
+
+def _is_sum(call: ast.Call) -> bool:
+    op = keyword(call, "op", 1)
+    return op is None or last_name(op) == "SUM"
+
+
+def _divided(program: Program) -> bool:
+    """Whether anything is divided by the number of ranks, whatever it is called."""
+    counted = {
+        t.id
+        for n in program.nodes[ast.Assign]
+        if isinstance(n, ast.Assign) and {"get_world_size", "WORLD_SIZE"} & ({constant(c) for c in ast.walk(n.value)} | identifiers(n.value))
+        for target in n.targets
+        for t in ast.walk(target)
+        if isinstance(t, ast.Name)
+    }
+    by = [n.right for n in program.nodes[ast.BinOp] if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)]
+    by += [n.value for n in program.nodes[ast.AugAssign] if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Div | ast.Mult)]
+    by += [a for c in program.all_calls if last_name(c.func) in DIVIDES for a in c.args]
+    return any(name in counted or words(name) & RANKS for divisor in by for name in identifiers(divisor))
+
+
+def _loss_is_sum(program: Program) -> bool:
+    """Whether what is differentiated is a sum over rows, which is divided by a number of rows of all ranks if by anything."""
+    for call in program.all_calls:
+        loss = receiver(call) if method(call) == "backward" else None
+        if loss is None:
+            continue
+        values = [loss, *(b.value for b in program.bindings_of(loss, program.scope(call)))]
+        if any(constant(n) == "sum" or (isinstance(n, ast.Call) and method(n) == "sum") for v in values for n in ast.walk(v)):
+            return True
+    return any(constant(keyword(c, "reduction")) == "sum" and last_name(c.func).endswith("Loss") for c in program.all_calls)

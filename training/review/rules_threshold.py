@@ -1,0 +1,138 @@
+"""Rule BH210: a decision threshold that is chosen on the rows whose score is reported."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.program import Binding, Program, Scope
+from training.review.splitting import line_of
+from training.review.syntax import calls, identifiers, last_name, names_read, words
+
+THRESHOLD = {"threshold", "thresholds", "thr", "thresh", "cutoff", "tau", "th"}
+NOT_FINAL = {"train", "val", "valid", "validation", "dev", "calib", "calibration", "calibrate", "tune", "tuning", "oof", "holdin", "cv"}
+CHOOSES = {"max", "argmax", "nanargmax", "min", "argmin", "sorted", "maximize", "minimize_scalar", "idxmax"}
+
+
+@rule(
+    "BH210",
+    "threshold-chosen-on-scored-rows",
+    "error",
+    title="The threshold is chosen on the rows that are scored",
+    why="The best of many thresholds on the test rows fits their chance as well: the score that it gives there is the highest one that can be had, not one that will be seen again.",
+    remedy="choose the threshold on validation rows, and apply it to the test rows as it is",
+    bad="""
+        import torch
+
+        def report(model, f1, grid, test):
+            model.eval()
+            x, y = test.tensors
+            with torch.no_grad():
+                prob = torch.sigmoid(model(x))
+            threshold = max(grid, key=lambda t: f1(prob > t, y))
+            print(f1(prob > threshold, y))
+        """,
+    good="""
+        import torch
+
+        def report(model, f1, grid, validation, test):
+            model.eval()
+            with torch.no_grad():
+                known, prob = (torch.sigmoid(model(rows.tensors[0])) for rows in (validation, test))
+            threshold = max(grid, key=lambda t: f1(known > t, validation.tensors[1]))
+            print(f1(prob > threshold, test.tensors[1]))
+        """,
+)
+def threshold_chosen_on_scored_rows(subject: Subject) -> Iterator[Place]:
+    """A threshold is the best one for some scores and labels, which nothing says are validation rows, and is then used on these alone."""
+    program = subject.program
+    for scope in program.scopes:
+        for name, bindings in scope.bindings.items():
+            if not words(name) & THRESHOLD:
+                continue
+            for binding in bindings:
+                chosen_on = _chosen_on(program, scope, name, binding)
+                if len(chosen_on) < 2 or any(words(s) & NOT_FINAL for s in _behind(chosen_on, scope, binding) | set(words(scope.name))):
+                    continue
+                uses = list(_uses(program, scope, name, binding))
+                if uses and all(used and used <= chosen_on for used in uses):
+                    on = " and ".join(sorted(chosen_on))
+                    yield binding.statement, f"{name} is the best one for {on}, and the score that is reported is that of the same rows", scope.node
+
+
+def _behind(names: set[str], scope: Scope, binding: Binding, depth: int = 0) -> set[str]:
+    """The names of data that some data came of; what a network was made of, whose method was called, is none."""
+    found = set(names)
+    for made in (b for n in names for b in scope.bindings.get(n, ()) if line_of(b.statement) <= line_of(binding.statement)):
+        methods = {n for c in calls(made.value) for n in names_read(c.func)}
+        inner = names_read(made.value) - methods - found
+        found |= _behind(inner, scope, made, depth + 1) if depth < 3 else inner
+    return found
+
+
+def _chosen_on(program: Program, scope: Scope, name: str, binding: Binding) -> set[str]:
+    """The names of data by which the best value was chosen; empty where it was not chosen so."""
+    value = binding.value
+    around = program.ancestors(binding.statement)
+    branch = next((a for a in around if isinstance(a, ast.If) and isinstance(a.test, ast.Compare)), None)
+    loop = next((a for a in around if isinstance(a, ast.For)), None)
+    if branch is not None and loop is not None and names_read(value) & {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}:
+        made = {n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        return _data(program, loop, scope) - made
+    if binding.how != "assign" or not any(_chooses(program, c, scope) for c in calls(value)):
+        return set()
+    return _data(program, value, scope) - {name}
+
+
+def _chooses(program: Program, call: ast.Call, scope: Scope) -> bool:
+    """Whether it is `max(…, key=…)`, an argmax, or a function of this file that returns one."""
+    if last_name(call.func) in CHOOSES:
+        return last_name(call.func) not in ("max", "min", "sorted") or any(k.arg == "key" for k in call.keywords)
+    for called in program.callees(call, scope):
+        if any(_chooses(program, c, called) for c in calls(called.node) if program.scope(c) is called and c is not call):
+            return True
+        for branch in (n for n in ast.walk(called.node) if isinstance(n, ast.If) and isinstance(n.test, ast.Compare)):
+            if any(isinstance(a, ast.For) for a in program.ancestors(branch)) and identifiers(branch.test) & {
+                "best",
+                "top",
+                "best_f1",
+                "best_score",
+                "top_score",
+            }:
+                return True
+    return False
+
+
+def _data(program: Program, node: ast.AST, scope: Scope) -> set[str]:
+    """The names of arrays that a piece of code reads: what is given to calls and compared, without functions, modules and grids."""
+    called = {n.id for c in calls(node) for n in [c.func] if isinstance(n, ast.Name)}
+    inner = {a.arg for n in ast.walk(node) if isinstance(n, ast.Lambda) for a in n.args.args}
+    inner |= {n.id for c in ast.walk(node) if isinstance(c, ast.comprehension) for n in ast.walk(c.target) if isinstance(n, ast.Name)}
+    heads = [c.iter for c in ast.walk(node) if isinstance(c, ast.comprehension | ast.For)]
+    heads += [c.args[0] for c in calls(node) if last_name(c.func) in ("max", "min") and c.args]
+    grids = {n for h in heads for n in names_read(h)}
+    return {n for n in names_read(node) - called - inner - grids if n not in program.aliases and not words(n) & THRESHOLD and not _is_grid(n, scope)}
+
+
+def _is_grid(name: str, scope: Scope) -> bool:
+    made = [b.value for b in scope.bindings.get(name, ())]
+    return any(isinstance(v, ast.Call) and last_name(v.func) in ("linspace", "arange", "range") for v in made)
+
+
+def _uses(program: Program, scope: Scope, name: str, binding: Binding) -> Iterator[set[str]]:
+    """For each later use of the threshold on data, the names of the data; of one that hands it on, none."""
+    for node in ast.walk(scope.node):
+        if not (isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load) and line_of(node) > line_of(binding.statement)):
+            continue
+        if isinstance(program.parents[node], ast.FormattedValue) or last_name(getattr(program.parents[node], "func", None)) in ("print", "float", "round"):
+            continue
+        used: set[str] = set()
+        around: ast.AST = node
+        for above in program.ancestors(node):
+            if used and not isinstance(program.parents.get(above), ast.expr):
+                break
+            used, around = _data(program, above, scope), above
+            if len(used) > 1 or isinstance(above, ast.stmt):
+                break
+        yield set() if isinstance(around, ast.Return | ast.Dict | ast.Tuple) else used
