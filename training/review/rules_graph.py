@@ -1,4 +1,4 @@
-"""Rules BH308 and BH309: a loss that keeps its graph too long, or has none."""
+"""Rules BH308, BH309 and BH429: a loss that keeps its graph too long, or has none, and a sample that has none."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from training.review.findings import Place, Subject, rule
 from training.review.kept import DETACHED, kept_by
 from training.review.kinds import is_model
 from training.review.loops import last_name_of_key
-from training.review.program import Program, Scope
-from training.review.syntax import dotted, last_name, method, names_read, own_nodes, receiver
+from training.review.program import Origin, Program, Scope
+from training.review.syntax import dotted, identifiers, last_name, method, names_read, own_nodes, receiver, words
 from training.review.trace import Event
 from training.review.values import reaching
 
@@ -258,3 +258,71 @@ def _from_loop(node: ast.Name, scope: Scope) -> bool:
 def _recomputed(call: ast.Call) -> bool:
     """Whether a new tensor is made of a computed value: a literal one is a start to add to."""
     return bool(call.args) and not isinstance(call.args[0], ast.Constant) and bool(names_read(call.args[0]))
+
+
+REPARAMETRIZED = {
+    "Normal", "LogNormal", "Laplace", "Cauchy", "Gumbel", "Uniform", "Exponential", "Gamma", "Beta", "Dirichlet", "Kumaraswamy", "StudentT", "HalfNormal",
+    "MultivariateNormal", "LowRankMultivariateNormal", "Independent", "TransformedDistribution", "RelaxedBernoulli", "RelaxedOneHotCategorical", "VonMises",
+}  # fmt: skip
+FIXED = {"zeros", "ones", "zeros_like", "ones_like", "tensor", "eye", "full", "float", "int"}
+ON_PURPOSE = {"sample", "generate", "act", "action", "select", "rollout", "predict", "step", "prior", "eval", "evaluate", "test", "validate", "draw", "data"}
+
+
+@rule(
+    "BH429",
+    "sample-without-gradient",
+    "error",
+    title="A latent sample carries no gradient",
+    why="`sample` draws without a graph: what made its mean and deviation learns nothing from the reconstruction, only from the KL term, and collapses onto the prior.",
+    remedy="draw with `rsample()`; of a distribution that has none, use its log_prob as a score function",
+    bad="""
+        import torch
+        from torch import nn
+        from torch.distributions import Normal
+
+        class Autoencoder(nn.Module):
+            def __init__(self, encoder, decoder):
+                super().__init__()
+                self.encoder, self.decoder = encoder, decoder
+
+            def forward(self, x):
+                mean, log_std = self.encoder(x).chunk(2, dim=1)
+                code = Normal(mean, log_std.exp()).sample()
+                return self.decoder(code), mean, log_std
+        """,
+    good="""
+        import torch
+        from torch import nn
+        from torch.distributions import Normal
+
+        class Autoencoder(nn.Module):
+            def __init__(self, encoder, decoder):
+                super().__init__()
+                self.encoder, self.decoder = encoder, decoder
+
+            def forward(self, x):
+                mean, log_std = self.encoder(x).chunk(2, dim=1)
+                code = Normal(mean, log_std.exp()).rsample()
+                return self.decoder(code), mean, log_std
+        """,
+)
+def sample_without_gradient(subject: Subject) -> Iterator[Place]:
+    """In a module, what `sample()` draws from a distribution that has `rsample`, with parameters that were computed, goes on; its log_prob is asked for nowhere."""
+    program = subject.program
+    scored = {n for c in program.all_calls if method(c) == "log_prob" for a in c.args for n in names_read(a)}
+    for call in program.all_calls:
+        scope = program.scope(call)
+        if method(call) != "sample" or not program.is_module(scope.owner) or words(scope.name) & ON_PURPOSE:
+            continue
+        made = program.origins(receiver(call), scope)
+        drawn = {n.id for t in getattr(program.statement(call), "targets", ()) for n in ast.walk(t) if isinstance(n, ast.Name)}
+        if made and all(o.name.startswith("torch.distributions.") and o.last in REPARAMETRIZED and _computed(o) for o in made):
+            if not drawn & scored and not any(isinstance(a, ast.With) and "no_grad" in identifiers(a) for a in program.ancestors(call)):
+                yield call, "sample() has no gradient: what gives its mean and deviation does not learn from what is made of it", scope.node
+
+
+def _computed(made: Origin) -> bool:
+    """Whether the parameters of a distribution are values of this function, and none that is fixed."""
+    names = {n for a in (*made.call.args, *(k.value for k in made.call.keywords)) for n in names_read(a)} - {"self"}
+    values = [b.value for n in names for b in made.scope.bindings.get(n, ())]
+    return bool(names) and any(not (isinstance(v, ast.Call) and last_name(v.func) in FIXED) for v in values)
