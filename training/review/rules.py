@@ -8,6 +8,7 @@ from training.review import (
     rules_broadcast,
     rules_cadence,
     rules_columns,
+    rules_datasets,
     rules_devices,
     rules_distributed,
     rules_evaluation,
@@ -25,6 +26,7 @@ from training.review import (
     rules_parameters,
     rules_precision,
     rules_randomness,
+    rules_resume,
     rules_rows,
     rules_schedule,
     rules_selection,
@@ -67,6 +69,7 @@ FAMILIES = (
     rules_ahead,
     rules_arrays,
     rules_loader,
+    rules_datasets,
     rules_streams,
     rules_sums,
     rules_randomness,
@@ -74,6 +77,7 @@ FAMILIES = (
     rules_sync,
     rules_devices,
     rules_files,
+    rules_resume,
 )
 LOADED: dict[str, Rule] = dict(sorted(RULES.items()))  # that read code
 KNOWN: dict[str, Rule] = dict(sorted((LOADED | RUN_RULES).items()))

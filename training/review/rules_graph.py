@@ -265,7 +265,26 @@ REPARAMETRIZED = {
     "MultivariateNormal", "LowRankMultivariateNormal", "Independent", "TransformedDistribution", "RelaxedBernoulli", "RelaxedOneHotCategorical", "VonMises",
 }  # fmt: skip
 FIXED = {"zeros", "ones", "zeros_like", "ones_like", "tensor", "eye", "full", "float", "int"}
-ON_PURPOSE = {"sample", "generate", "act", "action", "select", "rollout", "predict", "step", "prior", "eval", "evaluate", "test", "validate", "draw", "data"}
+ON_PURPOSE = {
+    "sample",
+    "generate",
+    "act",
+    "action",
+    "select",
+    "rollout",
+    "predict",
+    "step",
+    "prior",
+    "eval",
+    "evaluate",
+    "test",
+    "validate",
+    "draw",
+    "data",
+    "init",
+    "reset",
+    "initialize",
+}
 
 
 @rule(
@@ -316,9 +335,10 @@ def sample_without_gradient(subject: Subject) -> Iterator[Place]:
             continue
         made = program.origins(receiver(call), scope)
         drawn = {n.id for t in getattr(program.statement(call), "targets", ()) for n in ast.walk(t) if isinstance(n, ast.Name)}
-        if made and all(o.name.startswith("torch.distributions.") and o.last in REPARAMETRIZED and _computed(o) for o in made):
-            if not drawn & scored and not any(isinstance(a, ast.With) and "no_grad" in identifiers(a) for a in program.ancestors(call)):
-                yield call, "sample() has no gradient: what gives its mean and deviation does not learn from what is made of it", scope.node
+        graphless = any(isinstance(a, ast.With) and "no_grad" in identifiers(a) for a in program.ancestors(call))
+        known = made and all(o.name.startswith("torch.distributions.") and o.last in REPARAMETRIZED and _computed(o) for o in made)
+        if known and not graphless and not drawn & scored:
+            yield call, "sample() has no gradient: what gives its mean and deviation does not learn from what is made of it", scope.node
 
 
 def _computed(made: Origin) -> bool:

@@ -18,6 +18,8 @@ RANK_METRICS = {
     "balanced_accuracy_score", "spearmanr", "pearsonr", "auroc", "binary_auroc", "multiclass_auroc", "average_precision", "binary_average_precision", "binary_auprc",
 }  # fmt: skip
 
+COLLECTS = {"append", "update", "add", "push", "record", "accumulate"}
+
 
 @rule(
     "BH204",
@@ -60,7 +62,7 @@ def rank_metric_per_batch(subject: Subject) -> Iterator[Place]:
         statement = program.statement(call)
         if loop is None or not any(is_model(program, c.func, program.scope(c)) for c in ast.walk(loop) if isinstance(c, ast.Call)):
             continue
-        added = isinstance(statement, ast.AugAssign) or any(method(c) in ("append", "update") for c in program.ancestors(call) if isinstance(c, ast.Call))
+        added = isinstance(statement, ast.AugAssign) or any(method(c) in COLLECTS for c in program.ancestors(call) if isinstance(c, ast.Call))
         batch = any(isinstance(n, ast.Name) and n.id in names_read(loop.target) for a in call.args for n in ast.walk(a)) or any(
             "loader" in n.lower() for n in identifiers(loop.iter)
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.splitting import before, cuts, handed_back, indexed, is_part, shares_rows, sources_of, splits, values_read
+from training.review.splitting import FOLDS, GROUP_FOLDS, before, cuts, handed_back, indexed, is_part, shares_rows, sources_of, splits, values_read
 from training.review.syntax import calls, constant, dotted, identifiers, keyword, last_name, method, names_read, receiver, words
 
 FITTED = (
@@ -195,8 +195,9 @@ def _statistic_of(node: ast.expr, rows: str) -> bool:
         """,
 )
 def target_encoding_before_split(subject: Subject) -> Iterator[Place]:
-    """A statistic of the label column by group is taken of a frame that is split further down."""
+    """A statistic of the label column by group is taken of a frame that is split further down, or of no part of one in a file that splits at random."""
     program = subject.program
+    yield from _encoded_in_a_helper(program)
     for split, scope, parts in splits(program):
         labels = {constant(n.slice) for part in parts[1:] for n in ast.walk(part) if isinstance(n, ast.Subscript)} | _dropped(program, parts[:1])
         labels |= {constant(b.value.slice) for part in parts[1:2] for b in scope.bindings.get(last_name(part), ()) if isinstance(b.value, ast.Subscript)}
@@ -223,3 +224,20 @@ def _dropped(program: Program, parts: list[ast.expr]) -> set[object]:
         for n in ast.walk(c)
         if isinstance(n, ast.Constant)
     }
+
+
+def _encoded_in_a_helper(program: Program) -> Iterator[Place]:
+    """`frame["rate"] = frame.groupby(key)[label].transform(…)` in a function that nobody gives a part of the rows, where rows are put in random order."""
+    if not program.called_names & {"permutation", "randperm", "train_test_split", "random_split", "shuffle", *FOLDS, *GROUP_FOLDS}:
+        return
+    labels = _dropped(program, list(program.all_calls)) | {constant(c.args[0]) for c in program.all_calls if method(c) == "pop" and c.args}
+    for call in program.all_calls:
+        source, scope, stored = receiver(call), program.scope(call), getattr(program.statement(call), "targets", [])
+        if method(call) != "transform" or not (
+            isinstance(source, ast.Subscript) and constant(source.slice) in labels and isinstance(constant(source.slice), str)
+        ):
+            continue
+        grouped, given = source.value, [n for site, _ in program.call_sites[scope] for n in identifiers(program.statement(site))]
+        whole = not any(is_part(n) for n in (*names_read(grouped), *given, scope.name)) and (program.call_sites[scope] or not scope.name)
+        if isinstance(grouped, ast.Call) and method(grouped) == "groupby" and whole and any(isinstance(t, ast.Subscript) for t in stored):
+            yield call, f"the mean of {constant(source.slice)!r} by group is taken over all rows, test rows among them", scope.node if scope.name else call

@@ -1,0 +1,201 @@
+"""Rules BH525, BH526 and BH211: data sets that change what they hold, share what they do with their rows, or are not the one they are called."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.kinds import looks_held_out
+from training.review.program import Binding, Program
+from training.review.splitting import line_of
+from training.review.syntax import calls, constant, dotted, has_unpacking, identifiers, keyword, last_name, method, names_read, own_nodes, receiver, words
+
+PLAIN_NUMBERS = {"label", "labels", "y", "target", "idx", "index", "i", "j", "length", "id", "offset", "start", "stop", "end", "pos", "seed", "count"}
+SAMPLERS = ("sampler", "batch_sampler")
+
+
+@rule(
+    "BH525",
+    "getitem-changes-the-data",
+    "error",
+    title="Reading a row changes it",
+    why="`self.rows[i]` is a view: what is added to it in place stays in the data set, so noise piles up from epoch to epoch, and validation rows that share it change too.",
+    remedy="take a copy first, or write `row = row * gain` instead of `row *= gain`",
+    bad="""
+        import torch
+        from torch.utils.data import Dataset
+
+        class Beats(Dataset):
+            def __init__(self, signals):
+                self.signals = signals
+
+            def __len__(self):
+                return len(self.signals)
+
+            def __getitem__(self, i):
+                beat = self.signals[i]
+                beat += 0.1 * torch.randn_like(beat)
+                return beat
+        """,
+    good="""
+        import torch
+        from torch.utils.data import Dataset
+
+        class Beats(Dataset):
+            def __init__(self, signals):
+                self.signals = signals
+
+            def __len__(self):
+                return len(self.signals)
+
+            def __getitem__(self, i):
+                beat = self.signals[i].clone()
+                beat += 0.1 * torch.randn_like(beat)
+                return beat
+        """,
+)
+def getitem_changes_the_data(subject: Subject) -> Iterator[Place]:
+    """In `__getitem__`, a row taken out of an attribute by an index is changed in place, or the attribute is."""
+    program = subject.program
+    for scope in (s for s in program.scopes if s.name == "__getitem__" and s.owner is not None):
+        views = {name for name, made in scope.bindings.items() if any(_is_view(b) for b in made) and not words(name) & PLAIN_NUMBERS}
+        copied = {name: [line_of(b.statement) for b in made if b.how == "assign" and not _is_view(b)] for name, made in scope.bindings.items()}
+        for node in sorted(own_nodes(scope.node), key=line_of):
+            changed = _changed(node)
+            name = changed.id if isinstance(changed, ast.Name) else ""
+            if changed is None or any(line < line_of(node) for line in copied.get(name, ())):
+                continue
+            if name in views or (not name and _of_self(changed)):
+                yield node, f"{ast.unparse(changed)} is changed in place, and with it the row that the data set keeps", scope.node
+                break
+
+
+def _is_view(binding: Binding) -> bool:
+    """Whether a name stands for `self.attribute[…]` itself."""
+    return binding.how == "assign" and isinstance(binding.value, ast.Subscript) and _of_self(binding.value)
+
+
+def _of_self(node: ast.expr) -> bool:
+    """Whether it is `self.attribute[…]`."""
+    return isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and dotted(node.value).startswith("self.")
+
+
+def _changed(node: ast.AST) -> ast.expr | None:
+    """What a statement or call changes in place."""
+    if isinstance(node, ast.AugAssign):
+        return _row(node.target) if not isinstance(constant(node.value), int) else None  # `kind -= 1`, of a number
+    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Subscript) and isinstance(node.targets[0].value, ast.Name):
+        return node.targets[0].value
+    if isinstance(node, ast.Call) and method(node).endswith("_") and not method(node).endswith("__"):
+        return _row(receiver(node))
+    return None
+
+
+def _row(node: ast.expr | None) -> ast.expr | None:
+    """A name, or `self.attribute[…]`; of a part of a name the name."""
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+        return node.value
+    return node if isinstance(node, ast.Name) or (node is not None and _of_self(node)) else None
+
+
+@rule(
+    "BH526",
+    "parts-share-a-data-set",
+    "error",
+    title="A setting of one part of a split changes all parts",
+    why="`random_split` and `Subset` keep the same data set: turning its transform off for validation turns it off for training as well, or on for both.",
+    remedy="give each part a data set of its own: two data sets with their own transforms, split by the same indices",
+    bad="""
+        import torch
+        from torch.utils.data import random_split
+
+        def load(images, augment):
+            train, val = random_split(images, [0.8, 0.2], generator=torch.Generator().manual_seed(0))
+            val.dataset.transform = None
+            return train, val
+        """,
+    good="""
+        import copy
+
+        import torch
+        from torch.utils.data import random_split
+
+        def load(images, augment):
+            train, val = random_split(images, [0.8, 0.2], generator=torch.Generator().manual_seed(0))
+            val.dataset = copy.copy(images)
+            val.dataset.transform = None
+            return train, val
+        """,
+)
+def parts_share_a_data_set(subject: Subject) -> Iterator[Place]:
+    """`part.dataset.setting = …`, where the part is one of several of the same data set, and was given no copy of it."""
+    program = subject.program
+    stores = [n for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)]
+    own = {dotted(n.value) for n in stores if n.attr == "dataset"}
+    for node in stores:
+        shared = node.value
+        if not (isinstance(shared, ast.Attribute) and shared.attr == "dataset" and isinstance(shared.value, ast.Name)) or shared.value.id in own:
+            continue
+        scope = program.scope(node)
+        made = [b for b in program.bindings_of(shared.value, scope) if b.how == "assign"]
+        if any(_is_part_of_several(program, b) for b in made):
+            yield program.statement(node), f"{ast.unparse(shared)} is the data set of the other parts as well", scope.node if scope.name else node
+
+
+def _is_part_of_several(program: Program, binding: Binding) -> bool:
+    made = binding.value
+    if isinstance(made, ast.Call) and last_name(made.func) == "random_split":
+        return binding.index is not None
+    if isinstance(made, ast.Call) and last_name(made.func) == "Subset" and made.args:
+        return sum(last_name(c.func) == "Subset" and bool(c.args) and ast.dump(c.args[0]) == ast.dump(made.args[0]) for c in program.all_calls) > 1
+    return False
+
+
+@rule(
+    "BH211",
+    "validation-of-train-rows",
+    "error",
+    title="The validation loader reads the train rows",
+    why="What is called a validation score is one of rows that were learned: it never worsens, early stopping never stops, and the most overfitted weights are kept.",
+    remedy="give the loader the validation rows",
+    bad="""
+        from torch.utils.data import DataLoader
+
+        def loaders(train_set, val_set):
+            train_loader = DataLoader(train_set, batch_size=64, shuffle=True)
+            val_loader = DataLoader(train_set, batch_size=256)
+            return train_loader, val_loader
+        """,
+    good="""
+        from torch.utils.data import DataLoader
+
+        def loaders(train_set, val_set):
+            train_loader = DataLoader(train_set, batch_size=64, shuffle=True)
+            val_loader = DataLoader(val_set, batch_size=256)
+            return train_loader, val_loader
+        """,
+)
+def validation_of_train_rows(subject: Subject) -> Iterator[Place]:
+    """A loader or data set that is named after held-out rows is made of something named after train rows, and of nothing else."""
+    program = subject.program
+    named = program.identifiers | {p for scope in program.scopes for p in scope.parameters}
+    held = {n for n in named if looks_held_out(n) and "train" not in words(n)}
+    attributes = {name: made for own in program.attributes.values() for name, made in own.items()}
+    for name, bindings in (*((n, b) for s in program.scopes for n, b in s.bindings.items()), *attributes.items()):
+        if not looks_held_out(name) or "train" in words(name):
+            continue
+        for binding in bindings:
+            call = binding.value
+            if binding.how != "assign" or not isinstance(call, ast.Call) or last_name(call.func) not in ("DataLoader", "TensorDataset", "Subset"):
+                continue
+            if not program.resolve(call.func).startswith("torch.utils.data.") or any(keyword(call, s) is not None for s in SAMPLERS) or has_unpacking(call):
+                continue
+            of = {n for a in call.args for n in (names_read(a) | {last_name(a)})} - {""}
+            used = {n for c in calls(call) if c is not call for n in identifiers(c.func)}
+            if of and any(_of_train(n) for n in of - used) and not any(looks_held_out(n) for n in of) and held - {name}:
+                yield call, f"{name} is made of {', '.join(sorted(n for n in of - used if _of_train(n)))}"
+
+
+def _of_train(name: str) -> bool:
+    return bool({"train", "training", "tr"} & words(name)) and not looks_held_out(name)
