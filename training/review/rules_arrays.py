@@ -143,11 +143,21 @@ def rows_permuted_alone(subject: Subject) -> Iterator[Place]:
     for scope in program.scopes:
         if ON_PURPOSE & (words(scope.name) | {scope.name}):
             continue
+        yield from _at_once(program, scope)
         for name, bindings in scope.bindings.items():
             if len(bindings) == 1 and isinstance(bindings[0].value, ast.Call) and last_name(bindings[0].value.func) in PERMUTES:
                 used = _only_index(program, name, scope)
                 if used is not None:
                     yield from _left_behind(program, used, scope)
+
+
+def _at_once(program: Program, scope: Scope) -> Iterator[Place]:
+    """`TensorDataset(x, y[torch.randperm(n)])`: an order that nobody else can know, beside rows that keep theirs."""
+    for call in (c for c in program.all_calls if last_name(c.func) in PAIRS and program.scope(c) is scope):
+        for given in call.args:
+            drawn = isinstance(given, ast.Subscript) and isinstance(given.slice, ast.Call) and last_name(given.slice.func) in PERMUTES
+            if drawn and any(isinstance(other, ast.Name) for other in call.args):
+                yield given, f"{ast.unparse(given.value)} gets an order of its own, and what it goes with keeps the old one"  # type: ignore[attr-defined]
 
 
 def _only_index(program: Program, order: str, scope: Scope) -> ast.Subscript | None:

@@ -1,0 +1,250 @@
+"""Rules BH212, BH213, BH215 and BH216: the best weights, when to stop, and rows that were to test them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.direction import direction
+from training.review.findings import Place, Subject, rule
+from training.review.kinds import looks_held_out
+from training.review.program import Binding, Program, Scope
+from training.review.syntax import calls, constant, dotted, identifiers, last_name, method, names_read, words
+
+WAITING = {"patience", "wait", "waited", "waiting", "bad", "stale", "counter", "strikes", "since", "improvement", "stall", "stalled", "worse"}
+STOPS_EARLY = {"patience", "best", "improve", "improved", "improvement", "early", "lowest", "highest", "top"}
+PUTS_TOGETHER = {"DataLoader", "ConcatDataset", "TensorDataset", "cat", "concatenate", "concat", "vstack", "hstack", "append"}
+
+
+@rule(
+    "BH212",
+    "best-in-wrong-direction",
+    "error",
+    title="The worst weights are kept as the best",
+    why="A loss that is greater is kept as better, or an accuracy that is smaller: of all epochs the worst one is tested.",
+    remedy="turn the comparison round, and the first best with it: `best = float('inf')` for a loss",
+    bad="""
+        import copy
+        import torch
+
+        def fit(model, train_epoch, validate, epochs):
+            best, kept = 0.0, None
+            for epoch in range(epochs):
+                train_epoch(model)
+                val_loss = validate(model)
+                if val_loss > best:
+                    best, kept = val_loss, copy.deepcopy(model.state_dict())
+            model.load_state_dict(kept)
+        """,
+    good="""
+        import copy
+        import torch
+
+        def fit(model, train_epoch, validate, epochs):
+            best, kept = float("inf"), None
+            for epoch in range(epochs):
+                train_epoch(model)
+                val_loss = validate(model)
+                if val_loss < best:
+                    best, kept = val_loss, copy.deepcopy(model.state_dict())
+            model.load_state_dict(kept)
+        """,
+)
+def best_in_wrong_direction(subject: Subject) -> Iterator[Place]:
+    """A score becomes the best so far where it is greater, by its name or making one that should fall, or the other way round; weights are kept there."""
+    program = subject.program
+    for node in (n for n in program.nodes[ast.If] if isinstance(n, ast.If)):
+        if not _keeps_weights(node):
+            continue
+        scope = program.scope(node)
+        for test in node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]:
+            found = _kept(program, node, test, scope)
+            if found is not None and (wanted := direction(program, found[0], scope)) and wanted != found[1]:
+                better = "smaller" if wanted == "min" else "greater"
+                yield node, f"weights are kept where {ast.unparse(test)}, and a {better} {ast.unparse(found[0])} is the better one"
+
+
+def _keeps_weights(node: ast.If) -> bool:
+    return any(method(c) == "state_dict" or last_name(c.func) in ("deepcopy", "save") for s in node.body for c in calls(s))
+
+
+def _kept(program: Program, node: ast.If, test: ast.expr, scope: Scope) -> tuple[ast.expr, str] | None:
+    """The score that a condition compares with a name that it becomes below, and whether the greatest or the least is kept."""
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE):
+        return None
+    greater = isinstance(test.ops[0], ast.Gt | ast.GtE)
+    inside = {id(n) for s in node.body for n in ast.walk(s)}
+    for score, best, most in ((test.left, test.comparators[0], greater), (test.comparators[0], test.left, not greater)):
+        if any(id(b.statement) in inside and ast.unparse(b.value) == ast.unparse(score) for b in program.bindings_of(best, scope)):
+            return score, "max" if most else "min"
+    return None
+
+
+@rule(
+    "BH213",
+    "best-weights-not-restored",
+    "error",
+    title="The best weights are kept and never used",
+    why="What is tested or handed on is the network of the last epoch, after it began to overfit; the choice by validation had no effect.",
+    remedy="call `model.load_state_dict(best)` after the loop",
+    bad="""
+        import copy
+        import torch
+
+        def fit(model, train_epoch, validate, epochs):
+            best = float("inf")
+            for epoch in range(epochs):
+                train_epoch(model)
+                score = validate(model)
+                if score < best:
+                    best = score
+                    kept = copy.deepcopy(model.state_dict())
+            return model
+        """,
+    good="""
+        import copy
+        import torch
+
+        def fit(model, train_epoch, validate, epochs):
+            best = float("inf")
+            for epoch in range(epochs):
+                train_epoch(model)
+                score = validate(model)
+                if score < best:
+                    best = score
+                    kept = copy.deepcopy(model.state_dict())
+            model.load_state_dict(kept)
+            return model
+        """,
+)
+def best_weights_not_restored(subject: Subject) -> Iterator[Place]:
+    """In a loop and under a condition a name gets a network's weights, and nothing in the file reads it."""
+    program = subject.program
+    read = {n.id for n in program.nodes[ast.Name] if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    for scope in program.scopes:
+        for name, bindings in scope.bindings.items():
+            kept = [b for b in bindings if _is_state(b) and _chosen(program, b)]
+            if kept and name not in read and name.strip("_"):
+                yield kept[0].statement, f"{name} holds the best weights, and nothing loads them", kept[0].statement
+
+
+def _is_state(binding: Binding) -> bool:
+    """Whether a value is a copy of a network's weights."""
+    return binding.how == "assign" and any(method(c) == "state_dict" and not c.args for c in calls(binding.value))
+
+
+def _chosen(program: Program, binding: Binding) -> bool:
+    around = program.ancestors(binding.statement)
+    compared = any(isinstance(a, ast.If) and any(isinstance(n, ast.Compare) for n in ast.walk(a.test)) for a in around)
+    return compared and any(isinstance(a, ast.For | ast.While) for a in around)
+
+
+@rule(
+    "BH215",
+    "patience-never-reset",
+    "error",
+    title="Patience is not given back after an improvement",
+    why="The epochs without improvement are counted over the whole run, not since the last one: training stops early although the score still gets better.",
+    remedy="set the counter to 0 where the score improves",
+    bad="""
+        import torch
+
+        def fit(train_epoch, validate, epochs, patience):
+            best, waited = float("inf"), 0
+            for epoch in range(epochs):
+                train_epoch()
+                score = validate()
+                if score < best:
+                    best = score
+                else:
+                    waited += 1
+                    if waited >= patience:
+                        break
+        """,
+    good="""
+        import torch
+
+        def fit(train_epoch, validate, epochs, patience):
+            best, waited = float("inf"), 0
+            for epoch in range(epochs):
+                train_epoch()
+                score = validate()
+                if score < best:
+                    best, waited = score, 0
+                else:
+                    waited += 1
+                    if waited >= patience:
+                        break
+        """,
+)
+def patience_never_reset(subject: Subject) -> Iterator[Place]:
+    """A counter that goes up where a score did not improve ends the loop, and is given no other value there; of an object, in no method but `__init__`."""
+    program = subject.program
+    for step in program.nodes[ast.AugAssign]:
+        if not (isinstance(step, ast.AugAssign) and isinstance(step.op, ast.Add) and constant(step.value) == 1):
+            continue
+        counter, scope = dotted(step.target), program.scope(step)
+        branch = next((a for a in program.ancestors(step) if isinstance(a, ast.If)), None)
+        if not set(words(counter.rpartition(".")[2])) & WAITING or branch is None or not any(isinstance(n, ast.Compare) for n in ast.walk(branch.test)):
+            continue
+        if counter.startswith("self."):
+            within: ast.AST | None = scope.owner
+            others = [b for b in program.bindings_of(step.target, scope) if b.statement is not step and b.scope.name != "__init__"]
+        else:
+            within = next((a for a in program.ancestors(step) if isinstance(a, ast.For | ast.While)), None)
+            inside = {id(n) for n in ast.walk(within)} if within is not None else set()
+            others = [b for b in scope.bindings.get(counter, ()) if b.statement is not step and id(b.statement) in inside and dotted(b.value) != counter]
+        if within is not None and not others and _ends(within, counter) and {w for n in identifiers(within) for w in words(n)} & STOPS_EARLY:
+            yield step, f"{counter} is never set back to 0", within
+
+
+def _ends(within: ast.AST, counter: str) -> bool:
+    """Whether a comparison with the counter leads to a stop: a `break`, a return, a flag."""
+    for node in ast.walk(within):
+        compared = isinstance(node, ast.If | ast.Return) and any(
+            isinstance(n, ast.Compare) and counter in {dotted(m) for m in ast.walk(n)} for n in ast.walk(node.test if isinstance(node, ast.If) else node)
+        )
+        if compared and (
+            isinstance(node, ast.Return) or any(isinstance(s, ast.Break | ast.Return | ast.Raise | ast.Assign) for s in getattr(node, "body", ()))
+        ):
+            return True
+    return False
+
+
+@rule(
+    "BH216",
+    "test-rows-trained-on",
+    "error",
+    title="Test rows are put among the train rows",
+    why="The network learns the rows by which it is judged: the test score is a train score.",
+    remedy="leave the test rows out of everything that trains; validation rows may join after all choices are made",
+    bad="""
+        from torch.utils.data import ConcatDataset, DataLoader
+
+        def loaders(train_set, test_set):
+            train_loader = DataLoader(ConcatDataset([train_set, test_set]), batch_size=64, shuffle=True)
+            return train_loader, DataLoader(test_set, batch_size=256)
+        """,
+    good="""
+        from torch.utils.data import DataLoader
+
+        def loaders(train_set, test_set):
+            train_loader = DataLoader(train_set, batch_size=64, shuffle=True)
+            return train_loader, DataLoader(test_set, batch_size=256)
+        """,
+)
+def test_rows_trained_on(subject: Subject) -> Iterator[Place]:
+    """Something that is named after train rows and after nothing else is made of data that is named after test rows."""
+    program = subject.program
+    for scope in program.scopes:
+        for name, bindings in scope.bindings.items():
+            if "train" not in words(name) or looks_held_out(name) or words(name) & {"labels", "vocab", "columns", "cols", "index", "all"}:
+                continue
+            for binding in bindings:
+                call = binding.value
+                if binding.how != "assign" or not isinstance(call, ast.Call) or last_name(call.func) not in PUTS_TOGETHER:
+                    continue
+                of = {n for a in call.args for n in names_read(a)} - {n for c in calls(call) for n in identifiers(c.func)}
+                tested = sorted(n for n in of if {"test", "testing", "tst"} & words(n) and "train" not in words(n))
+                if tested and any("train" in words(n) for n in of):
+                    yield call, f"{name} is made of {tested[0]} as well"

@@ -1,0 +1,217 @@
+"""Rules BH128 to BH130 and BH214: what stands one loop too far in or out."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.loops import is_loader_loop, step_groups
+from training.review.program import Program
+from training.review.syntax import calls, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, words
+from training.review.trace import Loop
+
+
+@rule(
+    "BH128",
+    "loop-left-after-one-batch",
+    "error",
+    title="Training leaves the loop after its first batch",
+    why="A `break` that was put there to try things out ends every epoch after one batch: the network sees a hundredth of its rows, and the loss falls all the same.",
+    remedy="delete the `break`, or put it under the condition that it was meant for",
+    bad="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn):
+            model.train()
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss_fn(model(x), y).backward()
+                optimizer.step()
+                break
+        """,
+    good="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn, most):
+            model.train()
+            for i, (x, y) in enumerate(loader):
+                optimizer.zero_grad()
+                loss_fn(model(x), y).backward()
+                optimizer.step()
+                if i + 1 == most:
+                    break
+        """,
+)
+def loop_left_after_one_batch(subject: Subject) -> Iterator[Place]:
+    """The body of a loop that steps an optimizer over batches ends with a `break` that is under no condition."""
+    for steps in step_groups(subject):
+        loop = steps.loop
+        if loop is not None and isinstance(loop.node, ast.For) and isinstance(loop.node.body[-1], ast.Break) and is_loader_loop(loop):
+            yield loop.node.body[-1], "every passage over the batches ends after the first one", loop.node
+
+
+@rule(
+    "BH129",
+    "network-made-in-each-epoch",
+    "error",
+    title="The network is made anew in each epoch",
+    why="Every epoch starts from random weights: what is tested at the end was trained for one epoch, whatever their number.",
+    remedy="make network and optimizer once, before the loop over epochs",
+    bad="""
+        import torch
+        from torch import nn
+
+        def fit(loader, loss_fn, epochs):
+            for epoch in range(epochs):
+                model = nn.Sequential(nn.Linear(9, 32), nn.ReLU(), nn.Linear(32, 1))
+                optimizer = torch.optim.Adam(model.parameters())
+                for x, y in loader:
+                    optimizer.zero_grad()
+                    loss_fn(model(x), y).backward()
+                    optimizer.step()
+            return model
+        """,
+    good="""
+        import torch
+        from torch import nn
+
+        def fit(loader, loss_fn, epochs):
+            model = nn.Sequential(nn.Linear(9, 32), nn.ReLU(), nn.Linear(32, 1))
+            optimizer = torch.optim.Adam(model.parameters())
+            for epoch in range(epochs):
+                for x, y in loader:
+                    optimizer.zero_grad()
+                    loss_fn(model(x), y).backward()
+                    optimizer.step()
+            return model
+        """,
+)
+def network_made_in_each_epoch(subject: Subject) -> Iterator[Place]:
+    """Right in the body of a loop that is named after epochs, a network is made whose parameters are optimized there."""
+    program = subject.program
+    for loop in program.nodes[ast.For]:
+        if not isinstance(loop, ast.For) or not any("epoch" in w for n in identifiers(loop.target) for w in words(n)):
+            continue
+        held = {dotted(receiver(c)) for c in calls(loop) if method(c) == "parameters"}
+        for statement in loop.body:
+            if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+                continue
+            if _makes_network(program, statement.value) and dotted(statement.targets[0]) in held:
+                yield statement, f"{dotted(statement.targets[0])} starts from new random weights in each epoch", loop
+
+
+def _makes_network(program: Program, call: ast.Call) -> bool:
+    if program.is_torch(call.func, "Sequential"):
+        return True
+    owner = program.classes.get(dotted(call.func))
+    return owner is not None and program.is_module(owner)
+
+
+@rule(
+    "BH130",
+    "step-after-the-loop",
+    "error",
+    title="The optimizer steps once an epoch",
+    why="The step stands behind the loop over batches instead of in it: of an epoch one update is left, made of the last batch's gradient or of a sum that is as many times too large as there are batches.",
+    remedy="indent `optimizer.step()` into the loop; where all rows make one step, divide the loss by their number",
+    bad="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn, epochs):
+            for epoch in range(epochs):
+                for x, y in loader:
+                    optimizer.zero_grad()
+                    loss_fn(model(x), y).backward()
+                optimizer.step()
+        """,
+    good="""
+        import torch
+
+        def train(model, optimizer, loader, loss_fn, epochs):
+            for epoch in range(epochs):
+                for x, y in loader:
+                    optimizer.zero_grad()
+                    loss_fn(model(x), y).backward()
+                    optimizer.step()
+        """,
+)
+def step_after_the_loop(subject: Subject) -> Iterator[Place]:
+    """Every backward before a step stands in a loop over batches that does not hold the step, and clears in it too, or divides nothing."""
+    for steps in step_groups(subject):
+        loops = [b.event.loops[-1] for b in steps.backwards if b.event.loops and b.event.loops[-1] not in steps.step.loops]
+        if steps.step.via or not loops or len(loops) < len(steps.backwards) or not all(map(_over_batches, loops)):
+            continue
+        if any(e.kind == "step" and set(e.loops) & set(loops) for e in steps.trace):
+            continue
+        cleared = any(set(c.event.loops) & set(loops) for c in steps.clears)
+        if cleared or not any(_divides(x.node) for x in loops):
+            of = "the gradient of its last batch alone" if cleared else "a sum over all batches that nothing divides"
+            yield steps.step.node, f"one update for each passage over the batches, by {of}", loops[0].node
+
+
+def _divides(loop: ast.AST) -> bool:
+    """Whether something in a loop is divided, or as a whole multiplied by what is no written number, or a loss is a sum."""
+    for node in ast.walk(loop):
+        if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Div):
+            return True
+        made = node.value if isinstance(node, ast.Assign) else receiver(node) if method(node) == "backward" else None
+        if isinstance(made, ast.BinOp) and isinstance(made.op, ast.Mult) and constant(made.left) is constant(made.right) is None:
+            return True
+        if constant(node) == "sum" or method(node) in ("div", "div_", "accumulate", "backward_step"):
+            return True
+    return False
+
+
+def _over_batches(loop: Loop) -> bool:
+    return isinstance(loop.node, ast.For) and is_loader_loop(loop)
+
+
+@rule(
+    "BH214",
+    "count-divided-by-batches",
+    "error",
+    title="Right rows are divided by the number of batches",
+    why="Rows were counted, and batches are what they are divided by: the accuracy is as many times too large as a batch has rows, and depends on the batch size.",
+    remedy="divide by the number of rows: `len(loader.dataset)`, or a count of the labels",
+    bad="""
+        import torch
+
+        @torch.no_grad()
+        def accuracy(model, val_loader):
+            model.eval()
+            right = 0
+            for x, y in val_loader:
+                right += (model(x).argmax(1) == y).sum().item()
+            return right / len(val_loader)
+        """,
+    good="""
+        import torch
+
+        @torch.no_grad()
+        def accuracy(model, val_loader):
+            model.eval()
+            right = 0
+            for x, y in val_loader:
+                right += (model(x).argmax(1) == y).sum().item()
+            return right / len(val_loader.dataset)
+        """,
+)
+def count_divided_by_batches(subject: Subject) -> Iterator[Place]:
+    """What a loop over batches adds up, the sum of a comparison, is divided by the length of what the loop goes over."""
+    program = subject.program
+    for loop in program.nodes[ast.For]:
+        if not isinstance(loop, ast.For) or not isinstance(loop.target, ast.Tuple):
+            continue
+        counted = {dotted(n.target) for n in ast.walk(loop) if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add) and _counts(n.value)}
+        ratios = [n for n in own_nodes(program.scope(loop).node) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)] if counted else []
+        for ratio in ratios:
+            of = ratio.right.args[0] if isinstance(ratio.right, ast.Call) and last_name(ratio.right.func) == "len" and ratio.right.args else None
+            if dotted(of) and dotted(of) == dotted(loop.iter) and names_read(ratio.left) & counted:
+                yield ratio, f"{ast.unparse(ratio.left)} counts rows, and {ast.unparse(ratio.right)} batches", loop
+
+
+def _counts(value: ast.expr) -> bool:
+    """Whether it is `(a == b).sum()`, as a number or not, and nothing divides it."""
+    summed = any(method(c) == "sum" and any(isinstance(n, ast.Compare) for n in ast.walk(c)) for c in calls(value))
+    return summed and not any(isinstance(n, ast.Div) for n in ast.walk(value))
