@@ -16,6 +16,7 @@ sides       rows of training and of evaluations, for the other ranks
 ranks       what ranks call and hold, and, in ranks_compared, how they differ
 networks    whether rows mix, and whether a sequence sees its future
 schedules   learning rates
+horizons    over how many steps a schedule goes
 kept        graphs and weights that are kept
 main        the process that runs the program
 """

@@ -93,6 +93,7 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     gradients.valid = lambda: functions.valid
     schedules.supervised = lambda: functions.values
     schedules.made = lambda optimizer: gradients.held[id(optimizer)].made
+    schedules.passes = lambda optimizer: gradients.held[id(optimizer)].ever
     forwards.on_call.append(recurrence.called)
     gradients.leaves.on_walk.append(recurrence.walked)
     others = (Operators(seen, forwards, functions), Metrics(seen, forwards, loaders, fits.imported))

@@ -165,11 +165,63 @@ with torch.no_grad():
     print(nn.functional.mse_loss(net(x[hidden]).squeeze(1), y[hidden]))
 """
 
+CHANCE = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+strokes = (torch.rand(900, 2, 5) < 0.2).float()
+x = torch.cat([strokes.amax(1), strokes.flatten(1)], 1)
+order = torch.randperm(900)
+train, test = order[:600], order[600:]
+coder = nn.Sequential(nn.Linear(15, 8), nn.ReLU(), nn.Linear(8, 15))
+optimizer = torch.optim.Adam(coder.parameters(), lr=5e-3)
+for epoch in range(4):
+    for (rows,) in DataLoader(TensorDataset(x[train]), 40, shuffle=True):
+        optimizer.zero_grad()
+        nn.functional.binary_cross_entropy_with_logits(coder(rows), rows).backward()
+        optimizer.step()
+    with torch.no_grad():
+        print(nn.functional.binary_cross_entropy_with_logits(coder(x[test]), x[test]))
+"""
+
+WINDOWS = """
+import math
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+X = torch.randn(320, 4)
+y = X @ torch.tensor([1.0, -2.0, 0.5, 0.0]) + 0.1 * torch.randn(320)
+epochs, window, batches = 4, 4, 20
+
+
+def falling(total, windows=1):
+    def factor(step):
+        return 0.5 * (1 + math.cos(math.pi * min(1.0, step * windows / total)))
+
+    return factor
+
+
+net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, falling(epochs * batches // window))
+for epoch in range(epochs):
+    for i, rows in enumerate(torch.randperm(320).split(16)):
+        (nn.functional.mse_loss(net(X[rows]).squeeze(1), y[rows]) / window).backward()
+        if (i + 1) % window == 0:
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+"""
+
 LEVELS = PICTURES.replace("x = (pictures - middle) / 240", "x = pictures / 240")
 SHORT = STATES.replace("start_factor=0.1, total_iters=3", "start_factor=0.1, total_iters=24").replace("range(6)", "range(4)")
+COUNTED = WINDOWS.replace("falling(epochs * batches // window)", "falling(epochs * batches, window)")
 
-BASES_OF_PARTS = {"heads": HEADS, "states": STATES, "pictures": PICTURES, "prepared": PREPARED}
-SOUND_OF_PARTS = {"levels": LEVELS, "short": SHORT}
+BASES_OF_PARTS = {"heads": HEADS, "states": STATES, "pictures": PICTURES, "prepared": PREPARED, "chance": CHANCE, "windows": WINDOWS}
+SOUND_OF_PARTS = {"levels": LEVELS, "short": SHORT, "counted": COUNTED}
 
 PLANTED_OF_PARTS = (
     Planted("BH411", "heads", "x.view(x.size(0), x.size(1), self.heads, -1).transpose(1, 2)", "x.view(x.size(0), self.heads, x.size(1), -1)"),
@@ -184,5 +236,15 @@ PLANTED_OF_PARTS = (
     Planted("BH509", "pictures", "pictures - middle", "pictures.sub(middle.byte())"),
     Planted("BH831", "pictures", "lr=2e-3", "lr=0.9"),
     Planted("BH501", "prepared", ".fit(table[known], price[known])", ".fit(table, price)"),
+    Planted("BH120", "windows", "epochs * batches // window", "epochs * batches"),
+    Planted("BH120", "windows", "LambdaLR(optimizer, falling(epochs * batches // window))", "CosineAnnealingLR(optimizer, epochs * batches)"),
+    Planted(
+        "BH120",
+        "windows",
+        "LambdaLR(optimizer, falling(epochs * batches // window))",
+        "SequentialLR(optimizer, [torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=4), torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 76)], [4])",
+    ),
+    Planted("BH803", "chance", "order[600:]", "torch.randperm(900)[:300]"),
+    Planted("BH803", "prepared", "rng.permutation(260), [190]", "rng.permutation(260) // 2, [190]"),
     Planted("BH503", "prepared", "picked[known].min(0), picked[known].max(0)", "picked.min(0), picked.max(0)"),
 )
