@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from schemas.digest import write_atomic
+from training.watch.adversaries import Adversaries
 from training.watch.fits import Fits
 from training.watch.forwards import Call, Forwards
 from training.watch.gradients import Gradients
@@ -105,7 +106,22 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
         networks.lost(call, scores, target)
 
     functions.on_loss.append(lost)
-    seen.listeners += [forwards, functions, loaders, gradients, precision, kept, networks, rows, fits, sides, schedules, recurrence, ranks]
+    seen.listeners += [
+        forwards,
+        functions,
+        loaders,
+        gradients,
+        Adversaries(seen, gradients),
+        precision,
+        kept,
+        networks,
+        rows,
+        fits,
+        sides,
+        schedules,
+        recurrence,
+        ranks,
+    ]
     return functions, lambda: ranks.told(rows.first(), next((h.made for h in gradients.held.values()), None), sides.told())
 
 

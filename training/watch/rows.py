@@ -54,7 +54,7 @@ class Batches:
             return False
         once = sorted(self.times.values())[len(self.times) // 20]  # as often as there were epochs; a dropped last batch may leave some rows out
         repeated = sum(n for n in self.times.values() if n >= REPEATED * once) / self.times.total()
-        return known / total <= repeated + SIGMAS * (repeated * (1 - repeated) / total) ** 0.5
+        return bool(known / total <= repeated + SIGMAS * (repeated * (1 - repeated) / total) ** 0.5)
 
 
 @dataclass(eq=False)

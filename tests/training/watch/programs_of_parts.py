@@ -216,12 +216,59 @@ for epoch in range(epochs):
             optimizer.zero_grad()
 """
 
+DUEL = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+painter = nn.Sequential(nn.Linear(3, 12), nn.Tanh(), nn.Linear(12, 2))
+expert = nn.Sequential(nn.Linear(2, 12), nn.Tanh(), nn.Linear(12, 1))
+of_painter, of_expert = torch.optim.Adam(painter.parameters(), lr=1e-3), torch.optim.Adam(expert.parameters(), lr=1e-3)
+
+
+def guilt(works, true):
+    return F.binary_cross_entropy_with_logits(expert(works), torch.full((len(works), 1), true))
+
+
+for step in range(30):
+    of_painter.zero_grad()
+    of_expert.zero_grad()
+    guilt(painter(torch.randn(24, 3)).detach(), 0.0).backward()
+    guilt(torch.randn(24, 2) + 3, 1.0).backward()
+    of_expert.step()
+    guilt(painter(torch.randn(24, 3)), 1.0).backward()
+    of_painter.step()
+"""
+
+SHARED = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+X = torch.randn(480, 5)
+y = torch.stack([X[:, 0] + X[:, 1], X[:, 2] - X[:, 0]], 1)
+body, left, right = nn.Sequential(nn.Linear(5, 12), nn.Tanh()), nn.Linear(12, 1), nn.Linear(12, 1)
+of_body, of_left, of_right = (torch.optim.SGD(part.parameters(), lr=0.02) for part in (body, left, right))
+for epoch in range(3):
+    for i, rows in enumerate(torch.randperm(480).split(24)):
+        for k, (head, optimizer) in enumerate(((left, of_left), (right, of_right))):
+            optimizer.zero_grad()
+            (F.mse_loss(head(body(X[rows])).squeeze(1), y[rows, k]) / 2).backward()
+            optimizer.step()
+        if i % 2:
+            of_body.step()
+            of_body.zero_grad()
+"""
+
+UNDONE = DUEL.replace(").detach(), 0.0)", "), 0.0)").replace("    of_expert.step()\n", "    of_expert.step()\n    of_painter.zero_grad()\n")
 LEVELS = PICTURES.replace("x = (pictures - middle) / 240", "x = pictures / 240")
 SHORT = STATES.replace("start_factor=0.1, total_iters=3", "start_factor=0.1, total_iters=24").replace("range(6)", "range(4)")
 COUNTED = WINDOWS.replace("falling(epochs * batches // window)", "falling(epochs * batches, window)")
 
-BASES_OF_PARTS = {"heads": HEADS, "states": STATES, "pictures": PICTURES, "prepared": PREPARED, "chance": CHANCE, "windows": WINDOWS}
-SOUND_OF_PARTS = {"levels": LEVELS, "short": SHORT, "counted": COUNTED}
+BASES_OF_PARTS = {"heads": HEADS, "states": STATES, "pictures": PICTURES, "prepared": PREPARED, "chance": CHANCE, "windows": WINDOWS, "duel": DUEL}
+SOUND_OF_PARTS = {"levels": LEVELS, "short": SHORT, "counted": COUNTED, "shared": SHARED, "undone": UNDONE}
 
 PLANTED_OF_PARTS = (
     Planted("BH411", "heads", "x.view(x.size(0), x.size(1), self.heads, -1).transpose(1, 2)", "x.view(x.size(0), self.heads, x.size(1), -1)"),
@@ -236,6 +283,7 @@ PLANTED_OF_PARTS = (
     Planted("BH509", "pictures", "pictures - middle", "pictures.sub(middle.byte())"),
     Planted("BH831", "pictures", "lr=2e-3", "lr=0.9"),
     Planted("BH501", "prepared", ".fit(table[known], price[known])", ".fit(table, price)"),
+    Planted("BH101", "duel", ").detach(), 0.0)", "), 0.0)"),
     Planted("BH120", "windows", "epochs * batches // window", "epochs * batches"),
     Planted("BH120", "windows", "LambdaLR(optimizer, falling(epochs * batches // window))", "CosineAnnealingLR(optimizer, epochs * batches)"),
     Planted(
