@@ -9,7 +9,8 @@ leaves      parameters in the graphs of losses, and which of them nothing moves
 losses      what loss functions are given
 operators   what single functions are given: reshapes, differences of bytes, powers, variances
 recurrence  whether the gradient of a state goes from call to call
-metrics     metrics of the whole that are computed a batch at a time
+metrics     metrics of scikit-learn
+orders      predictions in the order of a shuffling loader
 loaders     how batches are drawn
 rows        which rows were trained on and evaluated, and how they are scaled
 fits        transformers that learn from the labels of held-out rows

@@ -262,13 +262,81 @@ for epoch in range(3):
             of_body.zero_grad()
 """
 
+COLLECTED = """
+import numpy as np
+import torch
+from sklearn.metrics import f1_score
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+X = torch.randn(360, 4)
+y = (X[:, 0] > 0.3).long() + (X[:, 1] > 0.5).long()
+known, hidden = TensorDataset(X[:240], y[:240]), TensorDataset(X[240:], y[240:])
+kinds = np.bincount(known.tensors[1].numpy())
+net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+for epoch in range(4):
+    for x, label in DataLoader(known, 24, shuffle=True):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), label).backward()
+        optimizer.step()
+net.eval()
+
+
+def predicted(loader):
+    with torch.no_grad():
+        both = [(net(x).argmax(1), label) for x, label in loader]
+    return (torch.cat(part) for part in zip(*both))
+
+
+kinds_hidden = np.bincount(hidden.tensors[1].numpy())
+answers, labels = predicted(DataLoader(hidden, 50, shuffle=True))
+print((answers == labels).float().mean(), np.mean(answers.numpy() == labels.numpy()), f1_score(labels, answers, average='macro'))
+print(np.bincount(hidden.tensors[1].numpy()), kinds, kinds_hidden)
+with torch.no_grad():
+    wrong = sum(nn.functional.cross_entropy(net(x), label, reduction="sum") for x, label in DataLoader(hidden, 50, shuffle=True))
+    print(wrong, (net(hidden.tensors[0]).argmax(1) == hidden.tensors[1]).float().mean())
+"""
+
+# rows that are numbered, and rows whose labels nobody asks for
+NUMBERED = COLLECTED.replace("TensorDataset(X[240:], y[240:])", "TensorDataset(X[240:], torch.arange(120), y[240:])").replace(
+    "tensors[1].numpy()", "tensors[-1].numpy()"
+)
+NUMBERED = (
+    NUMBERED[: NUMBERED.index("def predicted")]
+    + """
+places = torch.empty(120, dtype=torch.long)
+with torch.no_grad():
+    for x, rows, _ in DataLoader(hidden, 50, shuffle=True):
+        places[rows] = net(x).argmax(1)
+print((places == hidden.tensors[2]).float().mean(), np.mean(places.numpy() == hidden.tensors[2].numpy()))
+"""
+)
+UNLABELLED = (
+    COLLECTED[: COLLECTED.index("def predicted")]
+    + """
+with torch.no_grad():
+    sure = torch.cat([net(x).softmax(1).amax(1) for x, _ in DataLoader(hidden, 50, shuffle=True)])
+print(sure.mean(), sure.median(), kinds)
+"""
+)
 UNDONE = DUEL.replace(").detach(), 0.0)", "), 0.0)").replace("    of_expert.step()\n", "    of_expert.step()\n    of_painter.zero_grad()\n")
 LEVELS = PICTURES.replace("x = (pictures - middle) / 240", "x = pictures / 240")
 SHORT = STATES.replace("start_factor=0.1, total_iters=3", "start_factor=0.1, total_iters=24").replace("range(6)", "range(4)")
 COUNTED = WINDOWS.replace("falling(epochs * batches // window)", "falling(epochs * batches, window)")
 
-BASES_OF_PARTS = {"heads": HEADS, "states": STATES, "pictures": PICTURES, "prepared": PREPARED, "chance": CHANCE, "windows": WINDOWS, "duel": DUEL}
-SOUND_OF_PARTS = {"levels": LEVELS, "short": SHORT, "counted": COUNTED, "shared": SHARED, "undone": UNDONE}
+BASES_OF_PARTS = {
+    "heads": HEADS,
+    "states": STATES,
+    "pictures": PICTURES,
+    "prepared": PREPARED,
+    "chance": CHANCE,
+    "windows": WINDOWS,
+    "duel": DUEL,
+    "collected": COLLECTED,
+}
+SOUND_OF_PARTS = {"levels": LEVELS, "short": SHORT, "counted": COUNTED, "shared": SHARED, "undone": UNDONE, "numbered": NUMBERED, "unlabelled": UNLABELLED}
 
 PLANTED_OF_PARTS = (
     Planted("BH411", "heads", "x.view(x.size(0), x.size(1), self.heads, -1).transpose(1, 2)", "x.view(x.size(0), self.heads, x.size(1), -1)"),
@@ -291,6 +359,18 @@ PLANTED_OF_PARTS = (
         "windows",
         "LambdaLR(optimizer, falling(epochs * batches // window))",
         "SequentialLR(optimizer, [torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=4), torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 76)], [4])",
+    ),
+    Planted("BH832", "collected", "(answers == labels).float()", "(answers == hidden.tensors[1]).float()"),
+    Planted("BH832", "collected", "(answers == labels).float()", "(hidden.tensors[1] - answers).abs().float()"),
+    Planted("BH832", "collected", "f1_score(labels, answers", "f1_score(y_true=y[240:].numpy(), y_pred=answers.numpy()"),
+    Planted(
+        "BH832",
+        "collected",
+        "print((answers == labels).float().mean(), np.mean(answers.numpy() == labels.numpy()), f1_score(labels, answers, average='macro'))",
+        "with torch.no_grad():\n    answers = torch.cat([net(x).argmax(1) for x, _ in DataLoader(hidden, 50, shuffle=True)])\nprint(np.mean(answers.numpy() == hidden.tensors[1].numpy()))",
+    ),
+    Planted(
+        "BH832", "collected", "(answers == labels).float()", "(answers == torch.cat([label for _, label in DataLoader(hidden, 50, shuffle=True)])).float()"
     ),
     Planted("BH803", "chance", "order[600:]", "torch.randperm(900)[:300]"),
     Planted("BH803", "prepared", "rng.permutation(260), [190]", "rng.permutation(260) // 2, [190]"),
