@@ -124,7 +124,7 @@ class Orders:
         if not self.labels and not self.done:
             return
         given = [part for part in _parts((*args, *kwargs.values())) if isinstance(part, Tensor)]
-        of_labels = [self.labels[id(t)][1] for t in given if id(t) in self.labels and self.labels[id(t)][0]() is t]
+        of_labels = [epoch for t in given if (epoch := self._labelling(t)) is not None]
         for epoch in of_labels:
             if name in MOVES and isinstance(result, Tensor):
                 self._know(result, epoch)
@@ -137,13 +137,18 @@ class Orders:
         elif any(self._is_joined(t) for t in given):
             self.joined[id(result)] = weakref.ref(result)
 
+    def _labelling(self, tensor: Tensor) -> Evaluation | None:
+        """The evaluation that a drawn label is of; an id is given again once its tensor is gone."""
+        known, epoch = self.labels.get(id(tensor), (None, None))
+        return epoch if known is not None and known() is tensor else None
+
     def _is_joined(self, tensor: Tensor) -> bool:
         known = self.joined.get(id(tensor))
         return known is not None and known() is tensor
 
     def _keep(self, made: Tensor) -> None:
         epoch = self.drawing
-        if epoch is None or epoch.waiting or not made.ndim or id(made) in self.labels:
+        if epoch is None or epoch.waiting or not made.ndim or self._labelling(made) is not None:
             return
         if epoch.complete and len(made) == epoch.drawn:
             epoch.kept = epoch.drawn
