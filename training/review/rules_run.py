@@ -1,4 +1,4 @@
-"""Rules BH801 to BH831: mistakes that only a run shows."""
+"""Rules BH801 to BH832: mistakes that only a run shows."""
 
 from __future__ import annotations
 
@@ -271,6 +271,17 @@ RUN_RULES: dict[str, Rule] = {
             "start at 1e-3",
             "optimizer = Adam(model.parameters(), lr=0.5)",
             "optimizer = Adam(model.parameters(), lr=1e-3)",
+        ),
+        _rule(
+            "BH832",
+            "predictions-out-of-order",
+            "error",
+            "Predictions are compared with the labels of other rows",
+            "A shuffling loader gives rows in an order of its own. Predictions that are collected from it do not belong to the labels as the data set holds them: "
+            "accuracy, confusion matrix and errors are those of guessing by class frequencies, however good the network is.",
+            "collect the labels from the same batches, or evaluate with shuffle=False",
+            "loader = DataLoader(rows, 50, shuffle=True)\npredicted = torch.cat([model(x).argmax(1) for x, _ in loader])\nright = predicted == rows.tensors[1]",
+            "loader = DataLoader(rows, 50)\npredicted = torch.cat([model(x).argmax(1) for x, _ in loader])\nright = predicted == rows.tensors[1]",
         ),
     )
 }

@@ -4,11 +4,13 @@ record      findings, the places of the program they belong to, and who listens
 patches     where torch is listened to
 forwards    every call of a network: modes, what it changes, what it makes
 gradients   optimizers, backward passes, clipping and scaling
+adversaries networks that are trained against each other
 leaves      parameters in the graphs of losses, and which of them nothing moves
 losses      what loss functions are given
 operators   what single functions are given: reshapes, differences of bytes, powers, variances
 recurrence  whether the gradient of a state goes from call to call
-metrics     metrics of the whole that are computed a batch at a time
+metrics     metrics of scikit-learn
+orders      predictions in the order of a shuffling loader
 loaders     how batches are drawn
 rows        which rows were trained on and evaluated, and how they are scaled
 fits        transformers that learn from the labels of held-out rows
@@ -16,6 +18,7 @@ sides       rows of training and of evaluations, for the other ranks
 ranks       what ranks call and hold, and, in ranks_compared, how they differ
 networks    whether rows mix, and whether a sequence sees its future
 schedules   learning rates
+horizons    over how many steps a schedule goes
 kept        graphs and weights that are kept
 main        the process that runs the program
 """

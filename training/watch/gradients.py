@@ -218,6 +218,7 @@ class Gradients:
         roots = [t for t in ([tensors] if isinstance(tensors, Tensor) else tensors) if isinstance(t, Tensor)]
         place = self.watch.here()
         self._look_before(place)
+        self.watch.emit("backing", place)
         leaves = self.leaves.walk(roots, place) or []
         result = original(tensors, *args, **kwargs)
         self.watch.backwards += 1

@@ -100,8 +100,9 @@ class Loaders:
         if used.epochs == 1:
             tensors = list(tensors_in(batch))
             label = tensors[-1] if tensors else None
-            if label is not None and label.numel() == len(label) > 1:
-                used.labels.append(label.detach().reshape(-1).double())
+            with self.watch.unwatched():  # the program has not used its labels yet
+                if label is not None and label.numel() == len(label) > 1:
+                    used.labels.append(label.detach().reshape(-1).double())
 
     def _first(self, used: Used, batch: Any) -> None:
         first = next((t for t in tensors_in(batch) if t.numel() > 1 and len(t) > 1), None)

@@ -57,6 +57,7 @@ class Functions(TorchFunctionMode):
         self.on_loss: list[Callable[[Call, Tensor, Tensor], None]] = []
         self.before: dict[str, list[Listener]] = {}
         self.after: dict[str, list[Listener]] = {}
+        self.on_any: list[Listener] = []  # given name, result, args and kwargs of every function
         for names, listener in (
             (("cross_entropy",), self._cross_entropy),
             (("nll_loss",), self._nll),
@@ -88,6 +89,7 @@ class Functions(TorchFunctionMode):
         self._tell_listeners(self.before.get(name, ()), name, *args, **kwargs)
         result = func(*args, **kwargs)
         self._tell_listeners(self.after.get(name, ()), name, result, *args, **kwargs)
+        self._tell_listeners(self.on_any, name, result, args, kwargs)
         if name in SUPERVISED and isinstance(result, Tensor) and result.numel() == 1 and result.requires_grad:
             self.values.setdefault(self.watch.here(), []).append(float(result.detach()))
         return result

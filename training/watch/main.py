@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from schemas.digest import write_atomic
+from training.watch.adversaries import Adversaries
 from training.watch.fits import Fits
 from training.watch.forwards import Call, Forwards
 from training.watch.gradients import Gradients
@@ -29,6 +30,7 @@ from training.watch.losses import Functions
 from training.watch.metrics import Metrics
 from training.watch.networks import Networks
 from training.watch.operators import Operators
+from training.watch.orders import Orders
 from training.watch.precision import Precision
 from training.watch.ranks import Ranks, log_of
 from training.watch.record import Enough, Watch
@@ -93,9 +95,12 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     gradients.valid = lambda: functions.valid
     schedules.supervised = lambda: functions.values
     schedules.made = lambda optimizer: gradients.held[id(optimizer)].made
+    schedules.passes = lambda optimizer: gradients.held[id(optimizer)].ever
     forwards.on_call.append(recurrence.called)
     gradients.leaves.on_walk.append(recurrence.walked)
-    others = (Operators(seen, forwards, functions), Metrics(seen, forwards, loaders, fits.imported))
+    orders, metrics = Orders(seen, functions), Metrics(seen, forwards, loaders, fits.imported)
+    metrics.on_scored.append(orders.compared)
+    others = (Operators(seen, forwards, functions), metrics, orders)
     for part in (forwards, loaders, gradients, precision, kept, schedules, recurrence, ranks, *others):
         part.install()
 
@@ -104,7 +109,8 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
         networks.lost(call, scores, target)
 
     functions.on_loss.append(lost)
-    seen.listeners += [forwards, functions, loaders, gradients, precision, kept, networks, rows, fits, sides, schedules, recurrence, ranks]
+    seen.listeners += [forwards, functions, loaders, gradients, Adversaries(seen, gradients), precision, kept, networks, rows, fits, sides]
+    seen.listeners += [schedules, recurrence, ranks, orders]
     return functions, lambda: ranks.told(rows.first(), next((h.made for h in gradients.held.values()), None), sides.told())
 
 

@@ -1,4 +1,4 @@
-"""Metrics of the whole that are computed a batch at a time."""
+"""Metrics of scikit-learn: those of the whole that are computed a batch at a time, and the order of labels."""
 
 from __future__ import annotations
 
@@ -7,21 +7,30 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import torch
+
 from training.watch.forwards import Forwards
 from training.watch.loaders import Loaders, loader_rows
 from training.watch.patches import around
-from training.watch.record import Place, Watch
+from training.watch.record import Place, Watch, guarded
 
 OF_THE_WHOLE = ("roc_auc_score", "average_precision_score", "roc_curve", "precision_recall_curve")
+OF_LABELS = (
+    *("accuracy_score", "balanced_accuracy_score", "f1_score", "precision_score", "recall_score", "precision_recall_fscore_support"),
+    *("confusion_matrix", "classification_report", "matthews_corrcoef", "cohen_kappa_score", "log_loss", "brier_score_loss"),
+    *("mean_squared_error", "root_mean_squared_error", "mean_absolute_error", "r2_score"),
+)
 TWICE = 2
 
 
 class Metrics:
-    """Listens to ranking metrics of scikit-learn, from the moment that the program imports it."""
+    """Listens to metrics of scikit-learn, from the moment that the program imports it."""
 
     def __init__(self, watch: Watch, forwards: Forwards, loaders: Loaders, imported: Callable[[], None]) -> None:
         self.watch, self.forwards, self.loaders, self.imported = watch, forwards, loaders, imported
         self.calls: dict[Place, list[tuple[int, int]]] = {}  # by line: step, batch drawn before
+        self.on_scored: list[Callable[..., None]] = []  # given labels and predictions
         self._listening = False
 
     def install(self) -> None:
@@ -34,9 +43,26 @@ class Metrics:
             self.imported()
         if not self._listening and name.startswith("sklearn") and hasattr(sys.modules.get("sklearn.metrics"), OF_THE_WHOLE[0]):
             self._listening = True
+            metrics = sys.modules["sklearn.metrics"]
             for metric in OF_THE_WHOLE:
-                around(sys.modules["sklearn.metrics"], metric, self._scored)
+                around(metrics, metric, self._scored)
+            for metric in (*OF_THE_WHOLE, *OF_LABELS):
+                if hasattr(metrics, metric):
+                    around(metrics, metric, self._compared)
         return module
+
+    def _compared(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not self.watch.quiet:
+            self._look([*args[:2], *(given for name, given in kwargs.items() if name.startswith("y_"))])
+        return original(*args, **kwargs)
+
+    @guarded
+    def _look(self, given: list[Any]) -> None:
+        arrays = [np.asarray(side) for side in given]
+        if all(array.ndim and array.dtype.kind in "biuf" for array in arrays):
+            with self.watch.unwatched():
+                for listener in self.on_scored:
+                    listener(*(torch.tensor(array) for array in arrays))
 
     def _scored(self, original: Callable[..., Any], y_true: Any, *args: Any, **kwargs: Any) -> Any:
         last = self.loaders.last

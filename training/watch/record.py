@@ -63,8 +63,8 @@ def guarded(method: Callable[P, R]) -> Callable[P, R | None]:
 class Watch:
     """One run of a program.
 
-    `listeners` may have `forwarded(call)`, `backed(loss)`, `stepping(optimizer)`, `stepped(optimizer)` and `ended()`; what they raise is
-    kept in `failures` and never reaches the program. `quiet` is true while they look at something by themselves.
+    `listeners` may have `forwarded(call)`, `backing(place)`, `backed(loss, place)`, `stepping(optimizer)`, `stepped(optimizer)` and `ended()`;
+    what they raise is kept in `failures` and never reaches the program. `quiet` is true while they look at something by themselves.
     """
 
     program: Path

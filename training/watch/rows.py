@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import weakref
+from collections import Counter
 from dataclasses import dataclass, field
 
 import torch
@@ -15,6 +16,8 @@ from training.watch.record import Place, Watch
 MOST, MOST_VALUES = 50_000, 50_000_000  # rows, and values, that are kept of a network
 FEW = 20
 SHARED = 0.02
+LEVELS = 16  # values of a column: rows of such columns may well be equal by chance
+REPEATED, SIGMAS = 1.5, 4.0  # times an epoch, of a row that the train rows hold twice; deviations of a share
 FAR, WIDER = 4.0, 8.0  # deviations between means, and ratio of deviations, of rows that are scaled alike
 EXACT, CLOSE = 1e-4, 2e-3
 COPY = 1 - 1e-9  # squared correlation of a column that is the label
@@ -28,6 +31,7 @@ class Batches:
     """Rows by hash, with their values where they are a table."""
 
     rows: dict[bytes, Tensor] = field(default_factory=dict)
+    times: Counter[bytes] = field(default_factory=Counter)  # that each of them was given
     place: Place | None = None
 
     def add(self, values: Tensor, place: Place) -> list[bytes]:
@@ -37,7 +41,20 @@ class Batches:
         keys = [hashlib.blake2b(row.tobytes(), digest_size=12).digest() for row in flat.contiguous().view(torch.uint8).reshape(len(flat), -1).numpy()]
         if len(self.rows) < MOST and len(self.rows) * flat.shape[1] < MOST_VALUES:
             self.rows.update(zip(keys, flat, strict=True))
+            self.times.update(keys)
         return keys
+
+    def by_chance(self, known: int, total: int) -> bool:
+        """Whether so many of other rows may be among these though both were drawn apart: rows of few levels repeat each other within one side, too.
+
+        What a row finds among the others of its own side is what an independent row would find among them.
+        """
+        values = list(self.rows.values())
+        if len({v.shape for v in values}) != 1 or max(len(column.unique()) for column in torch.stack(values).T) > LEVELS:
+            return False
+        once = sorted(self.times.values())[len(self.times) // 20]  # as often as there were epochs; a dropped last batch may leave some rows out
+        repeated = sum(n for n in self.times.values() if n >= REPEATED * once) / self.times.total()
+        return bool(known / total <= repeated + SIGMAS * (repeated * (1 - repeated) / total) ** 0.5)
 
 
 @dataclass(eq=False)
@@ -163,7 +180,7 @@ class Rows:
         if len(history.trained.rows) < FEW or not phases or any(p.known == 0 for p in phases):
             return
         part = [p for p in phases if SHARED <= p.known / p.total < 1 and p.known >= FEW / 2]
-        if len(part) == len(phases):
+        if len(part) == len(phases) and not all(history.trained.by_chance(p.known, p.total) for p in part):
             phase = part[-1]
             self.watch.tell("BH803", f"{phase.known} of {phase.total} rows of the evaluation are rows that were trained on", phase.batches.place)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.optim import lr_scheduler
 
 from training.watch.forwards import Forwards
+from training.watch.horizons import beside_window
 from training.watch.loaders import Loaders
 from training.watch.patches import around
 from training.watch.record import Place, Watch, guarded
@@ -63,6 +64,7 @@ class Schedules:
         self.after_bad = 0
         self.supervised: Callable[[], dict[Place, list[float]]] = dict
         self.made: Callable[[torch.optim.Optimizer], Place | None] = lambda _: None  # where an optimizer is
+        self.passes: Callable[[torch.optim.Optimizer], int] = lambda _: 0  # backward passes that reached an optimizer
         self._depth = 0
 
     def install(self) -> None:
@@ -171,6 +173,9 @@ class Schedules:
         meant = getattr(scheduler, "total_steps", None) or (scheduler.T_max if isinstance(scheduler, lr_scheduler.CosineAnnealingLR) else None)
         if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
             self._plateau(schedule, steps)
+        elif horizon := beside_window(scheduler, calls, passes := self.passes(rates.optimizer), rates.rates):
+            told = f"{name} is made for {horizon} steps, as many as there were backward passes ({passes})"
+            self.watch.tell("BH120", f"{told}, and was stepped {calls} times, once a window of them", place)
         elif meant and seldom and calls <= meant / 2 and meant >= 0.8 * steps:
             self.watch.tell("BH114", f"{name} is made for {meant} steps, and was stepped {calls} times in {steps} steps of its optimizer", place)
         elif meant and each and isinstance(scheduler, lr_scheduler.CosineAnnealingLR) and calls >= 2 * meant:
