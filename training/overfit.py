@@ -26,7 +26,7 @@ ROWS, FEWER_ROWS = 32, 8
 STEPS = 400
 WARM_UP = 20
 NEAR_ZERO = 0.02
-LR, LR_SMALL, LR_LINEAR = 2e-3, 1e-2, 0.1
+LR, LR_SMALL, LR_LARGE, LR_LINEAR = 2e-3, 1e-2, 5e-2, 0.1
 PATIENCE = 100  # steps without a gain of 2 % after which an attempt is given up
 MAX_SECONDS = 60.0  # of this thread's CPU, so that other work on the machine does not use them up
 CHECK_EVERY = 10
@@ -109,7 +109,7 @@ def _attempts(declaration: Declaration, shape: ModelShape, available: int) -> tu
     if declaration.model.kind != "linear":
         return tuple(
             (min(rows, available), lr)
-            for rows, lr in ((ROWS, LR), (ROWS, LR_SMALL), (FEWER_ROWS, LR_SMALL), (2, LR_SMALL), (FEWER_ROWS, LR_LINEAR), (2, LR_LINEAR))
+            for rows, lr in ((ROWS, LR), (ROWS, LR_SMALL), (ROWS, LR_LARGE), (FEWER_ROWS, LR_SMALL), (2, LR_SMALL), (FEWER_ROWS, LR_LINEAR), (2, LR_LINEAR))
         )
     inputs = shape.numeric + shape.tensor_width + sum(n - 1 for n in shape.categories)
     rows = max(2, min(ROWS, available, inputs // 2))

@@ -31,6 +31,7 @@ from training.overfit import ROWS, overfit, without_dropout
 from training.preflight_effects import check_effects
 from training.preflight_half import computed_in_half
 from training.preflight_inputs import check_inputs
+from training.preflight_layers import check_layers
 from training.preflight_modes import check_modes
 from training.preflight_optimizer import check_optimizer, check_smoothing
 from training.preflight_parameters import check_parameters
@@ -130,7 +131,7 @@ def inspect(declaration: Declaration, statistics: Statistics, network: nn.Module
         losses: tuple[float, ...] = ()
         if gradients.verdict == "pass":  # without gradients it would only fail for the same reason
             learned, losses = overfit(network, declaration, statistics, subject.shape, spread)
-            results.append(learned)
+            results += [learned, check_layers(network, subject.loss, spread)]
             if all(r.verdict == "pass" for r in (extremes, *company)):  # which tries codes and values that no row has
                 results.append(check_inputs(network, statistics, subject.shape, subject.loss, spread, sample))
     return summed_up(started, network, results, (initial_loss, expected), losses)

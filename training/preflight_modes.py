@@ -19,6 +19,7 @@ from training.preflight_verdict import SAME, failed, largest_difference, passed
 ALL_DROPPED = 0.95  # of a dropout: what is left cannot be learned from
 FEW_ROWS = 8  # for the mean and variance of a batch norm: with fewer, what is learned is mostly who the neighbours are
 ONE_BATCH = 0.8  # momentum of a batch norm, with which its statistics are those of its last batch
+UNSETTLED, SLOW = 0.5, 0.01  # share of the first values that is left at the end of the run, where the momentum is smaller than any usual one
 SETTLING_PASSES, FADED = 30, 0.1  # of a power iteration or a running mean; share of the difference that may be left
 
 
@@ -34,7 +35,7 @@ def check_modes(network: nn.Module, rows: dict[str, Tensor], train: TrainConfig,
     heavy = [f"{name}, p {m.p:g}" for name, m in network.named_modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p >= ALL_DROPPED]
     if heavy:
         return failed("train_eval", f"in train mode dropout leaves next to nothing ({first_few(heavy)}).", "give the share that is dropped, about 0.1 to 0.5")
-    if (unsettled := _running_statistics(network)) is not None:
+    if (unsettled := _running_statistics(network, train.epochs * -(-train_rows // train.batch_size))) is not None:
         return unsettled
     student = without_dropout(copy.deepcopy(network))
     trained, difference = _trained(student, rows), _apart(student, rows)
@@ -55,12 +56,20 @@ def check_modes(network: nn.Module, rows: dict[str, Tensor], train: TrainConfig,
     return CheckResult(name="train_eval", verdict="warn", summary=summary, remedy=remedy, figures={"difference": difference})
 
 
-def _running_statistics(network: nn.Module) -> CheckResult | None:
-    """What is wrong with how layers that normalise keep statistics for eval mode: they never move, or are those of one batch."""
+def _running_statistics(network: nn.Module, updates: int) -> CheckResult | None:
+    """What is wrong with how layers that normalise keep statistics for eval mode: they never arrive, or are those of one batch.
+
+    Args:
+        network: with such layers, or without.
+        updates: steps of the whole run; 0 where they are not known.
+    """
     norms = {n: m for n, m in network.named_modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats and m.momentum is not None}
-    still, last = [n for n, m in norms.items() if m.momentum == 0], [n for n, m in norms.items() if (m.momentum or 0) >= ONE_BATCH]
+    left = {n: (1 - (m.momentum or 0)) ** max(updates, 1) if m.momentum else 1.0 for n, m in norms.items()}
+    still = [n for n, share in left.items() if share == 1 or (updates and share > UNSETTLED and (norms[n].momentum or 0) < SLOW)]
+    last = [n for n, m in norms.items() if (m.momentum or 0) >= ONE_BATCH]
     if still:
-        told = f"the running mean and variance of {first_few(still)} stay where they began (momentum 0): eval mode does not normalise by what was trained on."
+        momentum = norms[still[0]].momentum or 0
+        told = f"the running mean and variance of {first_few(still)} stay near 0 and 1, where they began (momentum {momentum:g}): eval mode does not normalise by what was trained on."
         return failed("train_eval", told, "give batch norm its usual momentum of 0.1, or None for the mean of all batches; a frozen one belongs in eval mode")
     if last:
         told = f"the running mean and variance of {first_few(last)} are those of the last batch alone (momentum {norms[last[0]].momentum:g}): eval mode depends on it."

@@ -68,7 +68,9 @@ def _judged(wrong: dict[str, tuple[float, float]], weights: dict[str, nn.Paramet
     told = f"the gradient of {len(wrong)} of {len(weights)} tensors is not the slope of the loss: along a random direction of {name} backward gives {gradient:.3g}, the loss moves by {slope:.3g}"
     figures: dict[str, float | int | str | None] = {"gradient": gradient, "slope": slope, "tensors": len(wrong)}
     hooked = [n for n in wrong if getattr(weights[n], "_backward_hooks", None) or getattr(weights[n], "_post_accumulate_grad_hooks", None)]
-    if hooked:
+    if "BackwardHookFunction" in custom:
+        summary, remedy = f"{told}. A backward hook of a module changes what goes through it.", "let the hook return None, or look at what it lets through"
+    elif hooked:
         summary, remedy = f"{told}. A hook changes the gradient of {first_few(hooked)}.", "look at which part the hook lets through"
     elif custom:
         summary, remedy = f"{told}. The backward of {first_few(custom)} is written by hand.", "compare it with torch.autograd.gradcheck"

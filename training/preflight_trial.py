@@ -5,10 +5,9 @@ On a network of its own, built as every rank builds it; on the CPU, in float32, 
 
 from __future__ import annotations
 
-import io
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -20,18 +19,19 @@ from schemas.records import CheckResult, Statistics, Verdict
 from training.data.in_memory import available_memory
 from training.export import Program
 from training.export_text import TextProgram
-from training.losses import Loss, make_loss
+from training.losses import make_loss
 from training.models.build import build_model
-from training.optim import make_optimizer
 from training.overfit import without_dropout
+from training.preflight_resume import check_resume
 from training.preflight_slopes import check_slopes
-from training.preflight_verdict import SAME, failed, largest_difference, passed
-from training.probe import Probe, first_rows
+from training.preflight_verdict import failed, passed
+from training.probe import first_rows
 from training.program import PARITY, exported
 from training.reference import blank_batch, in_double
 from training.report_format import duration
 from training.sampling import Sampler
 from training.targets import targets_of
+from training.trial import Trial
 
 ROWS, TEXTS = 32, 16  # of a step
 STEPS = 10  # at a rate that rises to its peak
@@ -39,45 +39,12 @@ DIVERGED, ROSE = 10.0, 2.0  # loss after these steps, as a multiple of the first
 ERASED, SHRUNK = 0.05, 0.01  # of a weight, by weight decay in one step: more than any batch can write back
 HEAVY = 1.0  # weight decay that is at fault itself, where a rate that is too high may be with less
 LEAST_MOVE, FROZEN_MOVE = 0.01, 1e-6  # of the weights' size, in the whole run: of the network, of one group
-SAVED_AFTER = 2  # steps
 SLOPE_ROWS = 16
 RESUMED_ROWS = 16  # of each of the steps that are compared to the bit
 EXPORTED_ROWS = (1, 3)
 MEMORY_SHARE = 0.9  # of what is free
 WINDOW_ROWS = 128  # most rows of a step that is timed
 TIMED_STEPS, TRIAL_SECONDS = 5, 0.5
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What is tried, and the rows for it: `probe`, a few; `window`, those of a micro-batch, for what they cost."""
-
-    declaration: Declaration
-    statistics: Statistics
-    loss: Loss
-    probe: Probe
-    window: Probe
-
-    def fresh(self) -> tuple[nn.Module, torch.optim.Optimizer]:
-        """The network with its initial weights in train mode, and its optimizer at the peak rates."""
-        network = build_model(self.declaration, self.statistics).train()
-        return network, make_optimizer(self.declaration.optimizer.scaled(self.declaration.train.batch_size), network)
-
-    def step(self, network: nn.Module, optimizer: torch.optim.Optimizer, rows: Probe | None = None, clipped: bool = True) -> float:
-        """One step as declared, in float32, or without its clipping; the loss before it."""
-        rows, train = rows or self.probe, self.declaration.train
-        optimizer.zero_grad(set_to_none=True)
-        loss = self.loss.per_row(network({name: t.clone() for name, t in rows.inputs.items()}), rows.label).mean()
-        loss.backward()
-        trained = [p for p in network.parameters() if p.grad is not None]
-        if not clipped:
-            pass
-        elif train.clip == "norm":
-            nn.utils.clip_grad_norm_(trained, train.clip_at)
-        elif train.clip == "value":
-            nn.utils.clip_grad_value_(trained, train.clip_at)
-        optimizer.step()
-        return float(loss.detach())
 
 
 def try_out(declaration: Declaration, statistics: Statistics, train: dict[str, np.ndarray]) -> list[CheckResult]:
@@ -228,57 +195,6 @@ def _norm(values: list[Tensor]) -> float:
 def _updates(declaration: Declaration, train_rows: int) -> int:
     train = declaration.train
     return train.epochs * Sampler(train_rows, train.batch_size, train.seed, train.drop_last).steps_per_epoch
-
-
-# ------------------------------------------------------------------------------------------- resume
-
-
-def check_resume(trial: Trial) -> CheckResult:
-    """A network that was saved and loaded makes the same next step, to the bit."""
-    network, optimizer = trial.fresh()
-    for step in range(SAVED_AFTER):
-        torch.manual_seed(step)
-        trial.step(network, optimizer)
-    file = io.BytesIO()
-    torch.save({"model": network.state_dict(), "optimizer": optimizer.state_dict()}, file)
-    loaded, its_optimizer = trial.fresh()
-    try:
-        state = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
-        loaded.load_state_dict(state["model"])
-    except Exception as error:  # the unpickler and a user's own hooks raise what they like
-        return failed("resume", f"a saved network cannot be loaded again: {str(error).splitlines()[0]}", "keep only tensors and plain values in the state dict")
-    its_optimizer.load_state_dict(state["optimizer"])
-    for who, its in ((network, optimizer), (loaded, its_optimizer)):
-        torch.manual_seed(SAVED_AFTER)
-        trial.step(who, its)
-    unlike = _made_from_another_seed(trial, state["model"])
-    if unlike > SAME:
-        return failed(
-            "resume",
-            f"loaded into a network that was made from another seed, the saved state gives other scores (by up to {unlike:.2g}): what is drawn at random in __init__ is not in it.",
-            "keep random projections and masks with register_buffer",
-        )
-    differing = [name for name, value in loaded.state_dict().items() if not torch.allclose(value, network.state_dict()[name], rtol=0, atol=0, equal_nan=True)]
-    if differing:
-        return failed(
-            "resume",
-            f"a network that was saved and loaded makes another next step than the one that went on ({first_few(differing, len(differing))} differ): it keeps something outside of its state dict.",
-            "register what forward changes with register_buffer, and draw random numbers from torch alone",
-            differing=len(differing),
-        )
-    return passed("resume", "Saved and loaded after two steps, the network makes the same third step, to the bit.")
-
-
-def _made_from_another_seed(trial: Trial, state: dict[str, Tensor]) -> float:
-    """Largest difference of the scores, in eval mode, of two networks that were made from different seeds and loaded the same state."""
-    scores = []
-    for seed in (trial.declaration.train.seed, trial.declaration.train.seed + 1):
-        train = trial.declaration.train.model_copy(update={"seed": seed})
-        network = build_model(trial.declaration.model_copy(update={"train": train}), trial.statistics)
-        network.load_state_dict(state)
-        with torch.inference_mode():
-            scores.append(network.eval()(trial.probe.inputs))
-    return largest_difference(*scores)
 
 
 # ------------------------------------------------------------------------------------------- export

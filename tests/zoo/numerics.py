@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -112,3 +113,76 @@ class CodesFromOne(nn.Module):
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         found = [table(batch["categorical"][:, i] - 1) for i, table in enumerate(self.tables)]
         return self.head(torch.relu(self.hidden(torch.cat([batch["numeric"], *found], 1))))
+
+
+class SlowNorm(StillNorm):
+    """Statistics that would arrive after a hundred thousand steps."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.norm = nn.BatchNorm1d(64, momentum=1e-5)
+
+
+class UnitsAlike(Sound):
+    """Weights that begin with one value."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.more = nn.Linear(64, 64)
+        for layer in (self.hidden, self.more, self.head):
+            nn.init.constant_(layer.weight, 0.02)
+            nn.init.zeros_(layer.bias)
+
+    def features(self, batch: dict[str, Tensor]) -> Tensor:
+        return torch.relu(self.more(super().features(batch)))
+
+
+class CopiedMembers(Sound):
+    """An ensemble of one."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        member = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 64))
+        self.members = nn.ModuleList(copy.deepcopy(member) for _ in range(3))
+
+    def features(self, batch: dict[str, Tensor]) -> Tensor:
+        found = super().features(batch)
+        return torch.stack([member(found) for member in self.members]).mean(0)
+
+
+class NothingBetween(Sound):
+    """Three layers that are one."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.second = nn.Linear(64, 64)
+
+    def features(self, batch: dict[str, Tensor]) -> Tensor:
+        return self.second(self.hidden(batch["numeric"]))
+
+
+class KeepsForEval(Sound):
+    """What eval mode computed once it takes for ever."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.kept: Tensor | None = None
+
+    def features(self, batch: dict[str, Tensor]) -> Tensor:
+        if self.training:
+            return super().features(batch)
+        if self.kept is None:
+            self.kept = self.hidden.weight.detach() + 0.0
+        return torch.relu(nn.functional.linear(batch["numeric"], self.kept, self.hidden.bias))
+
+
+class ClampsByHook(Sound):
+    """A backward hook of a layer that lets through what is above 0."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.more = nn.Linear(64, 64)
+        self.more.register_full_backward_hook(lambda layer, inner, outer: tuple(g.clamp(min=0) for g in inner))
+
+    def features(self, batch: dict[str, Tensor]) -> Tensor:
+        return torch.relu(self.more(super().features(batch)))

@@ -68,8 +68,14 @@ NUMERICS: dict[str, tuple[str, str, str]] = {
     "MaskedByHook": ("regression", "gradcheck", "A hook changes the gradient of body.hidden.weight"),
     "HalfOfTheWay": ("multiclass", "gradcheck", "cut out of the graph"),
     "InFloat16": ("binary", "extremes", "body computes in float16"),
-    "StillNorm": ("regression", "train_eval", "body.norm stay where they began"),
+    "StillNorm": ("regression", "train_eval", "body.norm stay near 0 and 1, where they began"),
     "LastBatchNorm": ("binary", "train_eval", "those of the last batch alone (momentum 0.99)"),
+    "SlowNorm": ("binary", "train_eval", "momentum 1e-05"),
+    "UnitsAlike": ("regression", "layers", "all units of body.hidden, body.more have the same weights"),
+    "CopiedMembers": ("binary", "layers", "the members of body.members have the same weights"),
+    "NothingBetween": ("multiclass", "layers", "body.second takes what body.hidden gives, with nothing in between"),
+    "KeepsForEval": ("binary", "resume", "it keeps something of that time"),
+    "ClampsByHook": ("regression", "gradcheck", "A backward hook of a module changes"),
     "RootOfZero": ("binary", "extremes", "the gradient of body.scale is not"),
 }
 LOSSES: dict[str, tuple[str, str, str]] = {

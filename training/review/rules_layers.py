@@ -301,3 +301,53 @@ def noise_always_on(subject: Subject) -> Iterator[Place]:
             drawn = [c for c in ast.walk(other) if isinstance(c, ast.Call) and program.is_torch(c.func, *NOISE)]
             if sides and drawn and sides[0].id in names_read(drawn[0]):
                 yield node, f"noise is added to {sides[0].id} in evaluation too"
+
+
+@rule(
+    "BH430",
+    "one-layer-n-times",
+    "warning",
+    title="A list holds one layer several times",
+    why="`[layer] * n` is one layer n times: all places share their weights, and the network has an n-th of the parameters that its depth lets expect.",
+    remedy="make each one anew: `nn.ModuleList(Block() for _ in range(n))`, or copy.deepcopy; where sharing is meant, call the one layer in a loop",
+    bad="""
+        from torch import nn
+
+        class Deep(nn.Module):
+            def __init__(self, width, depth):
+                super().__init__()
+                self.blocks = nn.ModuleList([nn.Linear(width, width)] * depth)
+
+            def forward(self, x):
+                for block in self.blocks:
+                    x = block(x).relu()
+                return x
+        """,
+    good="""
+        from torch import nn
+
+        class Deep(nn.Module):
+            def __init__(self, width, depth):
+                super().__init__()
+                self.blocks = nn.ModuleList([nn.Linear(width, width) for _ in range(depth)])
+
+            def forward(self, x):
+                for block in self.blocks:
+                    x = block(x).relu()
+                return x
+        """,
+)
+def one_layer_n_times(subject: Subject) -> Iterator[Place]:
+    """A module list or sequence is made of a list of one element that is multiplied, or of a comprehension that names one thing again and again."""
+    program = subject.program
+    for call in program.all_calls:
+        if not program.is_torch(call.func, "ModuleList", "Sequential") or not call.args:
+            continue
+        given = call.args[0].value if isinstance(call.args[0], ast.Starred) else call.args[0]
+        match given:
+            case ast.BinOp(left=ast.List(elts=[layer]), op=ast.Mult()) | ast.BinOp(op=ast.Mult(), right=ast.List(elts=[layer])):
+                yield given, f"{ast.unparse(layer)} is one layer, however often it stands there"
+            case ast.ListComp(elt=ast.Name(id=name), generators=[ast.comprehension(target=target)]) if name not in {
+                n.id for n in ast.walk(target) if isinstance(n, ast.Name)
+            }:
+                yield given, f"{name} is one layer, however often it stands there"
