@@ -72,7 +72,7 @@ def watch(program: Path, arguments: list[str], seconds: float, calls: Path | Non
     return {
         "found": [{"rule": f.rule, "path": f.place.path, "line": f.place.line, "message": f.message} for f in seen.found.values()],
         "steps": seen.steps,
-        "backwards": seen.backwards,
+        "backwards": seen.backwards + seen.differentiated,
         "complete": seen.complete,
         "error": error,
         "failures": sorted(set(seen.failures)),
