@@ -1,4 +1,4 @@
-"""Rules BH801 to BH831: mistakes that only a run shows."""
+"""Rules BH801 to BH836: mistakes that only a run shows."""
 
 from __future__ import annotations
 
@@ -271,6 +271,16 @@ RUN_RULES: dict[str, Rule] = {
             "start at 1e-3",
             "optimizer = Adam(model.parameters(), lr=0.5)",
             "optimizer = Adam(model.parameters(), lr=1e-3)",
+        ),
+        _rule(
+            "BH836",
+            "weights-of-classes-as-rows",
+            "error",
+            "A weighted sampler has fewer weights than there are rows",
+            "WeightedRandomSampler draws row i with the i-th weight. Given one weight for each class, it draws the first rows alone, over and over.",
+            "one weight for each row: weights[labels]",
+            "sampler = WeightedRandomSampler(1 / counts, num_samples=len(rows))",
+            "sampler = WeightedRandomSampler((1 / counts)[labels], num_samples=len(rows))",
         ),
     )
 }
