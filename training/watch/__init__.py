@@ -7,6 +7,8 @@ gradients   optimizers, backward passes, clipping and scaling
 leaves      parameters in the graphs of losses, and which of them nothing moves
 losses      what loss functions are given
 operators   what single functions are given: reshapes, differences of bytes, powers, variances
+padding     masks of sequences, and scores in which padding counts
+noise       noise that a network is to find in its input
 recurrence  whether the gradient of a state goes from call to call
 metrics     metrics of the whole that are computed a batch at a time
 loaders     how batches are drawn

@@ -28,7 +28,9 @@ from training.watch.loaders import Loaders
 from training.watch.losses import Functions
 from training.watch.metrics import Metrics
 from training.watch.networks import Networks
+from training.watch.noise import Noise
 from training.watch.operators import Operators
+from training.watch.padding import Padding
 from training.watch.precision import Precision
 from training.watch.ranks import Ranks, log_of
 from training.watch.record import Enough, Watch
@@ -96,7 +98,8 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     forwards.on_call.append(recurrence.called)
     gradients.leaves.on_walk.append(recurrence.walked)
     others = (Operators(seen, forwards, functions), Metrics(seen, forwards, loaders, fits.imported))
-    for part in (forwards, loaders, gradients, precision, kept, schedules, recurrence, ranks, *others):
+    samples = (Padding(seen, forwards, functions), Noise(seen, functions))
+    for part in (forwards, loaders, gradients, precision, kept, schedules, recurrence, ranks, *others, *samples):
         part.install()
 
     def lost(call: Call, scores: Tensor, target: Tensor) -> None:
@@ -105,6 +108,7 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
 
     functions.on_loss.append(lost)
     seen.listeners += [forwards, functions, loaders, gradients, precision, kept, networks, rows, fits, sides, schedules, recurrence, ranks]
+    seen.listeners += samples
     return functions, lambda: ranks.told(rows.first(), next((h.made for h in gradients.held.values()), None), sides.told())
 
 
