@@ -31,11 +31,13 @@ class Ran(NamedTuple):
     error: str
     seconds: float
     unseen: tuple[str, ...] = ()
+    backwards: int = 0
 
     def told(self) -> str:
         """In a line, and another one for what the watch could not look at."""
         ended = f"ended with {self.error}" if self.error else "came to its end" if self.complete else "was ended when its time was up"
-        line = f"{'✗' if self.error else '✓'} ran for {self.seconds:.0f} s: {self.steps} optimizer steps, {ended}"
+        made = f"{self.steps} optimizer steps" + (f", {self.backwards} backward passes" if self.backwards and not self.steps else "")
+        line = f"{'✗' if self.error else '✓'} ran for {self.seconds:.0f} s: {made}, {ended}"
         return line + (f"\n⚠ not looked at, because the watch itself failed there: {first_few(list(self.unseen))}" if self.unseen else "")
 
 
@@ -98,8 +100,8 @@ def review_run(program: Path, arguments: Sequence[str], seconds: float, ranks: i
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         told = run_watched(program, list(arguments), seconds, ranks, Path(folder))
-    ran = Ran(told["steps"], told["complete"], told["error"], time.monotonic() - started, tuple(told["failures"]))
-    if not ran.steps and not told["backwards"] and not ran.error:
+    ran = Ran(told["steps"], told["complete"], told["error"], time.monotonic() - started, tuple(told["failures"]), told["backwards"])
+    if not ran.steps and not ran.backwards and not ran.error:
         raise ConfigError(
             f"{program} ended without a backward pass or an optimizer step of this process, so that nothing was seen; give --args what makes it train"
         )

@@ -80,6 +80,17 @@ print("trained")
 FITTING = RUNS.replace("y = x.sum(1)", "y = x.sum(1, keepdim=True)")
 
 
+BY_HAND = (
+    RUNS[: RUNS.index("optimizer =")]
+    + """for _ in range(12):
+    gradients = torch.autograd.grad(((net(x).squeeze(1) - y) ** 2).mean(), list(net.parameters()))
+    with torch.no_grad():
+        for p, g in zip(net.parameters(), gradients):
+            p -= 0.01 * g
+"""
+)
+
+
 @pytest.mark.req("M5")
 def test_a_program_that_is_run_adds_what_was_seen_to_what_was_read(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(RUNS)
@@ -88,18 +99,21 @@ def test_a_program_that_is_run_adds_what_was_seen_to_what_was_read(tmp_path: Pat
     assert done.returncode == 1 and "trained" in done.stderr
     assert [(f["rule"], f["path"], f["line"]) for f in told["findings"]] == [("BH310", "train.py", 9)]
     assert "seen while it ran" in told["findings"][0]["message"] and "[64, 1] meets [64]" in told["findings"][0]["message"]
-    assert told["run"] | {"seconds": 0} == {"steps": 12, "complete": True, "error": "", "seconds": 0, "unseen": []}
+    assert told["run"] | {"seconds": 0} == {"steps": 12, "complete": True, "error": "", "seconds": 0, "unseen": [], "backwards": 12}
 
 
 @pytest.mark.long
 def test_a_run_that_fails_or_shows_nothing_is_told_as_that(tmp_path: Path) -> None:
     (tmp_path / "allowed.py").write_text(RUNS.replace(".backward()", ".backward()  # bulkhead: allow[BH310] a broadcast is wanted in this test"))
     (tmp_path / "broken.py").write_text(FITTING + "raise KeyError('column')\n")
+    (tmp_path / "by_hand.py").write_text(BY_HAND)
     (tmp_path / "idle.py").write_text("print('no training')\n")
     (tmp_path / "endless.py").write_text(FITTING.replace("range(12)", "iter(int, 1)"))
     assert call(tmp_path, "allowed.py", "--run").returncode == 0
     broken = call(tmp_path, "broken.py", "--run")
     assert broken.returncode == 1 and "12 optimizer steps, ended with KeyError" in broken.stdout
+    by_hand = call(tmp_path, "by_hand.py", "--run")
+    assert by_hand.returncode == 0 and "0 optimizer steps, 12 backward passes, came to its end" in by_hand.stdout
     idle = call(tmp_path, "idle.py", "--run")
     assert idle.returncode == 2 and "nothing was seen" in idle.stderr and "Traceback" not in idle.stderr
     endless = call(tmp_path, "endless.py", "--run", "--seconds", "3")

@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.program import Origin, Program, Scope
 from training.review.rules_module import is_layer
 from training.review.syntax import constant, dotted, has_unpacking, identifiers, is_false, keyword, method, names_read, own_nodes, receiver
-from training.review.values import reaching
+from training.review.values import PASSED_ON, loss_calls, reaching
 
 RECURRENT = {"LSTM", "GRU", "RNN"}
 BATCH_FIRST_AT: dict[str, int | None] = {"LSTM": 4, "GRU": 4, "RNN": 5, "MultiheadAttention": None}
@@ -291,7 +291,7 @@ def noise_always_on(subject: Subject) -> Iterator[Place]:
     program = subject.program
     for owner in program.module_classes:
         forward = program.methods[owner].get("forward")
-        if forward is None or len(forward.parameters) != 2 or "training" in identifiers(forward.node):
+        if forward is None or len(forward.parameters) != 2 or "training" in identifiers(forward.node) or _restores_its_input(program, owner):
             continue
         for node in own_nodes(forward.node):
             if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)) or any(isinstance(a, ast.If | ast.IfExp) for a in program.ancestors(node)):
@@ -351,3 +351,30 @@ def one_layer_n_times(subject: Subject) -> Iterator[Place]:
                 n.id for n in ast.walk(target) if isinstance(n, ast.Name)
             }:
                 yield given, f"{name} is one layer, however often it stands there"
+
+
+def _restores_its_input(program: Program, owner: ast.ClassDef) -> bool:
+    """Whether a network is trained to give back what it is given: noise inside of it is what such an autoencoder has to take away, in evaluation as well."""
+    pairs = [(loss.scores, loss.target, loss.scope) for loss in loss_calls(program)]
+    for node in program.nodes[ast.BinOp]:
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+            pairs += [(node.left, node.right, program.scope(node)), (node.right, node.left, program.scope(node))]
+    return any(target is not None and _gives_back(program, owner, scores, target, scope) for scores, target, scope in pairs)
+
+
+def _gives_back(program: Program, owner: ast.ClassDef, scores: ast.expr, target: ast.expr, scope: Scope) -> bool:
+    wanted = ast.unparse(_bare(target))
+    values = reaching(program, scores, scope) if isinstance(scores, ast.Name) else [scores]
+    for call in map(_bare, values):
+        if isinstance(call, ast.Call) and len(call.args) == 1 and ast.unparse(_bare(call.args[0])) == wanted:
+            known = program.origins(call.func, scope)
+            if any(o.name == owner.name for o in known) or (not known and not program.resolve(call.func).startswith("torch.")):
+                return True
+    return False
+
+
+def _bare(node: ast.expr) -> ast.expr:
+    """A value without the reshapes and casts that it goes through."""
+    while isinstance(node, ast.Call) and method(node) in PASSED_ON and (inner := receiver(node)) is not None:
+        node = inner
+    return node

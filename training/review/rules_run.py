@@ -1,4 +1,4 @@
-"""Rules BH801 to BH832: mistakes that only a run shows."""
+"""Rules BH801 to BH836: mistakes that only a run shows."""
 
 from __future__ import annotations
 
@@ -282,6 +282,46 @@ RUN_RULES: dict[str, Rule] = {
             "collect the labels from the same batches, or evaluate with shuffle=False",
             "loader = DataLoader(rows, 50, shuffle=True)\npredicted = torch.cat([model(x).argmax(1) for x, _ in loader])\nright = predicted == rows.tensors[1]",
             "loader = DataLoader(rows, 50)\npredicted = torch.cat([model(x).argmax(1) for x, _ in loader])\nright = predicted == rows.tensors[1]",
+        ),
+        _rule(
+            "BH833",
+            "padding-in-metric",
+            "error",
+            "Labels that the loss ignores count in the score",
+            "Evaluation compares predictions with labels of which many are those that the loss leaves out. They are all right or all wrong, so the score tells of lengths, not of the network.",
+            "compare the labels that count: keep = y != ignored; (pred[keep] == y[keep])",
+            "loss = F.cross_entropy(scores, y, ignore_index=0)\naccuracy = (pred == y).float().mean()",
+            "loss = F.cross_entropy(scores, y, ignore_index=0)\naccuracy = (pred == y)[y != 0].float().mean()",
+        ),
+        _rule(
+            "BH834",
+            "target-noise-not-in-input",
+            "error",
+            "The noise that is to be found is not in the input",
+            "The target of the loss is drawn anew in each step, and has nothing in common with the input: it was drawn twice. The best answer is 0, and nothing is learned.",
+            "draw the noise once, and give the same tensor to the input and to the loss",
+            "noisy = add_noise(x, t, torch.randn_like(x))\nloss = F.mse_loss(net(noisy, t), torch.randn_like(x))",
+            "noise = torch.randn_like(x)\nloss = F.mse_loss(net(add_noise(x, t, noise), t), noise)",
+        ),
+        _rule(
+            "BH835",
+            "padding-mask-inverted",
+            "error",
+            "A mask leaves out the tokens and keeps the padding",
+            "A key padding mask of torch is true where a key is left out. The other way round attention sees what stands behind the end of a sequence, and none of its tokens.",
+            "src_key_padding_mask=tokens == pad",
+            "h = encoder(embed(tokens), src_key_padding_mask=tokens != pad)",
+            "h = encoder(embed(tokens), src_key_padding_mask=tokens == pad)",
+        ),
+        _rule(
+            "BH836",
+            "weights-of-classes-as-rows",
+            "error",
+            "A weighted sampler has fewer weights than there are rows",
+            "WeightedRandomSampler draws row i with the i-th weight. Given one weight for each class, it draws the first rows alone, over and over.",
+            "one weight for each row: weights[labels]",
+            "sampler = WeightedRandomSampler(1 / counts, num_samples=len(rows))",
+            "sampler = WeightedRandomSampler((1 / counts)[labels], num_samples=len(rows))",
         ),
     )
 }

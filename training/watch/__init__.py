@@ -8,6 +8,8 @@ adversaries networks that are trained against each other
 leaves      parameters in the graphs of losses, and which of them nothing moves
 losses      what loss functions are given
 operators   what single functions are given: reshapes, differences of bytes, powers, variances
+padding     masks of sequences, and scores in which padding counts
+noise       noise that a network is to find in its input
 recurrence  whether the gradient of a state goes from call to call
 metrics     metrics of scikit-learn
 orders      predictions in the order of a shuffling loader

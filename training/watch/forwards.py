@@ -164,9 +164,13 @@ class Forwards:
             self.watch.tell("BH407", f"requires_grad is set on {type(module).__name__}, a module: its parameters are trained as before")
 
     def _grad(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if not self.watch.quiet:
-            self.backed()
-        return original(*args, **kwargs)
+        if self.watch.quiet:
+            return original(*args, **kwargs)
+        before = self.watch.differentiated  # torch hands its own functions to modes by calling them once more
+        self.backed()
+        result = original(*args, **kwargs)
+        self.watch.differentiated = before + 1
+        return result
 
     def _wrap(self, original: Callable[..., Any], wrapper: nn.Module, module: nn.Module, *args: Any, **kwargs: Any) -> None:
         original(wrapper, module, *args, **kwargs)

@@ -76,7 +76,8 @@ class Kept:
 
     @guarded
     def _loading(self, module: nn.Module, state: dict[str, Any]) -> None:
-        self.reloaded |= {id(p) for p in module.parameters()} if self.resumed is not None else set()
+        if self.resumed is not None:
+            self.reloaded |= same_network(module, state)
         own = {p.data_ptr() for p in module.parameters() if p.numel()}
         alias = [t for t in state.values() if isinstance(t, Tensor) and t.numel() and t.data_ptr() in own]
         made = self._made(state, alias)
@@ -128,11 +129,24 @@ class Kept:
         return original(*args, **kwargs)
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
-        """A step of an optimizer that was not restored, on weights that were."""
+        """A step of an optimizer that was not restored, on weights that all were."""
         held = {id(p) for g in optimizer.param_groups for p in g["params"]}
-        if self.resumed is not None and not optimizer.state and held & self.reloaded:
+        if self.resumed is not None and not optimizer.state and held and held <= self.reloaded:
             self.watch.tell("BH707", f"training goes on from a checkpoint, and the state of {type(optimizer).__name__} is not restored", self.resumed)
             self.resumed = None
+
+
+def same_network(module: nn.Module, state: dict[str, Any]) -> set[int]:
+    """Ids of the parameters of a network whose whole state this is; none of one that takes over a part of another, which is no resume.
+
+    >>> half = nn.Sequential(nn.Linear(2, 2))
+    >>> len(same_network(half, half.state_dict())), len(same_network(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), half.state_dict()))
+    (2, 0)
+    """
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    own = {*parameters, *(name for name, _ in module.named_buffers(remove_duplicate=False))}
+    names = {str(name) for name in state if not str(name).endswith("_extra_state")}
+    return {id(p) for p in parameters.values()} if set(parameters) <= names <= own else set()
 
 
 def of_optimizer(state: Any) -> bool:

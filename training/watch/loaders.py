@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler, Subset
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler, Subset, WeightedRandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from training.watch.forwards import Forwards, tensors_in
@@ -16,6 +16,7 @@ from training.watch.patches import around
 from training.watch.record import Place, Watch, guarded
 
 TWICE = 2
+FEW_WEIGHTS = 0.5  # of the rows: larger parts may be drawn from on purpose
 UNMIXED = 0.5  # of the variance of labels lies between batches
 BATCHES = 6
 
@@ -126,6 +127,7 @@ class Loaders:
     def ended(self) -> None:
         """What the whole run shows."""
         for used in self.used.values():
+            self._weighted(used)
             if used.steps:
                 self._train(used)
             elif used.batches and self.watch.steps:
@@ -133,6 +135,17 @@ class Loaders:
         for place, firsts in self.firsts.items():
             if len(firsts) > TWICE and len({b for _, b in firsts}) == 1 and all(u.steps for u, _ in firsts):
                 self.watch.tell("BH822", f"{len(firsts)} epochs began with the same batch: the generator is seeded anew for each", place)
+
+    def _weighted(self, used: Used) -> None:
+        """Row i is drawn by weight i, so that weights of classes draw the first rows alone."""
+        loader = used.loader
+        sampler, rows = getattr(loader.batch_sampler, "sampler", loader.sampler), loader_rows(loader)
+        if not isinstance(sampler, WeightedRandomSampler) or isinstance(loader.dataset, IterableDataset) or not used.batches:
+            return
+        weights = len(sampler.weights)
+        if weights < rows * FEW_WEIGHTS:
+            told = f"WeightedRandomSampler has {weights} weights for {rows} rows: only rows 0 to {weights - 1} are ever drawn, {sampler.num_samples} times an epoch"
+            self.watch.tell("BH836", told, used.place)
 
     def _train(self, used: Used) -> None:
         sampler = used.loader.sampler

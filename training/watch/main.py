@@ -29,8 +29,10 @@ from training.watch.loaders import Loaders
 from training.watch.losses import Functions
 from training.watch.metrics import Metrics
 from training.watch.networks import Networks
+from training.watch.noise import Noise
 from training.watch.operators import Operators
 from training.watch.orders import Orders
+from training.watch.padding import Padding
 from training.watch.precision import Precision
 from training.watch.ranks import Ranks, log_of
 from training.watch.record import Enough, Watch
@@ -74,7 +76,7 @@ def watch(program: Path, arguments: list[str], seconds: float, calls: Path | Non
     return {
         "found": [{"rule": f.rule, "path": f.place.path, "line": f.place.line, "message": f.message} for f in seen.found.values()],
         "steps": seen.steps,
-        "backwards": seen.backwards,
+        "backwards": seen.backwards + seen.differentiated,
         "complete": seen.complete,
         "error": error,
         "failures": sorted(set(seen.failures)),
@@ -102,6 +104,9 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     metrics.on_scored.append(orders.compared)
     others = (Operators(seen, forwards, functions), metrics, orders)
     for part in (forwards, loaders, gradients, precision, kept, schedules, recurrence, ranks, *others):
+    others = (Operators(seen, forwards, functions), Metrics(seen, forwards, loaders, fits.imported))
+    samples = (Padding(seen, forwards, functions), Noise(seen, functions))
+    for part in (forwards, loaders, gradients, precision, kept, schedules, recurrence, ranks, *others, *samples):
         part.install()
 
     def lost(call: Call, scores: Tensor, target: Tensor) -> None:
@@ -111,6 +116,7 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     functions.on_loss.append(lost)
     seen.listeners += [forwards, functions, loaders, gradients, Adversaries(seen, gradients), precision, kept, networks, rows, fits, sides]
     seen.listeners += [schedules, recurrence, ranks, orders]
+    seen.listeners += samples
     return functions, lambda: ranks.told(rows.first(), next((h.made for h in gradients.held.values()), None), sides.told())
 
 

@@ -75,6 +75,7 @@ class Watch:
     failures: list[str] = field(default_factory=list)
     steps: int = 0
     backwards: int = 0
+    differentiated: int = 0  # calls of torch.autograd.grad, by which a program may train without backward and optimizer
     quiet: bool = False
     complete: bool = False  # whether the program came to its own end
     namespace: dict[str, Any] = field(default_factory=dict)  # its globals: to take DDP down may wait for ever for a thread of its group
