@@ -7,6 +7,10 @@ gradients   optimizers, backward passes, clipping and scaling
 leaves      parameters in the graphs of losses, and which of them nothing moves
 losses      what loss functions are given
 operators   what single functions are given: reshapes, differences of bytes, powers, variances
+layers      layers with nothing between them, and scores that are dropped
+classes     weights of classes against their frequency
+updates     decay, betas and states of optimizers
+movement    whether weights move at all
 recurrence  whether the gradient of a state goes from call to call
 metrics     metrics of the whole that are computed a batch at a time
 loaders     how batches are drawn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.training.watch.programs_of_parts import BASES_OF_PARTS, PLANTED_OF_PARTS, SOUND_OF_PARTS, Planted
+from tests.training.watch.programs_of_updates import BASES_OF_UPDATES, PLANTED_OF_UPDATES, SOUND_OF_UPDATES
 
 TABLE = """
 import copy
@@ -140,7 +141,7 @@ with torch.no_grad():
     print(((model(X[300:]) - y[300:]) ** 2).mean())
 """
 
-BASES = {"table": TABLE, "sequences": SEQUENCES, "regression": REGRESSION, **BASES_OF_PARTS}
+BASES = {"table": TABLE, "sequences": SEQUENCES, "regression": REGRESSION, **BASES_OF_PARTS, **BASES_OF_UPDATES}
 
 PLANTED = (
     Planted("BH101", "table", "        optimizer.zero_grad()\n", ""),
@@ -298,6 +299,7 @@ PLANTED = (
     ),
     Planted("BH820", "table", "X = (X - mean) / std", "X = X * 30 + 200\nX[train] = (X[train] - X[train].mean(0)) / X[train].std(0)"),
     *PLANTED_OF_PARTS,
+    *PLANTED_OF_UPDATES,
 )
 
 GAN = """
@@ -449,7 +451,7 @@ for batch in DataLoader(Pairs(), batch_size=None):
         optimizer.step()
 """
 
-SOUND = {"gan": GAN, "teacher": TEACHER, "tuning": TUNING, "odd": ODD, **SOUND_OF_PARTS}
+SOUND = {"gan": GAN, "teacher": TEACHER, "tuning": TUNING, "odd": ODD, **SOUND_OF_PARTS, **SOUND_OF_UPDATES}
 
 RANKS = """
 import torch
