@@ -1,10 +1,11 @@
-"""Rules BH801 to BH836: mistakes that only a run shows."""
+"""Rules BH801 to BH842: mistakes that only a run shows."""
 
 from __future__ import annotations
 
 import textwrap
 
 from training.review.findings import Place, Rule, Severity, Subject
+from training.review.rules_run_updates import OF_UPDATES
 
 
 def seen(_: Subject) -> list[Place]:
@@ -19,6 +20,7 @@ def _rule(id: str, name: str, severity: Severity, title: str, why: str, remedy: 
 RUN_RULES: dict[str, Rule] = {
     r.id: r
     for r in (
+        *(_rule(*given) for given in OF_UPDATES),
         _rule(
             "BH801",
             "rows-mix",

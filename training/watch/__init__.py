@@ -10,6 +10,10 @@ losses      what loss functions are given
 operators   what single functions are given: reshapes, differences of bytes, powers, variances
 padding     masks of sequences, and scores in which padding counts
 noise       noise that a network is to find in its input
+layers      layers with nothing between them, and scores that are dropped
+classes     weights of classes against their frequency
+updates     decay, betas and states of optimizers
+movement    whether weights move at all
 recurrence  whether the gradient of a state goes from call to call
 metrics     metrics of scikit-learn
 orders      predictions in the order of a shuffling loader

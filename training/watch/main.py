@@ -21,13 +21,16 @@ from torch import Tensor
 
 from schemas.digest import write_atomic
 from training.watch.adversaries import Adversaries
+from training.watch.classes import Classes
 from training.watch.fits import Fits
 from training.watch.forwards import Call, Forwards
 from training.watch.gradients import Gradients
 from training.watch.kept import Kept
+from training.watch.layers import Layers
 from training.watch.loaders import Loaders
 from training.watch.losses import Functions
 from training.watch.metrics import Metrics
+from training.watch.movement import Movement
 from training.watch.networks import Networks
 from training.watch.noise import Noise
 from training.watch.operators import Operators
@@ -40,6 +43,7 @@ from training.watch.recurrence import Recurrence
 from training.watch.rows import Rows
 from training.watch.schedules import Schedules
 from training.watch.sides import Sides
+from training.watch.updates import Updates
 
 
 def watch(program: Path, arguments: list[str], seconds: float, calls: Path | None = None) -> dict[str, Any]:
@@ -103,11 +107,15 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     orders, metrics = Orders(seen, functions), Metrics(seen, forwards, loaders, fits.imported)
     metrics.on_scored.append(orders.compared)
     others = (Operators(seen, forwards, functions), metrics, orders)
-    for part in (forwards, loaders, gradients, precision, kept, schedules, recurrence, ranks, *others):
-    others = (Operators(seen, forwards, functions), Metrics(seen, forwards, loaders, fits.imported))
     samples = (Padding(seen, forwards, functions), Noise(seen, functions))
     for part in (forwards, loaders, gradients, precision, kept, schedules, recurrence, ranks, *others, *samples):
         part.install()
+    layers, classes, movement = Layers(seen, forwards, functions), Classes(seen, functions), Movement(seen, schedules)
+    forwards.on_call.append(layers.called)
+    gradients.leaves.on_walk.append(layers.walked)
+    precision.on_clip, movement.made = movement.clipping, schedules.made
+    for listener in (layers, classes):
+        listener.install()
 
     def lost(call: Call, scores: Tensor, target: Tensor) -> None:
         rows.lost(call, scores, target)
@@ -117,6 +125,7 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     seen.listeners += [forwards, functions, loaders, gradients, Adversaries(seen, gradients), precision, kept, networks, rows, fits, sides]
     seen.listeners += [schedules, recurrence, ranks, orders]
     seen.listeners += samples
+    seen.listeners += [layers, classes, Updates(seen, gradients), movement]
     return functions, lambda: ranks.told(rows.first(), next((h.made for h in gradients.held.values()), None), sides.told())
 
 

@@ -29,6 +29,7 @@ class Precision:
         self.off: weakref.WeakSet[GradScaler] = weakref.WeakSet()  # made so
         self.in_scaler = False
         self.at_half = False
+        self.on_clip: Callable[[list[Tensor], Any, float], object] = lambda *_: None  # given the norm before and the largest one
 
     def install(self) -> None:
         """Listen."""
@@ -47,7 +48,13 @@ class Precision:
         self._clipped(original.__name__, given)
         result = original(given, *args, **kwargs)
         self._keep_marks()
+        self._cut(given, result, args, kwargs)
         return result
+
+    @guarded
+    def _cut(self, given: list[Tensor], norm: Any, args: Any, kwargs: Any) -> None:
+        if isinstance(norm, Tensor):
+            self.on_clip(given, norm, float(args[0] if args else kwargs["max_norm"]))
 
     @guarded
     def _clipped(self, name: str, given: list[Tensor]) -> None:

@@ -1,0 +1,146 @@
+"""Programs under watch in which layers, optimizers and weights of classes are to be judged; and one mistake at a time for each."""
+
+from __future__ import annotations
+
+from tests.training.watch.programs_of_parts import Planted
+
+UNEVEN = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+X = torch.randn(500, 5)
+y = (X[:, 0] > 0.5).long() + (X[:, 1] + X[:, 0] > 1.8).long()
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(5, 20), nn.Linear(20, 20), nn.Linear(20, 3)
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x):
+        h = F.relu(self.first(x))
+        h = self.drop(F.relu(self.second(h)))
+        return self.head(h)
+
+
+net = Net()
+counts = y[:400].bincount(minlength=3).float()
+criterion = nn.CrossEntropyLoss(weight=counts.sum() / (3 * counts))
+optimizer = torch.optim.AdamW(net.parameters(), lr=5e-3, weight_decay=0.1, betas=(0.9, 0.99))
+for epoch in range(6):
+    net.train()
+    for rows in torch.randperm(400).split(40):
+        optimizer.zero_grad()
+        loss = criterion(net(X[rows]), y[rows])
+        loss.backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+net.eval()
+with torch.no_grad():
+    print((net(X[400:]).argmax(1) == y[400:]).float().mean())
+"""
+
+RARE = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+X = torch.randn(400, 1, 8, 8)
+y = (X[:, 0, :4].mean((1, 2)) > 0.2).float()
+net = nn.Sequential(nn.Conv2d(1, 6, 3), nn.ReLU(), nn.Conv2d(6, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(128, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9, weight_decay=1e-3)
+weight = (1 - y[:320]).sum() / y[:320].sum()
+for epoch in range(4):
+    for rows in torch.randperm(320).split(32):
+        loss = F.binary_cross_entropy_with_logits(net(X[rows]).squeeze(1), y[rows], pos_weight=weight)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+FACTORED = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+X = torch.randn(300, 1, 6, 6)
+y = (X.mean((1, 2, 3)) > 0).long() + (X[:, 0, 0, 0] > 0.8).long()
+
+
+class Frugal(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide, self.point = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 8, 1)
+        self.depth, self.mix = nn.Conv2d(8, 8, 3, groups=8), nn.Conv2d(8, 8, 1)
+        self.down, self.up = nn.Linear(128, 4), nn.Linear(4, 128)
+        self.embed, self.head = nn.Linear(128, 16), nn.Linear(16, 3)
+
+    def forward(self, x):
+        h = F.relu(self.point(self.wide(x)))
+        h = F.relu(self.mix(self.depth(h))).flatten(1)
+        h = F.relu(self.up(self.down(h)))
+        found = self.embed(F.dropout(h, 0.1, self.training))
+        return found, self.head(found)
+
+
+net = Frugal()
+nn.init.zeros_(net.head.weight)
+body = [p for n, p in net.named_parameters() if "head" not in n]
+optimizer = torch.optim.Adam([{"params": body}, {"params": net.head.parameters(), "lr": 1e-4}], lr=2e-3, betas=(0.0, 0.9))
+far = torch.tensor([0.2, 1.0, 0.0])
+for epoch in range(5):
+    for i, rows in enumerate(torch.randperm(240).split(30)):
+        found, scores = net(X[rows])
+        loss = F.cross_entropy(scores, y[rows], weight=far)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    optimizer.state.clear()
+"""
+
+TINY = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(128, 4) * 3e4
+y = x.sum(1) / 1e4
+weight = nn.Parameter(torch.full((4,), 1e-5))
+optimizer = torch.optim.SGD([weight], lr=3e-12)
+for step in range(40):
+    loss = ((x @ weight - y) ** 2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+BASES_OF_UPDATES = {"uneven": UNEVEN, "rare": RARE}
+SOUND_OF_UPDATES = {"factored": FACTORED, "tiny": TINY}
+
+PLANTED_OF_UPDATES = (
+    Planted("BH837", "uneven", "return self.head(h)", "return self.drop(self.head(h))"),
+    Planted("BH837", "rare", "net(X[rows]).squeeze(1), y", "F.dropout(net(X[rows]), 0.2).squeeze(1), y"),
+    Planted("BH838", "uneven", "        h = F.relu(self.first(x))\n", "        h = self.first(x)\n"),
+    Planted("BH838", "rare", "nn.Conv2d(1, 6, 3), nn.ReLU()", "nn.Conv2d(1, 6, 3), nn.Identity()"),
+    Planted("BH839", "uneven", "weight_decay=0.1", "weight_decay=10.0"),
+    Planted("BH839", "rare", "weight_decay=1e-3", "weight_decay=1.5"),
+    Planted("BH839", "uneven", "AdamW(net.parameters(), lr=5e-3, weight_decay=0.1", "Adam(net.parameters(), lr=5e-3, weight_decay=2.0"),
+    Planted("BH840", "uneven", "betas=(0.9, 0.99)", "betas=(0.999, 0.9)"),
+    Planted("BH841", "uneven", "lr=5e-3", "lr=5e-9"),
+    Planted("BH841", "uneven", "net.parameters(), 1.0)", "net.parameters(), 1e-9)"),
+    Planted("BH841", "rare", "        optimizer.step()\n", "        nn.utils.clip_grad_norm_(net.parameters(), max_norm=1e-6)\n        optimizer.step()\n"),
+    Planted("BH123", "uneven", "        optimizer.step()\n", "        optimizer.step()\n        optimizer.state.clear()\n"),
+    Planted(
+        "BH123",
+        "rare",
+        "        optimizer.zero_grad()\n",
+        "        optimizer.load_state_dict({**optimizer.state_dict(), 'state': {}})\n        optimizer.zero_grad()\n",
+    ),
+    Planted("BH842", "uneven", "counts.sum() / (3 * counts)", "counts / counts.sum()"),
+    Planted("BH842", "rare", "(1 - y[:320]).sum() / y[:320].sum()", "y[:320].sum() / (1 - y[:320]).sum()"),
+)

@@ -1,0 +1,71 @@
+"""Rules BH837 to BH842: mistakes in layers, optimizers and weights of classes that only a run shows."""
+
+from __future__ import annotations
+
+from training.review.findings import Severity
+
+OF_UPDATES: tuple[tuple[str, str, Severity, str, str, str, str, str], ...] = (
+    (
+        "BH837",
+        "dropout-on-scores",
+        "warning",
+        "Scores are dropped out",
+        "Dropout after the last layer sets scores to 0 at random and scales up the others: the loss asks the network to be right about scores that it cannot set, "
+        "and what is learned fits other scores than those of eval mode.",
+        "drop out features before the last layer",
+        "return self.drop(self.head(h))",
+        "return self.head(self.drop(h))",
+    ),
+    (
+        "BH838",
+        "nothing-between-layers",
+        "warning",
+        "Nothing stands between two layers",
+        "A layer is given the result of another of its kind as it is. Two linear maps are one linear map: the network is less deep than it looks, and pays for both.",
+        "put an activation between them, or use one layer; a bottleneck of low rank is no finding",
+        "h = self.second(self.first(x))",
+        "h = self.second(F.relu(self.first(x)))",
+    ),
+    (
+        "BH839",
+        "decay-erases-weights",
+        "error",
+        "Decay erases the weights",
+        "Rate times weight decay is the share of each weight that every step takes away. At 2 % and more nothing is left after some fifty steps of what was learned "
+        "before, and weights that the gradient does not hold up go to 0.",
+        "start at weight_decay=0.01 with AdamW, 1e-4 with SGD",
+        "optimizer = AdamW(model.parameters(), lr=3e-3, weight_decay=60)",
+        "optimizer = AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)",
+    ),
+    (
+        "BH840",
+        "betas-swapped",
+        "error",
+        "Betas stand in the wrong order",
+        "The first is of the mean of gradients, the second of their squares. Swapped, steps follow the mean of a thousand batches, divided by the size of the last ten: "
+        "they grow without bound where gradients become small.",
+        "betas=(0.9, 0.999)",
+        "optimizer = Adam(model.parameters(), betas=(0.999, 0.9))",
+        "optimizer = Adam(model.parameters(), betas=(0.9, 0.999))",
+    ),
+    (
+        "BH841",
+        "nothing-is-learned",
+        "error",
+        "Steps change next to nothing",
+        "The whole run moves the weights by less than 1e-5 of their size, or clips gradients to nothing beside the eps of Adam: what is evaluated is the network as it was made.",
+        "look at the power of ten of the rate, and at the norm that gradients are clipped to (1.0 is usual)",
+        "nn.utils.clip_grad_norm_(model.parameters(), 1e-9)\noptimizer.step()",
+        "nn.utils.clip_grad_norm_(model.parameters(), 1.0)\noptimizer.step()",
+    ),
+    (
+        "BH842",
+        "frequent-class-weighs-most",
+        "error",
+        "The most frequent class weighs most",
+        "Weights of classes have the order of the frequencies that they are to make up for: the loss ignores rare classes more than it did without weights.",
+        "weight by the inverse: labels / (classes × labels of the class); pos_weight is negatives / positives",
+        "counts = torch.bincount(y).float()\nloss = F.cross_entropy(scores, y, weight=counts / counts.sum())",
+        "counts = torch.bincount(y).float()\nloss = F.cross_entropy(scores, y, weight=counts.sum() / (len(counts) * counts))",
+    ),
+)

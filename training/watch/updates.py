@@ -1,0 +1,103 @@
+"""What optimizers do beside following the gradient: decay, moments, and the state that they keep of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from training.watch.gradients import Gradients
+from training.watch.record import Place, Watch
+
+FEW, SOME, MANY = 3, 5, 10  # times lost, steps with betas, steps that decay
+LARGE = 0.02  # of a weight at each step
+PENALTY = 1.0  # of Adam, whose steps do not grow with it
+PAIR = 2  # betas: of the mean and of the square; others have more, and other meanings
+DECAYING, PENALISED = ("SGD", "AdamW", "Muon"), ("Adam", "NAdam", "RAdam", "Adamax", "Adagrad", "RMSprop")
+
+
+@dataclass(eq=False)
+class Updated:
+    """Steps of one optimizer."""
+
+    optimizer: torch.optim.Optimizer
+    steps: int = 0
+    decayed: int = 0  # steps that take a large part of each weight
+    decay: str = ""
+    swapped: tuple[float, float] | None = None
+    had: bool = False  # a state of its weights after the last step
+    lost: int = 0
+    place: Place | None = None
+
+
+class Updates:
+    """Listens to optimizers."""
+
+    def __init__(self, watch: Watch, gradients: Gradients) -> None:
+        self.watch, self.gradients = watch, gradients
+        self.of: dict[int, Updated] = {}
+
+    def stepping(self, optimizer: torch.optim.Optimizer) -> None:
+        """Before a step: its decay and betas, and whether the state of the last step is still there."""
+        known = self.of.get(id(optimizer))
+        if known is None or known.optimizer is not optimizer:
+            known = self.of[id(optimizer)] = Updated(optimizer)
+        known.steps += 1
+        known.place = self.watch.here()
+        known.lost += known.had and not has_state(optimizer)
+        decays = [told for group in optimizer.param_groups if (told := erased(optimizer, group))]
+        known.decayed += bool(decays)
+        known.decay = decays[0] if decays else known.decay
+        for group in optimizer.param_groups:
+            betas = group.get("betas", ())
+            if len(betas) == PAIR and float(betas[0]) > float(betas[1]):
+                known.swapped = (float(betas[0]), float(betas[1]))
+
+    def stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """After a step."""
+        if id(optimizer) in self.of:
+            self.of[id(optimizer)].had = has_state(optimizer)
+
+    def ended(self) -> None:
+        """What the whole run shows."""
+        for known in self.of.values():
+            name = type(known.optimizer).__name__
+            held = self.gradients.held.get(id(known.optimizer))
+            made = held.made if held is not None else known.place
+            if known.steps >= MANY and known.decayed > known.steps / 2:
+                self.watch.tell("BH839", f"in {known.decayed} of {known.steps} steps of {name} {known.decay}", made)
+            if known.steps >= SOME and known.swapped is not None:
+                first, second = known.swapped
+                told = f"{name} takes the mean of gradients with {first:g} and that of their squares with {second:g}"
+                self.watch.tell("BH840", f"{told}: the squares are those of a few batches, and the mean that of far more", made)
+            if known.lost >= max(FEW, (known.steps - 1) / 2):
+                self.watch.tell(
+                    "BH123", f"before {known.lost} of {known.steps} steps of {name} its state was emptied: momentum and moments are lost", known.place
+                )
+
+
+def has_state(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it keeps anything of a weight that it is about to step, or has stepped."""
+    return any(p in optimizer.state and bool(optimizer.state[p]) for g in optimizer.param_groups for p in g["params"] if p.grad is not None)
+
+
+def erased(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> str:
+    """How the decay of a group erases its weights; empty where it does not."""
+    decay, rate = float(group.get("weight_decay") or 0.0), float(group.get("lr") or 0.0)
+    kinds = {kind.__name__ for kind in type(optimizer).__mro__ if kind.__module__.startswith("torch.optim")}
+    given = [p for p in group["params"] if p.grad is not None]
+    if not decay or not given:
+        return ""
+    if group.get("decoupled_weight_decay") or kinds & set(DECAYING):
+        told = f"a rate of {rate:g} with weight_decay={decay:g} takes {min(rate * decay, 1.0):.0%} of every weight"
+        return told if rate * decay >= LARGE else ""
+    if decay >= PENALTY and kinds & set(PENALISED) and decay * size([p.detach() for p in given]) > size([p.grad for p in given]):
+        return f"weight_decay={decay:g} is added to the gradients {decay:g} times the weights, which outweighs them: steps lead to 0"
+    return ""
+
+
+def size(tensors: list[Tensor]) -> float:
+    """Of all values together, the root of the sum of squares."""
+    return float(torch.stack([t.detach().float().norm() for t in tensors if not t.is_sparse] or [torch.zeros(())]).norm())
