@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Binding, Program, Scope, argument
 from training.review.splitting import line_of
-from training.review.syntax import constant, keyword, last_name, method, names_read, own_nodes, receiver, words
+from training.review.syntax import constant, dotted, keyword, last_name, method, names_read, own_nodes, receiver, words
 
 UNSIGNED = {"uint8", "uint16", "ubyte"}
 KEEPS_TYPE = {"copy", "clone", "reshape", "ravel", "flatten", "transpose", "squeeze", "round", "clip", "contiguous", "view"}
@@ -144,6 +144,7 @@ def rows_permuted_alone(subject: Subject) -> Iterator[Place]:
         if ON_PURPOSE & (words(scope.name) | {scope.name}):
             continue
         yield from _at_once(program, scope)
+        yield from _sampled(program, scope)
         for name, bindings in scope.bindings.items():
             if len(bindings) == 1 and isinstance(bindings[0].value, ast.Call) and last_name(bindings[0].value.func) in PERMUTES:
                 used = _only_index(program, name, scope)
@@ -158,6 +159,23 @@ def _at_once(program: Program, scope: Scope) -> Iterator[Place]:
             drawn = isinstance(given, ast.Subscript) and isinstance(given.slice, ast.Call) and last_name(given.slice.func) in PERMUTES
             if drawn and any(isinstance(other, ast.Name) for other in call.args):
                 yield given, f"{ast.unparse(given.value)} gets an order of its own, and what it goes with keeps the old one"  # type: ignore[attr-defined]
+
+
+def _sampled(program: Program, scope: Scope) -> Iterator[Place]:
+    """`x = features(frame).sample(frac=1)` beside `y = labels(frame)`, where no index brings them together again."""
+    if {"index", "align", "reindex", "join", "merge", "loc"} & program.identifiers:
+        return
+    made = [n for n in own_nodes(scope.node) if isinstance(n, ast.Assign) and len(n.targets) == 1]
+    for statement in made:
+        call = statement.value
+        if not (isinstance(call, ast.Call) and method(call) == "sample" and constant(keyword(call, "frac")) in (1, 1.0)):
+            continue
+        rows, of = dotted(statement.targets[0]), {n for n in names_read(call) if n != "self"}
+        others = {dotted(m.targets[0]) for m in made if m is not statement and names_read(m.value) & of and rows.partition(".")[0] not in of - {"self"}}
+        for given in ({dotted(a) for a in c.args} for c in program.all_calls):
+            if rows in given and (beside := sorted(others & given - {rows, ""})):
+                yield call, f"{rows} gets a new order, and {beside[0]}, which goes with it, keeps the old one"
+                break
 
 
 def _only_index(program: Program, order: str, scope: Scope) -> ast.Subscript | None:

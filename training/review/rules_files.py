@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import is_model, is_optimizer, is_optimizer_origin
+from training.review.kinds import is_model, is_optimizer, is_optimizer_origin, is_scheduler
 from training.review.program import Origin, Program, Scope
 from training.review.settings import settings
 from training.review.syntax import constant, dotted, identifiers, is_false, keyword, last_name, method, receiver, words
@@ -61,7 +61,7 @@ MOVED = {
         """,
 )
 def deprecated_api(subject: Subject) -> Iterator[Place]:
-    """A name of the table above, or an argument that losses and schedules have lost."""
+    """A name of the table above, a method that another one replaced, or an argument that losses and schedules have lost."""
     program = subject.program
     for node in (*program.nodes[ast.Attribute], *program.nodes[ast.Name]):
         name = program.resolve(node) if isinstance(getattr(node, "ctx", None), ast.Load) else ""
@@ -74,6 +74,10 @@ def deprecated_api(subject: Subject) -> Iterator[Place]:
             yield call, "size_average and reduce are deprecated: use reduction"
         elif name.startswith("torch.optim.lr_scheduler.") and "verbose" in given:
             yield call, "verbose is gone: read the rate with get_last_lr()"
+        elif method(call) == "register_backward_hook" and not name:
+            yield call, "register_backward_hook sees the gradient of a module's last operation alone: use register_full_backward_hook"
+        elif method(call) == "get_lr" and not call.args and is_scheduler(program, receiver(call), program.scope(call)):
+            yield call, "get_lr() is a schedule's own step, not the rate in use: read get_last_lr()"
 
 
 @rule(

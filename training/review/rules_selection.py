@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.held_out import is_test, names_test_rows
 from training.review.keepers import keeper_calls, live_states_in_dicts
 from training.review.kinds import is_model, looks_held_out
 from training.review.loops import last_name_of_key
@@ -190,20 +191,16 @@ def _measures_test(program: Program, binding: Binding, loop: ast.AST, depth: int
     heads = [n.iter for n in ast.walk(binding.value) if isinstance(n, ast.comprehension)]
     heads += [a.iter for a in around[: around.index(loop)] if isinstance(a, ast.For)] if binding.how == "augment" and loop in around else []
     named = {n for head in heads for n in identifiers(head)}
-    if any(map(_is_test, named)) and not any({"val", "valid", "validation", "dev"} & words(n) for n in named):
+    if any(map(is_test, named)) and not any({"val", "valid", "validation", "dev"} & words(n) for n in named):
         return True
     behind = [b for name in names_read(binding.value) for b in binding.scope.bindings.get(name, ()) if b is not binding and b.how != "loop"]
     return depth < 3 and any(loop in program.ancestors(b.statement) and _measures_test(program, b, loop, depth + 1) for b in behind)
 
 
-def _is_test(name: str) -> bool:
-    return "test" in words(name) or name.lower().startswith("test")
-
-
 def _from_test(program: Program, call: ast.Call, scope: Scope) -> bool:
-    """Whether an argument is the test set by its name, and nothing says validation."""
-    given = [last_name(a) for a in (*call.args, *(k.value for k in call.keywords))]
-    return any(map(_is_test, given)) and not any({"val", "valid", "validation", "dev"} & words(n) for n in given)
+    """Whether an argument is the test set, by its name or that of what it was made of, and nothing says validation."""
+    given = [*call.args, *(k.value for k in call.keywords)]
+    return any(names_test_rows(program, a, scope) for a in given) and not any({"val", "valid", "validation", "dev"} & words(last_name(a)) for a in given)
 
 
 @rule(
