@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from training.review import (
     rules_ahead,
+    rules_amounts,
     rules_arrays,
     rules_best,
     rules_broadcast,
@@ -59,6 +60,7 @@ FAMILIES = (
     rules_best,
     rules_loss,
     rules_divergence,
+    rules_amounts,
     rules_broadcast,
     rules_graph,
     rules_module,

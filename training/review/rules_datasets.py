@@ -156,7 +156,7 @@ def _is_part_of_several(program: Program, binding: Binding) -> bool:
     "BH211",
     "validation-of-train-rows",
     "error",
-    title="The validation loader reads the train rows",
+    title="A held-out loader reads the rows of another side",
     why="What is called a validation score is one of rows that were learned: it never worsens, early stopping never stops, and the most overfitted weights are kept.",
     remedy="give the loader the validation rows",
     bad="""
@@ -177,7 +177,7 @@ def _is_part_of_several(program: Program, binding: Binding) -> bool:
         """,
 )
 def validation_of_train_rows(subject: Subject) -> Iterator[Place]:
-    """A loader or data set that is named after held-out rows is made of something named after train rows, and of nothing else."""
+    """A loader or data set that is named after held-out rows is made of something named after train rows alone; one named after test rows, of validation rows."""
     program = subject.program
     named = program.identifiers | {p for scope in program.scopes for p in scope.parameters}
     held = {n for n in named if looks_held_out(n) and "train" not in words(n)}
@@ -193,7 +193,10 @@ def validation_of_train_rows(subject: Subject) -> Iterator[Place]:
                 continue
             of = {n for a in call.args for n in (names_read(a) | {last_name(a)})} - {""}
             used = {n for c in calls(call) if c is not call for n in identifiers(c.func)}
-            if of and any(_of_train(n) for n in of - used) and not any(looks_held_out(n) for n in of) and held - {name}:
+            tests = "test" in words(name) and any("test" in words(n) for n in held - {name} - of) and not any("test" in words(n) for n in of)
+            if tests and (chosen := sorted(n for n in of - used if {"val", "valid", "validation", "dev"} & words(n))):
+                yield call, f"{name} is made of {chosen[0]}, whose rows chose the model"
+            elif of and any(_of_train(n) for n in of - used) and not any(looks_held_out(n) for n in of) and held - {name}:
                 yield call, f"{name} is made of {', '.join(sorted(n for n in of - used if _of_train(n)))}"
 
 

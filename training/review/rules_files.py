@@ -76,8 +76,17 @@ def deprecated_api(subject: Subject) -> Iterator[Place]:
             yield call, "verbose is gone: read the rate with get_last_lr()"
         elif method(call) == "register_backward_hook" and not name:
             yield call, "register_backward_hook sees the gradient of a module's last operation alone: use register_full_backward_hook"
+        elif method(call) == "step" and len(call.args) == 1 and _counts_by_itself(program, call):
+            yield call, "step(epoch) is deprecated, and sets the schedule to that epoch each time: call step() alone"
         elif method(call) == "get_lr" and not call.args and is_scheduler(program, receiver(call), program.scope(call)):
             yield call, "get_lr() is a schedule's own step, not the rate in use: read get_last_lr()"
+
+
+def _counts_by_itself(program: Program, call: ast.Call) -> bool:
+    """Whether it steps a schedule that takes no score and no share of an epoch."""
+    made = program.origins(receiver(call), program.scope(call))
+    takes = {"ReduceLROnPlateau", "CosineAnnealingWarmRestarts"}
+    return bool(made) and all(o.name.startswith("torch.optim.lr_scheduler.") and o.last not in takes for o in made)
 
 
 @rule(

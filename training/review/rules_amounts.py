@@ -1,0 +1,124 @@
+"""Rules BH314, BH431 and BH217: shares that leave nothing, and sums that nobody reads."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.syntax import constant, identifiers, keyword, last_name, own_nodes, words
+
+MOST_SMOOTHED, MOST_DROPPED = 0.5, 0.95
+DROPOUTS = {"Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout", "dropout", "dropout1d", "dropout2d", "dropout3d"}
+SUMS = {"total", "running", "loss", "losses", "sum", "correct", "right", "hits", "acc", "accuracy", "score", "error", "count", "seen", "rows"}
+
+
+@rule(
+    "BH314",
+    "labels-smoothed-away",
+    "error",
+    title="Label smoothing leaves hardly anything of the labels",
+    why="The share that is given is the one that goes to all classes alike: with 0.9 the right class is wanted a little more often than any other, and scores stay flat.",
+    remedy="give the share that is taken away, about 0.1",
+    bad="""
+        from torch import nn
+
+        def criterion():
+            return nn.CrossEntropyLoss(label_smoothing=0.9)
+        """,
+    good="""
+        from torch import nn
+
+        def criterion():
+            return nn.CrossEntropyLoss(label_smoothing=0.1)
+        """,
+)
+def labels_smoothed_away(subject: Subject) -> Iterator[Place]:
+    """A loss of torch is given a label smoothing above a half."""
+    for call in subject.program.all_calls:
+        share = constant(keyword(call, "label_smoothing"))
+        if subject.program.resolve(call.func).startswith("torch.nn.") and isinstance(share, int | float) and share > MOST_SMOOTHED:
+            yield call, f"label_smoothing={share} gives {share:.0%} of each label to all classes alike"
+
+
+@rule(
+    "BH431",
+    "dropout-of-nearly-all",
+    "error",
+    title="Dropout leaves next to nothing",
+    why="The share that is given is the one that is dropped: with 0.98 one value of fifty is left, and what is learned is noise.",
+    remedy="give the share that is dropped, about 0.1 to 0.5",
+    bad="""
+        from torch import nn
+
+        def block(width):
+            return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Dropout(0.98))
+        """,
+    good="""
+        from torch import nn
+
+        def block(width):
+            return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Dropout(0.2))
+        """,
+)
+def dropout_of_nearly_all(subject: Subject) -> Iterator[Place]:
+    """A dropout of torch is given a share of 0.95 or more."""
+    program = subject.program
+    for call in program.all_calls:
+        if last_name(call.func) not in DROPOUTS or not program.resolve(call.func).startswith("torch.nn."):
+            continue
+        share = constant(keyword(call, "p", 1 if last_name(call.func).islower() else 0))
+        if isinstance(share, int | float) and not isinstance(share, bool) and share >= MOST_DROPPED:
+            yield call, f"{share:.0%} of all values are dropped"
+
+
+@rule(
+    "BH217",
+    "sum-never-read",
+    "warning",
+    title="A sum over batches is never read",
+    why="What is reported is something else: often the value of the last batch, which was meant for a part of the sum.",
+    remedy="return the sum, divided by what was counted; or delete it",
+    bad="""
+        import torch
+
+        @torch.no_grad()
+        def evaluate(model, val_loader, loss_fn):
+            model.eval()
+            total = 0.0
+            for x, y in val_loader:
+                loss = loss_fn(model(x), y)
+                total += loss.item() * len(y)
+            return loss.item()
+        """,
+    good="""
+        import torch
+
+        @torch.no_grad()
+        def evaluate(model, val_loader, loss_fn):
+            model.eval()
+            total = 0.0
+            for x, y in val_loader:
+                loss = loss_fn(model(x), y)
+                total += loss.item() * len(y)
+            return total / len(val_loader.dataset)
+        """,
+)
+def sum_never_read(subject: Subject) -> Iterator[Place]:
+    """In a function that returns a value, a sum that a loop over batches adds up is read nowhere, and the loop's own value is returned."""
+    program = subject.program
+    for scope in (s for s in program.scopes if s.name):
+        read = {n.id for n in ast.walk(scope.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        returned = {name for n in own_nodes(scope.node) if isinstance(n, ast.Return) and n.value is not None for name in identifiers(n.value)}
+        for name, bindings in scope.bindings.items():
+            added = [b for b in bindings if b.how == "augment" and any(isinstance(a, ast.For) for a in program.ancestors(b.statement))]
+            if not added or name in read or name in scope.parameters or not words(name) & SUMS:
+                continue
+            loop = next(a for a in program.ancestors(added[0].statement) if isinstance(a, ast.For))
+            made = {n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+            if returned & made & identifiers(added[0].value):
+                yield (
+                    added[0].statement,
+                    f"{name} is added up and never read; {min(returned & made & identifiers(added[0].value))}, of the last batch, is returned",
+                    loop,
+                )
