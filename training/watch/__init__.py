@@ -18,7 +18,9 @@ recurrence  whether the gradient of a state goes from call to call
 metrics     metrics of scikit-learn
 orders      predictions in the order of a shuffling loader
 loaders     how batches are drawn
+streams     whether each worker gives all rows of a stream
 rows        which rows were trained on and evaluated, and how they are scaled
+windows     held-out windows beside train windows
 fits        transformers that learn from the labels of held-out rows
 sides       rows of training and of evaluations, for the other ranks
 ranks       what ranks call and hold, and, in ranks_compared, how they differ

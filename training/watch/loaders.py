@@ -39,6 +39,7 @@ class Drawn:
 
     def __init__(self, inner: Iterator[Any], used: Used, loaders: Loaders) -> None:
         self._inner, self._used, self._loaders = inner, used, loaders
+        self._batches = 0
 
     def __iter__(self) -> Drawn:
         return self
@@ -47,7 +48,12 @@ class Drawn:
         return len(self._inner)  # type: ignore[arg-type]
 
     def __next__(self) -> Any:
-        batch = next(self._inner)
+        try:
+            batch = next(self._inner)
+        except StopIteration:
+            self._loaders.watch.emit("exhausted", self._used, self._batches)
+            raise
+        self._batches += 1
         self._loaders.draw(self._used, batch)
         return batch
 

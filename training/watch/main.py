@@ -43,6 +43,7 @@ from training.watch.recurrence import Recurrence
 from training.watch.rows import Rows
 from training.watch.schedules import Schedules
 from training.watch.sides import Sides
+from training.watch.streams import Streams
 from training.watch.updates import Updates
 
 
@@ -124,7 +125,7 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     functions.on_loss.append(lost)
     seen.listeners += [forwards, functions, loaders, gradients, Adversaries(seen, gradients), precision, kept, networks, rows, fits, sides]
     seen.listeners += [schedules, recurrence, ranks, orders]
-    seen.listeners += samples
+    seen.listeners += [*samples, Streams(seen)]
     seen.listeners += [layers, classes, Updates(seen, gradients), movement]
     return functions, lambda: ranks.told(rows.first(), next((h.made for h in gradients.held.values()), None), sides.told())
 

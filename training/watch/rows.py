@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from training.watch.forwards import Call
 from training.watch.record import Place, Watch
+from training.watch.windows import beside
 
 MOST, MOST_VALUES = 50_000, 50_000_000  # rows, and values, that are kept of a network
 FEW = 20
@@ -23,6 +24,7 @@ EXACT, CLOSE = 1e-4, 2e-3
 COPY = 1 - 1e-9  # squared correlation of a column that is the label
 LABELLED = 64
 SPARE = 0.1  # of the rows may hold a value that another one holds as well
+STRAY = 0.1  # of the rows of a held-out batch may be equal to train rows
 COLUMNS = 2  # that are scaled so, before it is told
 
 
@@ -32,11 +34,13 @@ class Batches:
 
     rows: dict[bytes, Tensor] = field(default_factory=dict)
     times: Counter[bytes] = field(default_factory=Counter)  # that each of them was given
+    shapes: set[torch.Size] = field(default_factory=set)  # of one row
     place: Place | None = None
 
     def add(self, values: Tensor, place: Place) -> list[bytes]:
         """Add rows [N, ...]; their hashes."""
         self.place = place
+        self.shapes.add(values.shape[1:])
         flat = values.detach().reshape(len(values), -1).cpu()
         keys = [hashlib.blake2b(row.tobytes(), digest_size=12).digest() for row in flat.contiguous().view(torch.uint8).reshape(len(flat), -1).numpy()]
         if len(self.rows) < MOST and len(self.rows) * flat.shape[1] < MOST_VALUES:
@@ -64,6 +68,7 @@ class Phase:
     batches: Batches = field(default_factory=Batches)
     known: int = 0
     total: int = 0
+    apart: set[bytes] = field(default_factory=set)  # rows of batches without train rows; one row at a time may be a step of a game
 
 
 @dataclass(eq=False)
@@ -129,6 +134,8 @@ class Rows:
         phase = history.phases[-1]
         keys = phase.batches.add(call.inputs[0], call.place)
         known = sum(k in history.trained.rows for k in keys)
+        if len(keys) > 1 and known <= STRAY * len(keys):
+            phase.apart.update(keys)
         if known < len(keys):
             phase.known += known
             phase.total += len(keys)
@@ -162,6 +169,7 @@ class Rows:
             if history.steps and history.phases:
                 self._shared(history)
                 self._scaled(history)
+                self._windows(history)
 
     def _copies(self, history: History) -> None:
         if sum(map(len, history.labels)) < LABELLED or len({x.shape[1] for x in history.inputs}) != 1:
@@ -209,6 +217,18 @@ class Rows:
             )
         elif moving.any() and bool(bounded(together)[moving].all()) and int((spread_out(together) & ~bounded(train)).sum()) >= COLUMNS:
             self.watch.tell("BH503", "train and held-out rows reach from 0 to 1 together, train rows alone do not: the scaling was fitted on both", place)
+
+    def _windows(self, history: History) -> None:
+        train = history.trained
+        held_out = {k: v for p in history.phases for k, v in p.batches.rows.items() if k in p.apart and k not in train.rows}
+        shapes = train.shapes.union(*(p.batches.shapes for p in history.phases))
+        if len(held_out) < FEW or len(train.rows) < FEW or len(shapes) != 1:
+            return
+        shape = shapes.pop()
+        count = beside(*(torch.stack(list(rows.values())).reshape(-1, *shape) for rows in (train.rows, held_out)))
+        if count:
+            told = f"{count} of {len(held_out)} held-out windows lie a few places beside a window that was trained on: overlapping windows were split at random"
+            self.watch.tell("BH508", told, history.phases[-1].batches.place)
 
 
 def standard(values: Tensor) -> Tensor:

@@ -1,0 +1,72 @@
+"""Whether held-out rows are windows of a series that lie a few places beside train windows."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+SHORTEST = 6  # places of a window
+SHIFTS = (1, 2, 4, 8)
+LEFT = 4  # differences that two windows share
+MOST_VALUES = 4_000_000  # of a side: of a part of the train windows, too, some lie beside each held-out one
+CLOSE, ROUNDED = 2e-6, 5e-7  # of the size of the differences, and of the level
+FEW, PART = 20, 1 / 3  # held-out rows: at the cut of a split in time there are as many as the largest shift
+BY_CHANCE = 0.2  # as many backwards, of those that fit
+
+
+def beside(train: Tensor, held_out: Tensor) -> int:
+    """How many held-out rows [N, T] or [N, T, C] continue or precede a train row; 0 where they are too few to tell of a random split.
+
+    Windows are compared by their differences, each stretch in units of its own size, so that a level or a scale that was taken off does not matter.
+
+    >>> series = torch.randn(300, generator=torch.Generator().manual_seed(0)).cumsum(0)
+    >>> windows = series.unfold(0, 12, 1)
+    >>> beside(windows[::2], windows[1::2]), beside(windows[:150], windows[150:])
+    (144, 0)
+    """
+    axes = [axis for axis in range(1, train.ndim) if train.shape[axis] >= SHORTEST] if train.ndim in (2, 3) and train.numel() else []
+    return max((_along(train.movedim(axis, 1), held_out.movedim(axis, 1)) for axis in axes), default=0)
+
+
+def _along(train: Tensor, held_out: Tensor) -> int:
+    most = max(MOST_VALUES // train[0].numel(), 1)
+    train, held_out = (side[:most].double().reshape(min(most, len(side)), side.shape[1], -1) for side in (train, held_out))
+    if not bool(train.isfinite().all() and held_out.isfinite().all()):
+        return 0
+    known, other = train.diff(dim=1), held_out.diff(dim=1)
+    noise = ROUNDED * max(float(train.abs().max()), float(held_out.abs().max()))
+    backwards = -other.flip(1)
+    new = ~_found(other, known, noise)  # rows that are merely equal are of another kind
+    forth, back = (_shifted(side, known, noise) & new for side in (other, backwards))
+    count = int(forth.sum())
+    return count if count >= max(FEW, PART * len(held_out)) and int(back.sum()) <= BY_CHANCE * count else 0
+
+
+def _shifted(other: Tensor, known: Tensor, noise: float) -> Tensor:
+    """Which of the rows [N, T, C] overlap one of the known ones in all but a few places."""
+    length = other.shape[1]
+    hits = torch.zeros(len(other), dtype=torch.bool)
+    for shift in SHIFTS:
+        if length - shift >= LEFT:
+            hits |= _found(other[:, shift:], known[:, :-shift], noise)
+            hits |= _found(other[:, :-shift], known[:, shift:], noise)
+    return hits
+
+
+def _found(asked: Tensor, known: Tensor, noise: float) -> Tensor:
+    """Which stretches [N, T, C] are among the known ones; none that is constant or of few values."""
+    ordered = asked.sort(1).values.diff(dim=1)
+    distinct = 1 + (ordered > 4 * noise).sum(1)
+    varied = (distinct >= max(LEFT, asked.shape[1] / 2)).any(1)
+    size, size_known = (side.norm(dim=1, keepdim=True) for side in (asked, known))
+    close = CLOSE + noise / size.clamp(min=1e-300).amin(dim=(1, 2))
+    a = (asked / size.clamp(min=1e-300)).flatten(1)
+    b = (known / size_known.clamp(min=1e-300)).flatten(1)
+    weights = torch.cos(torch.arange(a.shape[1], dtype=torch.float64) ** 2)  # equal stretches have equal sums, and others hardly
+    sums, order = (b @ weights).sort()
+    near = torch.searchsorted(sums, a @ weights)
+    hits = torch.zeros(len(a), dtype=torch.bool)
+    for place in (near - 1, near):
+        match = b[order[place.clamp(0, len(b) - 1)]]
+        hits |= (a - match).abs().amax(1) <= close
+    return hits & varied
