@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.training.watch.programs_of_parts import BASES_OF_PARTS, PLANTED_OF_PARTS, SOUND_OF_PARTS, Planted
 from tests.training.watch.programs_of_samples import BASES_OF_SAMPLES, PLANTED_OF_SAMPLES, SOUND_OF_SAMPLES
+from tests.training.watch.programs_of_swaps import BASES_OF_SWAPS, PLANTED_OF_SWAPS, SOUND_OF_SWAPS
 from tests.training.watch.programs_of_tokens import BASES_OF_TOKENS, PLANTED_OF_TOKENS, SOUND_OF_TOKENS
 from tests.training.watch.programs_of_updates import BASES_OF_UPDATES, PLANTED_OF_UPDATES, SOUND_OF_UPDATES
 
@@ -143,7 +144,16 @@ with torch.no_grad():
     print(((model(X[300:]) - y[300:]) ** 2).mean())
 """
 
-BASES = {"table": TABLE, "sequences": SEQUENCES, "regression": REGRESSION, **BASES_OF_PARTS, **BASES_OF_SAMPLES, **BASES_OF_TOKENS, **BASES_OF_UPDATES}
+BASES = {
+    "table": TABLE,
+    "sequences": SEQUENCES,
+    "regression": REGRESSION,
+    **BASES_OF_PARTS,
+    **BASES_OF_SAMPLES,
+    **BASES_OF_TOKENS,
+    **BASES_OF_UPDATES,
+    **BASES_OF_SWAPS,
+}
 
 PLANTED = (
     Planted("BH101", "table", "        optimizer.zero_grad()\n", ""),
@@ -304,6 +314,7 @@ PLANTED = (
     *PLANTED_OF_SAMPLES,
     *PLANTED_OF_TOKENS,
     *PLANTED_OF_UPDATES,
+    *PLANTED_OF_SWAPS,
 )
 
 GAN = """
@@ -455,7 +466,17 @@ for batch in DataLoader(Pairs(), batch_size=None):
         optimizer.step()
 """
 
-SOUND = {"gan": GAN, "teacher": TEACHER, "tuning": TUNING, "odd": ODD, **SOUND_OF_PARTS, **SOUND_OF_SAMPLES, **SOUND_OF_TOKENS, **SOUND_OF_UPDATES}
+SOUND = {
+    "gan": GAN,
+    "teacher": TEACHER,
+    "tuning": TUNING,
+    "odd": ODD,
+    **SOUND_OF_PARTS,
+    **SOUND_OF_SAMPLES,
+    **SOUND_OF_TOKENS,
+    **SOUND_OF_UPDATES,
+    **SOUND_OF_SWAPS,
+}
 
 RANKS = """
 import torch
