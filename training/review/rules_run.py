@@ -1,4 +1,4 @@
-"""Rules BH801 to BH842: mistakes that only a run shows."""
+"""Rules BH801 to BH843: mistakes that only a run shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules BH837 to BH842: mistakes in layers, optimizers and weights of classes that only a run shows."""
+"""Rules BH837 to BH843: mistakes in layers, optimizers, weights of classes and wrappers that only a run shows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OF_UPDATES: tuple[tuple[str, str, Severity, str, str, str, str, str], ...] = (
         "decay-erases-weights",
         "error",
         "Decay erases the weights",
-        "Rate times weight decay is the share of each weight that every step takes away. At 2 % and more nothing is left after some fifty steps of what was learned "
+        "Rate times weight decay is the share of each weight that every step takes away. At 1 % and more hardly a third is left after a hundred steps of what was learned "
         "before, and weights that the gradient does not hold up go to 0.",
         "start at weight_decay=0.01 with AdamW, 1e-4 with SGD",
         "optimizer = AdamW(model.parameters(), lr=3e-3, weight_decay=60)",
@@ -67,5 +67,16 @@ OF_UPDATES: tuple[tuple[str, str, Severity, str, str, str, str, str], ...] = (
         "weight by the inverse: labels / (classes × labels of the class); pos_weight is negatives / positives",
         "counts = torch.bincount(y).float()\nloss = F.cross_entropy(scores, y, weight=counts / counts.sum())",
         "counts = torch.bincount(y).float()\nloss = F.cross_entropy(scores, y, weight=counts.sum() / (len(counts) * counts))",
+    ),
+    (
+        "BH843",
+        "added-after-wrapping",
+        "error",
+        "A part is put into a network that is already wrapped",
+        "DistributedDataParallel averages the gradients of those parameters that it finds when it is made. What is put in later gets the gradients of its own rank alone: "
+        "ranks come to hold different weights, and a part of the network is trained on a part of the rows.",
+        "build the whole network first, then wrap it; wrap it anew after a change",
+        "net = DistributedDataParallel(Net())\nnet.module.head = nn.Linear(64, classes)",
+        "core = Net()\ncore.head = nn.Linear(64, classes)\nnet = DistributedDataParallel(core)",
     ),
 )

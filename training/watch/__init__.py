@@ -12,6 +12,7 @@ padding     masks of sequences, and scores in which padding counts
 noise       noise that a network is to find in its input
 layers      layers with nothing between them, and scores that are dropped
 classes     weights of classes against their frequency
+cuts        raw scores that are cut in the middle as probabilities are
 updates     decay, betas and states of optimizers
 movement    whether weights move at all
 recurrence  whether the gradient of a state goes from call to call
@@ -24,6 +25,7 @@ windows     held-out windows beside train windows
 fits        transformers that learn from the labels of held-out rows
 sides       rows of training and of evaluations, for the other ranks
 ranks       what ranks call and hold, and, in ranks_compared, how they differ
+wrappers    what is put into a network after it was wrapped
 networks    whether rows mix, and whether a sequence sees its future
 schedules   learning rates
 horizons    over how many steps a schedule goes

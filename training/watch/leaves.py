@@ -15,6 +15,7 @@ from training.watch.record import Place, Watch, guarded
 TWICE = 2
 WALKED = 3  # backward passes of a line whose graph is walked, besides the 4th, 8th and so on
 NODES = 50_000
+CHANGES = 50  # of networks that are being trained, after which graphs are walked anew: some programs put in a module at every step
 
 
 @dataclass(eq=False)
@@ -37,11 +38,15 @@ class Leaves:
         self.watch, self.forwards = watch, forwards
         self.of: dict[int, Leaf] = {}  # by id of the parameter
         self.walked: dict[Place, int] = {}
+        self.changes = 0
+        self.put: dict[int, Place] = {}  # where a parameter was put into a network that had run or was wrapped, by its id
         self.on_walk: list[Callable[[list[Any]], None]] = []  # given the nodes of a graph
 
     def install(self) -> None:
         """Listen."""
         around(nn.Module, "load_state_dict", self._load)
+        around(nn.Module, "__setattr__", self._set)
+        around(nn.Module, "add_module", self._set)
 
     @guarded
     def walk(self, roots: list[Tensor], place: Place) -> list[Tensor]:
@@ -80,6 +85,23 @@ class Leaves:
                 self.of[id(p)] = Leaf(p, f"{type(owner).__name__}.{name}" if owner is not None else name, state_of(p), taken_over)
             self.of[id(p)].times += 1
 
+    def _set(self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        original(module, *args, **kwargs)
+        value = [None, *args, *kwargs.values()][-1]
+        if isinstance(value, nn.Module | nn.Parameter) and not self.watch.quiet:
+            self._changed(module, value)
+
+    @guarded
+    def _changed(self, module: nn.Module, value: nn.Module | nn.Parameter) -> None:
+        """The graphs of lines whose walks have become rare are others from now on."""
+        if self.walked and self.changes < CHANGES:
+            self.changes += 1
+            self.walked.clear()
+        if module in self.forwards.executed or self.forwards.wrapped:
+            place = self.watch.here()
+            for p in value.parameters() if isinstance(value, nn.Module) else [value]:
+                self.put[id(p)] = place
+
     def _load(self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if self.watch.quiet:
             return original(module, *args, **kwargs)
@@ -109,11 +131,14 @@ class Leaves:
 
         Args:
             held: ids of the parameters of all optimizers.
-            place: where the first optimizer is made.
+            place: where the first optimizer is made; those that are put into a network later are told where that is done.
         """
-        told = [leaf.name for key, leaf in self.of.items() if key not in held and leaf.times >= TWICE and not leaf.taken_over and self._unmoved(leaf)]
-        if told:
-            self.watch.tell("BH422", f"{len(told)} parameters get gradients, and no optimizer holds them: {', '.join(told[:4])}", place)
+        told: dict[Place, list[str]] = {}
+        for key, leaf in self.of.items():
+            if key not in held and leaf.times >= TWICE and not leaf.taken_over and self._unmoved(leaf):
+                told.setdefault(self.put.get(key, place), []).append(leaf.name)
+        for at, names in told.items():
+            self.watch.tell("BH422", f"{len(names)} parameters get gradients, and no optimizer holds them: {', '.join(names[:4])}", at)
 
     def moved(self) -> bool:
         """Whether any of them was changed since it was first seen."""

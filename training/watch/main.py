@@ -22,6 +22,7 @@ from torch import Tensor
 from schemas.digest import write_atomic
 from training.watch.adversaries import Adversaries
 from training.watch.classes import Classes
+from training.watch.cuts import Cuts
 from training.watch.fits import Fits
 from training.watch.forwards import Call, Forwards
 from training.watch.gradients import Gradients
@@ -45,6 +46,7 @@ from training.watch.schedules import Schedules
 from training.watch.sides import Sides
 from training.watch.streams import Streams
 from training.watch.updates import Updates
+from training.watch.wrappers import Wrappers
 
 
 def watch(program: Path, arguments: list[str], seconds: float, calls: Path | None = None) -> dict[str, Any]:
@@ -115,7 +117,8 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     forwards.on_call.append(layers.called)
     gradients.leaves.on_walk.append(layers.walked)
     precision.on_clip, movement.made = movement.clipping, schedules.made
-    for listener in (layers, classes):
+    cuts, wrappers = Cuts(seen, forwards, functions), Wrappers(seen, gradients.leaves)
+    for listener in (layers, classes, cuts, wrappers):
         listener.install()
 
     def lost(call: Call, scores: Tensor, target: Tensor) -> None:
@@ -125,8 +128,7 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     functions.on_loss.append(lost)
     seen.listeners += [forwards, functions, loaders, gradients, Adversaries(seen, gradients), precision, kept, networks, rows, fits, sides]
     seen.listeners += [schedules, recurrence, ranks, orders]
-    seen.listeners += [*samples, Streams(seen)]
-    seen.listeners += [layers, classes, Updates(seen, gradients), movement]
+    seen.listeners += [*samples, Streams(seen), layers, classes, Updates(seen, gradients), movement, cuts, wrappers]
     return functions, lambda: ranks.told(rows.first(), next((h.made for h in gradients.held.values()), None), sides.told())
 
 

@@ -147,7 +147,7 @@ class Rows:
         x = call.inputs[0].detach().flatten(1)
         history = self._history(call)
         history.place = call.place
-        if x.is_floating_point() and sum(map(len, history.inputs)) < LABELLED * 8 and x.shape[1] <= 4096:
+        if x.dtype != torch.bool and sum(map(len, history.inputs)) < LABELLED * 8 and x.shape[1] <= 4096:
             history.inputs.append(x.double().cpu())
             history.labels.append(target.detach().reshape(-1).double().cpu())
 

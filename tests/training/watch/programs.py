@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.training.watch.programs_of_parts import BASES_OF_PARTS, PLANTED_OF_PARTS, SOUND_OF_PARTS, Planted
 from tests.training.watch.programs_of_samples import BASES_OF_SAMPLES, PLANTED_OF_SAMPLES, SOUND_OF_SAMPLES
 from tests.training.watch.programs_of_streams import BASES_OF_STREAMS, PLANTED_OF_STREAMS, SOUND_OF_STREAMS
+from tests.training.watch.programs_of_swaps import BASES_OF_SWAPS, PLANTED_OF_SWAPS, SOUND_OF_SWAPS
 from tests.training.watch.programs_of_tokens import BASES_OF_TOKENS, PLANTED_OF_TOKENS, SOUND_OF_TOKENS
 from tests.training.watch.programs_of_updates import BASES_OF_UPDATES, PLANTED_OF_UPDATES, SOUND_OF_UPDATES
 
@@ -153,6 +154,7 @@ BASES = {
     **BASES_OF_TOKENS,
     **BASES_OF_UPDATES,
     **BASES_OF_STREAMS,
+    **BASES_OF_SWAPS,
 }
 
 PLANTED = (
@@ -315,6 +317,7 @@ PLANTED = (
     *PLANTED_OF_TOKENS,
     *PLANTED_OF_UPDATES,
     *PLANTED_OF_STREAMS,
+    *PLANTED_OF_SWAPS,
 )
 
 GAN = """
@@ -476,6 +479,7 @@ SOUND = {
     **SOUND_OF_TOKENS,
     **SOUND_OF_UPDATES,
     **SOUND_OF_STREAMS,
+    **SOUND_OF_SWAPS,
 }
 
 RANKS = """
