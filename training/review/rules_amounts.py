@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.program import Binding, Program
 from training.review.syntax import constant, identifiers, keyword, last_name, own_nodes, words
 
 MOST_SMOOTHED, MOST_DROPPED = 0.5, 0.95
@@ -108,17 +109,20 @@ def sum_never_read(subject: Subject) -> Iterator[Place]:
     """In a function that returns a value, a sum that a loop over batches adds up is read nowhere, and the loop's own value is returned."""
     program = subject.program
     for scope in (s for s in program.scopes if s.name):
+        sums = {name: added for name, bindings in scope.bindings.items() if words(name) & SUMS and (added := _added_up(program, bindings))}
+        if not sums:
+            continue
         read = {n.id for n in ast.walk(scope.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
         returned = {name for n in own_nodes(scope.node) if isinstance(n, ast.Return) and n.value is not None for name in identifiers(n.value)}
-        for name, bindings in scope.bindings.items():
-            added = [b for b in bindings if b.how == "augment" and any(isinstance(a, ast.For) for a in program.ancestors(b.statement))]
-            if not added or name in read or name in scope.parameters or not words(name) & SUMS:
+        for name, added in sums.items():
+            if name in read or name in scope.parameters:
                 continue
-            loop = next(a for a in program.ancestors(added[0].statement) if isinstance(a, ast.For))
+            loop = next(a for a in program.ancestors(added.statement) if isinstance(a, ast.For))
             made = {n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-            if returned & made & identifiers(added[0].value):
-                yield (
-                    added[0].statement,
-                    f"{name} is added up and never read; {min(returned & made & identifiers(added[0].value))}, of the last batch, is returned",
-                    loop,
-                )
+            if last := sorted(returned & made & identifiers(added.value)):
+                yield added.statement, f"{name} is added up and never read; {last[0]}, of the last batch, is returned", loop
+
+
+def _added_up(program: Program, bindings: list[Binding]) -> Binding | None:
+    """Where a name is added to in a loop."""
+    return next((b for b in bindings if b.how == "augment" and any(isinstance(a, ast.For) for a in program.ancestors(b.statement))), None)

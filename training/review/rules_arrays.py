@@ -154,7 +154,7 @@ def rows_permuted_alone(subject: Subject) -> Iterator[Place]:
 
 def _at_once(program: Program, scope: Scope) -> Iterator[Place]:
     """`TensorDataset(x, y[torch.randperm(n)])`: an order that nobody else can know, beside rows that keep theirs."""
-    for call in (c for c in program.all_calls if last_name(c.func) in PAIRS and program.scope(c) is scope):
+    for call in (c for c in program.all_calls if last_name(c.func) in PAIRS and program.scope(c) is scope) if PERMUTES & program.called_names else ():
         for given in call.args:
             drawn = isinstance(given, ast.Subscript) and isinstance(given.slice, ast.Call) and last_name(given.slice.func) in PERMUTES
             if drawn and any(isinstance(other, ast.Name) for other in call.args):
@@ -163,7 +163,7 @@ def _at_once(program: Program, scope: Scope) -> Iterator[Place]:
 
 def _sampled(program: Program, scope: Scope) -> Iterator[Place]:
     """`x = features(frame).sample(frac=1)` beside `y = labels(frame)`, where no index brings them together again."""
-    if {"index", "align", "reindex", "join", "merge", "loc"} & program.identifiers:
+    if "sample" not in program.called_names or {"index", "align", "reindex", "join", "merge", "loc"} & program.identifiers:
         return
     made = [n for n in own_nodes(scope.node) if isinstance(n, ast.Assign) and len(n.targets) == 1]
     for statement in made:

@@ -228,7 +228,15 @@ def _dropped(program: Program, parts: list[ast.expr]) -> set[object]:
 
 def _encoded_in_a_helper(program: Program) -> Iterator[Place]:
     """`frame["rate"] = frame.groupby(key)[label].transform(…)` in a function that nobody gives a part of the rows, where rows are put in random order."""
-    if not program.called_names & {"permutation", "randperm", "train_test_split", "random_split", "shuffle", *FOLDS, *GROUP_FOLDS}:
+    if "transform" not in program.called_names or not program.called_names & {
+        "permutation",
+        "randperm",
+        "train_test_split",
+        "random_split",
+        "shuffle",
+        *FOLDS,
+        *GROUP_FOLDS,
+    }:
         return
     labels = _dropped(program, list(program.all_calls)) | {constant(c.args[0]) for c in program.all_calls if method(c) == "pop" and c.args}
     for call in program.all_calls:
