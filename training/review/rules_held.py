@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program
 from training.review.rules_module import is_layer
-from training.review.syntax import FunctionNode, dotted, keyword, last_name, method, own_nodes, receiver
+from training.review.syntax import FunctionNode, dotted, is_true, keyword, last_name, method, own_nodes, receiver
 
 MISSPELT = {"require_grad", "required_grad", "requires_gradient", "require_gradient", "requires_grads", "requiresgrad", "requiregrad", "require_grads"}
 DRAWS = {"randn", "rand", "randint", "randperm", "normal"}
@@ -122,6 +122,9 @@ def tensor_not_a_buffer(subject: Subject) -> Iterator[Place]:
             if not made or len(bindings) > 1 or (isinstance(made[0].value, ast.Call) and keyword(made[0].value, "device") is not None):
                 continue
             uses = [n for n in own_nodes(forward.node) if isinstance(n, ast.Attribute) and n.attr == name and dotted(n.value) == "self"]
+            if uses and _wants_gradient(made[0].value) and not _learns(program, owner, name):
+                yield made[0].value, f"self.{name} asks for a gradient and is no nn.Parameter: no optimizer of parameters() moves it, no checkpoint has it"
+                continue
             moved = any(isinstance(program.parents[n], ast.Attribute) for n in uses)
             drawn = _is_drawn(made[0].value)
             if uses and (drawn or not moved) and not _learns(program, owner, name):
@@ -133,7 +136,14 @@ def _makes_tensor(program: Program, value: ast.expr) -> bool:
     """Whether a value is a new tensor, or a random one under arithmetic."""
     if isinstance(value, ast.BinOp):
         return any(_makes_tensor(program, side) and _is_drawn(side) for side in (value.left, value.right))
+    if method(value) == "requires_grad_" and (made := receiver(value)) is not None:
+        return _makes_tensor(program, made)
     return isinstance(value, ast.Call) and program.resolve(value.func) in {f"torch.{m}" for m in MAKES_TENSORS}
+
+
+def _wants_gradient(value: ast.expr) -> bool:
+    """Whether a tensor is made with `requires_grad`."""
+    return isinstance(value, ast.Call) and (method(value) == "requires_grad_" or is_true(keyword(value, "requires_grad")))
 
 
 def _is_drawn(value: ast.expr) -> bool:
