@@ -42,9 +42,8 @@ def check_layers(network: nn.Module, loss: Loss, rows: Probe) -> CheckResult:
     if members := list(_equal_members(student)):
         told = f"the members of {first_few(members)} have the same weights, and after {STEPS} steps still: together they are one of them."
         return failed("layers", told, "make each member anew instead of copying one", lists=len(members))
-    if pairs and linear_in_numbers(
-        student.eval(), rows.inputs
-    ):  # a projection, or a stem before the first block, is no fault of a network that bends elsewhere
+    # a projection, or a stem before the first block, is no fault of a network that bends elsewhere
+    if pairs and linear_in_numbers(student.eval(), rows.inputs):
         told = f"{pairs[0][1]} takes what {pairs[0][0]} gives, with nothing in between, and scores are linear in the numeric columns: the layers are one."
         more = f" {len(pairs)} such pairs." if len(pairs) > 1 else ""
         return CheckResult(name="layers", verdict="warn", summary=told + more, remedy="put an activation between them", figures={"pairs": len(pairs)})

@@ -63,7 +63,8 @@ def _running_statistics(network: nn.Module, updates: int) -> CheckResult | None:
         network: with such layers, or without.
         updates: steps of the whole run; 0 where they are not known.
     """
-    norms = {n: m for n, m in network.named_modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats and m.momentum is not None}
+    learning = {n: m for n, m in copy.deepcopy(network).train().named_modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.training}
+    norms = {n: m for n, m in learning.items() if m.track_running_stats and m.momentum is not None}
     left = {n: (1 - (m.momentum or 0)) ** max(updates, 1) if m.momentum else 1.0 for n, m in norms.items()}
     still = [n for n, share in left.items() if share == 1 or (updates and share > UNSETTLED and (norms[n].momentum or 0) < SLOW)]
     last = [n for n, m in norms.items() if (m.momentum or 0) >= ONE_BATCH]

@@ -341,6 +341,14 @@ class FrozenNorm(Body):
         return self
 
 
+class FrozenStillNorm(FrozenNorm):
+    """Its statistics are not to move: it is in eval mode, and has a momentum of 0 besides."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.middle[0].momentum = 0.0
+
+
 class OwnBackward(Body):
     """An autograd function with a right backward, and a hook that only looks."""
 
@@ -372,3 +380,10 @@ class PaddedBins(Body):
         edges = torch.linspace(-2.5, 2.5, 7, dtype=batch["numeric"].dtype)
         binned = self.bins(torch.bucketize(batch["numeric"], edges)).sum(1)
         return self.head(F.relu(self.hidden(batch["numeric"]) + binned))
+
+
+class SinglePrecision(Body):
+    """Casts what it is given to float32, so that it refuses weights of float64: its gradient cannot be measured there, and that is no finding."""
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return super().forward({"numeric": batch["numeric"].float()})

@@ -118,6 +118,7 @@ HEALTHY = (
     "DeepDropout",
     "OwnDropout",
     "FrozenNorm",
+    "FrozenStillNorm",
     "OwnBackward",
     "StraightThrough",
     "PaddedBins",
@@ -234,6 +235,14 @@ class NamesALayerTwice(Sound):
 
     def ordered_layers(self) -> list[nn.Module]:
         return [self.hidden, self.hidden, self.head]
+
+
+@pytest.mark.req("M4")
+def test_a_gradient_that_cannot_be_measured_is_no_finding(tmp_path: Path) -> None:
+    report = report_on(tmp_path, "binary", "tests.zoo.healthy:SinglePrecision")
+    assert "gradcheck" not in objected(report)
+    told = [r.summary for r in report.checks.results if r.name == "gradcheck"]
+    assert len(told) == 1 and told[0].startswith("Not measured: the network does not compute in float64")
 
 
 @pytest.mark.req("M4")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.kinds import is_model
 from training.review.program import Program, Scope, argument
-from training.review.syntax import constant, dotted, identifiers, method, receiver, words
+from training.review.syntax import constant, dotted, identifiers, last_name, method, receiver, words
 
 KEEPS = {"save", "state", "deepcopy", "patience", "stop", "stopper", "stopping", "counter", "wait", "waited", "strikes", "keeper", "checkpoint"}
 
@@ -21,6 +21,24 @@ def keeper_calls(program: Program) -> Iterator[tuple[ast.Call, ast.expr]]:
             given = argument(call, function, keepers[function])
             if given is not None:
                 yield call, given
+
+
+def becomes_best(program: Program, node: ast.If, test: ast.expr, scope: Scope) -> tuple[ast.expr, ast.expr] | None:
+    """The score and the best so far, where a comparison is one of a score with a name that it becomes within the `if`, or with the least or greatest of a list."""
+    if not isinstance(test, ast.Compare) or len(test.comparators) != 1:
+        return None
+    inside = set(ast.walk(node))
+    for score, best in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
+        if any(b.statement in inside and ast.unparse(b.value) == ast.unparse(score) for b in program.bindings_of(best, scope)):
+            return score, best
+        if isinstance(best, ast.Call) and last_name(best.func) in ("min", "max") and len(best.args) == 1 and isinstance(best.args[0], ast.Name):
+            return score, best
+    return None
+
+
+def tests_of(node: ast.If) -> list[ast.expr]:
+    """The comparisons of which a condition is made."""
+    return node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
 
 
 def _pairs(node: ast.Assign) -> list[tuple[ast.expr, ast.expr]]:

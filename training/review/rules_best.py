@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from training.review.direction import direction
 from training.review.findings import Place, Subject, rule
+from training.review.keepers import becomes_best, tests_of
 from training.review.kinds import looks_held_out
-from training.review.program import Binding, Program, Scope
+from training.review.program import Binding, Program
 from training.review.syntax import calls, constant, dotted, identifiers, last_name, method, names_read, words
 
 WAITING = {"patience", "wait", "waited", "waiting", "bad", "stale", "counter", "strikes", "since", "improvement", "stall", "stalled", "worse"}
@@ -57,27 +58,19 @@ def best_in_wrong_direction(subject: Subject) -> Iterator[Place]:
         if not _keeps_weights(node):
             continue
         scope = program.scope(node)
-        for test in node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]:
-            found = _kept(program, node, test, scope)
-            if found is not None and (wanted := direction(program, found[0], scope)) and wanted != found[1]:
+        for test in tests_of(node):
+            pair = becomes_best(program, node, test, scope)
+            if pair is None or not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE):
+                continue
+            score = pair[0]
+            kept = "max" if isinstance(test.ops[0], ast.Gt | ast.GtE) == (score is test.left) else "min"
+            if (wanted := direction(program, score, scope)) and wanted != kept:
                 better = "smaller" if wanted == "min" else "greater"
-                yield node, f"weights are kept where {ast.unparse(test)}, and a {better} {ast.unparse(found[0])} is the better one"
+                yield node, f"weights are kept where {ast.unparse(test)}, and a {better} {ast.unparse(score)} is the better one"
 
 
 def _keeps_weights(node: ast.If) -> bool:
     return any(method(c) == "state_dict" or last_name(c.func) in ("deepcopy", "save") for s in node.body for c in calls(s))
-
-
-def _kept(program: Program, node: ast.If, test: ast.expr, scope: Scope) -> tuple[ast.expr, str] | None:
-    """The score that a condition compares with a name that it becomes below, and whether the greatest or the least is kept."""
-    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE):
-        return None
-    greater = isinstance(test.ops[0], ast.Gt | ast.GtE)
-    inside = {id(n) for s in node.body for n in ast.walk(s)}
-    for score, best, most in ((test.left, test.comparators[0], greater), (test.comparators[0], test.left, not greater)):
-        if any(id(b.statement) in inside and ast.unparse(b.value) == ast.unparse(score) for b in program.bindings_of(best, scope)):
-            return score, "max" if most else "min"
-    return None
 
 
 @rule(

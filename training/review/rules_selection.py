@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.held_out import is_test, names_test_rows
-from training.review.keepers import keeper_calls, live_states_in_dicts
+from training.review.keepers import becomes_best, keeper_calls, live_states_in_dicts, tests_of
 from training.review.kinds import is_model, looks_held_out
 from training.review.loops import last_name_of_key
 from training.review.program import Binding, Program, Scope
@@ -270,17 +270,9 @@ def _beside_held_out(program: Program, node: ast.AST, place: ast.expr, score: as
 
 
 def _that_becomes_best(program: Program, node: ast.If, scope: Scope) -> ast.expr | None:
-    """What a condition compares with a name which it becomes below, or with the least or greatest of a list."""
-    for test in node.test.values if isinstance(node.test, ast.BoolOp) else (node.test,):
-        if not isinstance(test, ast.Compare) or len(test.comparators) != 1:
-            continue
-        inside = set(ast.walk(node))
-        for score, best in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
-            if any(b.statement in inside and ast.unparse(b.value) == ast.unparse(score) for b in program.bindings_of(best, scope)):
-                return score
-            if isinstance(best, ast.Call) and last_name(best.func) in ("min", "max") and len(best.args) == 1 and isinstance(best.args[0], ast.Name):
-                return score
-    return None
+    """What a condition compares with the best so far."""
+    found = (becomes_best(program, node, test, scope) for test in tests_of(node))
+    return next((pair[0] for pair in found if pair is not None), None)
 
 
 def _entries(score: ast.expr, scope: Scope) -> dict[str, ast.expr]:
