@@ -26,8 +26,9 @@ from training.label_checks import check_labels
 from training.layout import require_layout
 from training.losses import Loss, make_loss
 from training.models.build import build_model
-from training.models.shape import NULL, UNKNOWN, ModelShape, model_shape
+from training.models.shape import FIRST_VALUE, NULL, UNKNOWN, ModelShape, model_shape
 from training.overfit import ROWS, overfit, without_dropout
+from training.preflight_codes import frozen_codes
 from training.preflight_effects import check_effects
 from training.preflight_half import computed_in_half
 from training.preflight_inputs import check_inputs
@@ -45,7 +46,7 @@ from training.targets import targets_of
 SAMPLE_ROWS = 512  # for the initial loss
 COMPANY_ROWS = 16  # for what rows do to each other
 GRADIENT_STEPS = 3  # a layer behind one that starts at zero gets its gradient from the second step on
-EXTREME = 10.0  # standard deviations, where the declaration sets no clip
+EXTREME, FAR = 10.0, 1000.0  # standard deviations, where the declaration sets no clip; of a single row in a column with a long tail
 
 
 @dataclass(frozen=True)
@@ -191,6 +192,14 @@ def check_forward(subject: Subject) -> CheckResult:
                 f"scores of {bad} of {rows} rows are not finite with the initial weights{_first_bad_module(subject, rows)}.",
                 "look for log, division, sqrt or exp of unbounded values in forward, and for weights that were never initialised",
             )
+    if scores.dtype == torch.float64:
+        wide = [name for name, t in (*subject.network.named_parameters(), *subject.network.named_buffers()) if t.dtype == torch.float64]
+        return CheckResult(
+            name="forward",
+            verdict="warn",
+            summary=f"scores are float64{f', from {first_few(wide)}' if wide else ''}: whatever meets them is computed twice as wide and far slower, and some devices refuse it.",
+            remedy="NumPy makes float64 of Python's numbers: convert with .float() where the tensor is made",
+        )
     return passed("forward", f"Scores are finite, [{len(subject.spread)}, {shape.outputs}] and [1, {shape.outputs}].")
 
 
@@ -246,10 +255,21 @@ def check_extremes(subject: Subject) -> CheckResult:
                 f"scores are finite for {what}, but the gradient of {first_few(steep)} is not: one such row makes all weights NaN.",
                 "look for sqrt, norm and cdist at 0 and for division in forward: add a small constant below the root",
             )
+    if not subject.statistics.clip and (far := _not_finite_far_out(subject, few.inputs)):
+        return CheckResult(name="extremes", verdict="warn", summary=far, remedy="set normalize.clip, or subtract the maximum before exp, as torch.softmax does")
     if half := computed_in_half(subject.network, few.inputs):
         summary = f"{half} computes in float16, whose largest number is 65504: squares and sums of outliers overflow, small ones vanish."
         return CheckResult(name="extremes", verdict="warn", summary=summary, remedy="compute in the type that forward is given; train.precision sets it")
     return passed("extremes", f"Scores and gradient stay finite for inputs of ±{bound:g} and of 0, and for unknown and null categories.")
+
+
+def _not_finite_far_out(subject: Subject, inputs: dict[str, Tensor]) -> str:
+    """Whether a number far out, as columns with a long tail have, gives scores that are not finite."""
+    for sign in (1.0, -1.0):
+        far = {name: torch.full_like(t, sign * FAR) if name == "numeric" else t for name, t in inputs.items()}
+        if "numeric" in far and not torch.isfinite(scored(subject.network, far)).all():
+            return f"scores are not finite for numbers {sign * FAR:+,.0f} standard deviations out, as sums of money and counts can be, and nothing clips them."
+    return ""
 
 
 def _not_finite_gradients(subject: Subject, rows: Probe) -> list[str]:
@@ -302,6 +322,12 @@ def check_gradients(subject: Subject) -> CheckResult:
             "gradients",
             f"{len(waiting)} of {len(parameters)} trainable parameters are not reached by the gradient: {shown}.",
             "use them in forward, remove .detach() and torch.no_grad() on their path, look for dead activations, or set requires_grad to False",
+        )
+    if frozen := frozen_codes(subject.network, subject.shape, subject.spread.inputs):
+        return failed(
+            "gradients",
+            f"a known category is given the padding row of {first_few(frozen)}: it is zero and never gets a gradient.",
+            f"codes are 0 for unknown, 1 for null, and from {FIRST_VALUE} on for values: leave padding_idx out, or set it to one of the first two",
         )
     return passed("gradients", f"The gradient reaches all {len(parameters)} trainable parameters.", parameters=len(parameters))
 

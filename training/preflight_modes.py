@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ ALL_DROPPED = 0.95  # of a dropout: what is left cannot be learned from
 FEW_ROWS = 8  # for the mean and variance of a batch norm: with fewer, what is learned is mostly who the neighbours are
 ONE_BATCH = 0.8  # momentum of a batch norm, with which its statistics are those of its last batch
 UNSETTLED, SLOW = 0.5, 0.01  # share of the first values that is left at the end of the run, where the momentum is smaller than any usual one
+NORM_ROWS, OTHER = 128, 0.25  # rows for the statistics of a batch norm; mean difference of scores, in their standard deviations
 SETTLING_PASSES, FADED = 30, 0.1  # of a power iteration or a running mean; share of the difference that may be left
 
 
@@ -46,7 +48,8 @@ def check_modes(network: nn.Module, rows: dict[str, Tensor], train: TrainConfig,
     if dropped is not None:
         return _unscaled(dropped)
     if largest_difference(_trained(student, with_other_first_row(rows))[1:], trained[1:]) > SAME:
-        return judge_mixing(student, train, train_rows, difference)
+        unlike = None if random else _other_function(student, rows)
+        return unlike or judge_mixing(student, train, train_rows, difference)
     if random:
         return passed("train_eval", "Train mode draws at random, as dropout does; eval mode does not.", difference=difference)
     if _apart(student, rows, SETTLING_PASSES) <= max(SAME, FADED * difference):
@@ -76,6 +79,59 @@ def _running_statistics(network: nn.Module, updates: int) -> CheckResult | None:
         told = f"the running mean and variance of {first_few(last)} are those of the last batch alone (momentum {norms[last[0]].momentum:g}): eval mode depends on it."
         return CheckResult(name="train_eval", verdict="warn", summary=told, remedy="torch's momentum is the share of the new batch: 0.1, not 0.9")
     return None
+
+
+def _other_function(network: nn.Module, rows: dict[str, Tensor]) -> CheckResult | None:
+    """A warning where eval mode gives other scores than train mode though batch norms know mean and variance of just these rows.
+
+    Args:
+        network: deterministic; its rows mix in train mode.
+        rows: inputs of a few rows.
+    """
+    several = {name: -(-NORM_ROWS // len(t)) for name, t in rows.items()}
+    many = {name: torch.cat([t] * several[name]) for name, t in rows.items()}  # the variance that is kept is that of n - 1
+    settled = copy.deepcopy(network).train()
+    norms = {name: m for name, m in settled.named_modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.training and m.track_running_stats}
+    calls: dict[str, int] = dict.fromkeys(norms, 0)
+
+    def counted(name: str) -> Callable[[nn.Module, object], None]:
+        def count(_module: nn.Module, _given: object) -> None:
+            calls[name] += 1
+
+        return count
+
+    for name, norm in norms.items():
+        norm.reset_running_stats()
+        norm.momentum = None  # the mean over all calls
+        norm.register_forward_pre_hook(counted(name))
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        trained = settled(many).detach()
+        once = dict(calls)
+        for _ in range(SETTLING_PASSES if len(norms) < _holding(settled) else 0):  # a norm of the user's own
+            settled({name: t.clone() for name, t in many.items()})
+    evaluated = scored(settled, many)
+    apart = float((evaluated - trained).abs().mean() / trained.std(0).mean().clamp(min=1e-12))
+    if not torch.isfinite(evaluated).all() or apart <= OTHER:
+        return None
+    shared = [name for name, count in once.items() if count > 1]
+    if shared:
+        told = f"{first_few(shared)} normalises {max(once.values())} different inputs in one pass: in train mode each by its own mean and variance, in eval mode all by their mixture"
+        remedy = "give each input a norm of its own"
+    elif any(largest_difference(evaluated, squash(trained)) < FADED for squash in (torch.sigmoid, lambda s: s.softmax(-1))):
+        told, remedy = (
+            "eval mode gives probabilities, train mode scores: loss and metrics make probabilities of them once more",
+            "return raw scores in both modes",
+        )
+    else:
+        told = "train and eval mode compute something else, also where batch norm knows these very rows"
+        remedy = "look for self.training in forward"
+    summary = f"{told}. Scores differ by {apart:.2g} of their standard deviation: what is trained is not what is evaluated."
+    return CheckResult(name="train_eval", verdict="warn", summary=summary, remedy=remedy, figures={"difference": apart})
+
+
+def _holding(network: nn.Module) -> int:
+    """Layers that hold floating point buffers of their own, as norms do."""
+    return sum(any(b.is_floating_point() for b in m.buffers(recurse=False)) for m in network.modules())
 
 
 def judge_mixing(network: nn.Module, train: TrainConfig, train_rows: int, difference: float) -> CheckResult:

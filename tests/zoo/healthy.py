@@ -387,3 +387,30 @@ class SinglePrecision(Body):
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         return super().forward({"numeric": batch["numeric"].float()})
+
+
+class OneNormForBoth(Body):
+    """One batch norm for a column's value and its mirror image, which have the same mean and variance but for chance."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        nn.init.zeros_(self.hidden.bias)
+        self.norm = nn.BatchNorm1d(64)
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        both = [F.relu(self.norm(self.hidden(sign * batch["numeric"]))) for sign in (1.0, -1.0)]
+        return self.head(both[0] + 0.5 * both[1])
+
+
+class DeepNorms(Body):
+    """Eight batch norms in a row: what the few rows leave in each of them does not add up."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 64)) for _ in range(8))
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        found = self.hidden(batch["numeric"])
+        for block in self.blocks:
+            found = found + 0.5 * block(found)
+        return self.head(F.relu(found))

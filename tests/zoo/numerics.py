@@ -186,3 +186,75 @@ class ClampsByHook(Sound):
 
     def features(self, batch: dict[str, Tensor]) -> Tensor:
         return torch.relu(self.more(super().features(batch)))
+
+
+class WidePrior(Sound):
+    """A prior by NumPy, which makes every score float64."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.register_buffer("prior", torch.log(torch.full((shape.outputs,), 0.5, dtype=torch.float64)))
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return super().forward(batch) + self.prior
+
+
+class ProbabilitiesInEval(Sound):
+    """Scores to train with, probabilities to evaluate, though who evaluates makes them himself; a batch norm hides the difference."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.norm = nn.BatchNorm1d(64)
+
+    def features(self, batch: dict[str, Tensor]) -> Tensor:
+        return self.norm(super().features(batch))
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        scores = super().forward(batch)
+        return scores if self.training else torch.sigmoid(scores)
+
+
+class OneNormForTwo(Sound):
+    """One batch norm behind two branches of unlike size."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.wide = nn.Linear(shape.numeric, 64)
+        nn.init.constant_(self.wide.bias, 4.0)
+        self.norm = nn.BatchNorm1d(64)
+
+    def features(self, batch: dict[str, Tensor]) -> Tensor:
+        branches = self.hidden(batch["numeric"]), self.wide(batch["numeric"])
+        return torch.relu(self.norm(branches[0])) - torch.relu(self.norm(branches[1]))
+
+
+class OtherInEval(ProbabilitiesInEval):
+    """A temperature in eval mode alone."""
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return Sound.forward(self, batch) * (1.0 if self.training else 5.0)
+
+
+class OverflowingGate(Sound):
+    """A softmax by hand, which numbers far out make inf / inf."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.gate = nn.Linear(shape.numeric, 64)
+
+    def features(self, batch: dict[str, Tensor]) -> Tensor:
+        share = torch.exp(self.gate(batch["numeric"]))
+        return super().features(batch) * share / share.sum(1, keepdim=True) * 64
+
+
+class LastValueIsPadding(nn.Module):
+    """Tables whose last row, that of a known value, is their padding."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(codes, 16, padding_idx=-1) for codes in shape.categories)
+        self.body = nn.Sequential(nn.Linear(shape.numeric + 16 * len(shape.categories), 64), nn.ReLU(), nn.Linear(64, shape.outputs))
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        found = [table(batch["categorical"][:, i]) for i, table in enumerate(self.tables)]
+        return self.body(torch.cat([batch["numeric"], *found], dim=1))

@@ -77,6 +77,10 @@ NUMERICS: dict[str, tuple[str, str, str]] = {
     "KeepsForEval": ("binary", "resume", "it keeps something of that time"),
     "ClampsByHook": ("regression", "gradcheck", "A backward hook of a module changes"),
     "RootOfZero": ("binary", "extremes", "the gradient of body.scale is not"),
+    "WidePrior": ("multiclass", "forward", "scores are float64, from body.prior"),
+    "ProbabilitiesInEval": ("binary", "train_eval", "eval mode gives probabilities, train mode scores"),
+    "OneNormForTwo": ("regression", "train_eval", "body.norm normalises 2 different inputs in one pass"),
+    "OtherInEval": ("multiclass", "train_eval", "also where batch norm knows these very rows"),
 }
 LOSSES: dict[str, tuple[str, str, str]] = {
     # the same, of tests/zoo/unread.py
@@ -122,6 +126,8 @@ HEALTHY = (
     "OwnBackward",
     "StraightThrough",
     "PaddedBins",
+    "OneNormForBoth",
+    "DeepNorms",
 )
 SETTINGS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     # what is declared, the check, its verdict, words
@@ -250,6 +256,21 @@ def test_tables_without_a_row_for_unknown_values_are_named(tmp_path: Path) -> No
     found = objected(preflight(write_run(tmp_path, declare("binary", {"kind": "custom", "path": "tests.zoo.numerics:CodesFromOne"}), rows=300)))
     assert "forward raised IndexError" in found["extremes"].summary and "category code 0" in found["extremes"].summary
     assert "codes run from 0, unknown" in found["extremes"].remedy
+
+
+@pytest.mark.req("M4")
+def test_a_known_value_on_the_padding_row_is_named(tmp_path: Path) -> None:
+    found = objected(preflight(write_run(tmp_path, declare("binary", {"kind": "custom", "path": "tests.zoo.numerics:LastValueIsPadding"}), rows=300)))
+    assert "the padding row of body.tables.0, row 4, body.tables.1, row 4" in found["gradients"].summary
+
+
+@pytest.mark.req("M4")
+@pytest.mark.parametrize(("clip", "told"), [(None, True), (10.0, False)])
+def test_scores_that_overflow_far_out_are_named_where_nothing_clips(tmp_path: Path, clip: float | None, told: bool) -> None:
+    run = made(tmp_path, declare("regression", {"kind": "custom", "path": "tests.zoo.numerics:OverflowingGate"}))
+    found = objected(preflight(run.model_copy(update={"statistics": run.statistics.model_copy(update={"clip": clip})})))
+    assert [r.verdict for r in found.values()] == (["warn"] if told else [])
+    assert not told or "not finite for numbers +1,000 standard deviations out" in found["extremes"].summary
 
 
 @pytest.mark.req("M4")
