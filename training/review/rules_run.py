@@ -1,4 +1,4 @@
-"""Rules BH801 to BH843: mistakes that only a run shows."""
+"""Rules BH801 to BH860: mistakes that only a run shows."""
 
 from __future__ import annotations
 
@@ -324,6 +324,17 @@ RUN_RULES: dict[str, Rule] = {
             "one weight for each row: weights[labels]",
             "sampler = WeightedRandomSampler(1 / counts, num_samples=len(rows))",
             "sampler = WeightedRandomSampler((1 / counts)[labels], num_samples=len(rows))",
+        ),
+        _rule(
+            "BH860",
+            "padding-counts",
+            "warning",
+            "Scores depend on how much padding there is",
+            "The places behind the end of a sequence take part in its mean, its last state or its attention. The same sequence gets another score in a batch with longer "
+            "ones, and when it is scored alone.",
+            "leave padding out: a masked mean, pack_padded_sequence, the state at lengths - 1, a key padding mask",
+            "pooled = h.mean(1)",
+            "pooled = (h * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)",
         ),
     )
 }

@@ -28,6 +28,7 @@ from training.watch.forwards import Call, Forwards
 from training.watch.gradients import Gradients
 from training.watch.kept import Kept
 from training.watch.layers import Layers
+from training.watch.lengths import Lengths
 from training.watch.loaders import Loaders
 from training.watch.losses import Functions
 from training.watch.metrics import Metrics
@@ -121,14 +122,17 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     for listener in (layers, classes, cuts, wrappers):
         listener.install()
 
+    lengths = Lengths(seen)
+
     def lost(call: Call, scores: Tensor, target: Tensor) -> None:
         rows.lost(call, scores, target)
+        lengths.lost(call, scores, target)
         networks.lost(call, scores, target)
 
     functions.on_loss.append(lost)
     seen.listeners += [forwards, functions, loaders, gradients, Adversaries(seen, gradients), precision, kept, networks, rows, fits, sides]
     seen.listeners += [schedules, recurrence, ranks, orders]
-    seen.listeners += [*samples, Streams(seen), layers, classes, Updates(seen, gradients), movement, cuts, wrappers]
+    seen.listeners += [*samples, Streams(seen), lengths, layers, classes, Updates(seen, gradients), movement, cuts, wrappers]
     return functions, lambda: ranks.told(rows.first(), next((h.made for h in gradients.held.values()), None), sides.told())
 
 

@@ -52,12 +52,12 @@ class Networks:
         network = twin(call.module)
         if network is None:
             return
-        before, after = _scores(network, call, lambda t: t), _scores(network, call, _other_first)
+        before, after = scores_of(network, call, lambda t: t), scores_of(network, call, _other_first)
         if before is None or after is None or not before.ndim or len(before) != n or before.shape != after.shape:
             return
         if before.ndim == 2 and before.shape[1] == n and torch.equal(target.cpu(), torch.arange(n)):
             return  # each row against all others of its batch, as it is meant
-        again = _scores(network, call, lambda t: t)
+        again = scores_of(network, call, lambda t: t)
         if again is None or again.shape != before.shape or not torch.allclose(again, before, rtol=SAME, atol=SAME, equal_nan=True):
             if self.loaders.shuffles:
                 told = "gives the same rows other scores when it is called again, in eval mode and with the same seed: it keeps something of earlier batches"
@@ -83,7 +83,7 @@ class Networks:
         network = twin(call.module)
         if network is None:
             return
-        before, after = _scores(network, call, lambda t: t), _scores(network, call, _other_last)
+        before, after = scores_of(network, call, lambda t: t), scores_of(network, call, _other_last)
         if before is None or after is None or before.shape != after.shape or before.numel() % (n * length):
             return
         parts = [s.reshape(n, length, -1) for s in (before, after)]
@@ -115,7 +115,7 @@ class Networks:
 def _rows_in_columns(network: nn.Module, call: Call, before: Tensor) -> bool:
     """Whether rows lie along the second axis: neither the first nor the last of them moves the scores of another."""
     for at, others in ((0, slice(1, None)), (-1, slice(None, -1))):
-        after = _scores(network, call, lambda t, at=at: _other_column(t, at))
+        after = scores_of(network, call, lambda t, at=at: _other_column(t, at))
         if after is None or after.shape != before.shape:
             return True
         if float((after - before)[others].abs().max()) > SAME * float(before.abs().max()):
@@ -123,7 +123,7 @@ def _rows_in_columns(network: nn.Module, call: Call, before: Tensor) -> bool:
     return True
 
 
-def _scores(network: nn.Module, call: Call, change: Any) -> Tensor | None:
+def scores_of(network: nn.Module, call: Call, change: Any) -> Tensor | None:
     """The first floating-point result for changed inputs, in eval mode; None where the copy cannot be run so."""
     swapped = {id(t): change(t.detach().clone()) for t in call.inputs}
     args, kwargs = (_swap(g, swapped) for g in call.given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.training.watch.programs_of_lengths import BASES_OF_LENGTHS, PLANTED_OF_LENGTHS, SOUND_OF_LENGTHS
 from tests.training.watch.programs_of_parts import BASES_OF_PARTS, PLANTED_OF_PARTS, SOUND_OF_PARTS, Planted
 from tests.training.watch.programs_of_samples import BASES_OF_SAMPLES, PLANTED_OF_SAMPLES, SOUND_OF_SAMPLES
 from tests.training.watch.programs_of_streams import BASES_OF_STREAMS, PLANTED_OF_STREAMS, SOUND_OF_STREAMS
@@ -151,6 +152,7 @@ BASES = {
     "regression": REGRESSION,
     **BASES_OF_PARTS,
     **BASES_OF_SAMPLES,
+    **BASES_OF_LENGTHS,
     **BASES_OF_TOKENS,
     **BASES_OF_UPDATES,
     **BASES_OF_STREAMS,
@@ -314,6 +316,7 @@ PLANTED = (
     Planted("BH820", "table", "X = (X - mean) / std", "X = X * 30 + 200\nX[train] = (X[train] - X[train].mean(0)) / X[train].std(0)"),
     *PLANTED_OF_PARTS,
     *PLANTED_OF_SAMPLES,
+    *PLANTED_OF_LENGTHS,
     *PLANTED_OF_TOKENS,
     *PLANTED_OF_UPDATES,
     *PLANTED_OF_STREAMS,
@@ -476,6 +479,7 @@ SOUND = {
     "odd": ODD,
     **SOUND_OF_PARTS,
     **SOUND_OF_SAMPLES,
+    **SOUND_OF_LENGTHS,
     **SOUND_OF_TOKENS,
     **SOUND_OF_UPDATES,
     **SOUND_OF_STREAMS,

@@ -1,0 +1,67 @@
+"""Programs under watch whose sequences end at different places: with the places behind the end left out, and with them taken for text."""
+
+from __future__ import annotations
+
+from tests.training.watch.programs_of_parts import Planted
+
+READ = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+lengths = torch.randint(3, 12, (400,))
+words = torch.randint(1, 20, (400, 12)) * (torch.arange(12) < lengths.unsqueeze(1))
+moods = ((words % 5 == 1).sum(1) > 1).long()
+
+
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(20, 24, padding_idx=0)
+        self.layer = nn.Linear(24, 24)
+        self.head = nn.Linear(24, 2)
+
+    def forward(self, words):
+        there = (words != 0).unsqueeze(2)
+        h = F.relu(self.layer(self.embed(words)))
+        return self.head((h * there).sum(1) / there.sum(1))
+
+
+net = Reader()
+optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
+for epoch in range(5):
+    net.train()
+    for rows in torch.randperm(320).split(40):
+        optimizer.zero_grad()
+        F.cross_entropy(net(words[rows]), moods[rows]).backward()
+        optimizer.step()
+    net.eval()
+    with torch.no_grad():
+        print((net(words[320:]).argmax(1) == moods[320:]).float().mean().item())
+"""
+MEAN = "        return self.head((h * there).sum(1) / there.sum(1))\n"
+RECURRENT = READ.replace("self.layer = nn.Linear(24, 24)", "self.layer = nn.GRU(24, 24, batch_first=True)")
+RECURRENT = RECURRENT.replace("h = F.relu(self.layer(self.embed(words)))", "h, _ = self.layer(self.embed(words))")
+LAST = "        return self.head(h[torch.arange(len(h)), (words != 0).sum(1) - 1])\n"
+
+PLACED = READ.replace("        self.head", "        self.places = nn.Parameter(torch.randn(12, 24) * 0.1)\n        self.head").replace(
+    "self.embed(words)", "self.embed(words) + self.places"
+)
+BASES_OF_LENGTHS = {"lengths": READ, "lengths_placed": PLACED}
+SOUND_OF_LENGTHS = {
+    "lengths_last": RECURRENT.replace(MEAN, LAST),
+    "lengths_highest": READ.replace(MEAN, '        return self.head(h.masked_fill(~there, float("-inf")).amax(1))\n'),
+    "lengths_alike": READ.replace(MEAN, "        return self.head(h.mean(1))\n").replace("torch.randint(3, 12, (400,))", "torch.full((400,), 9)"),
+}
+PLANTED_OF_LENGTHS = (
+    Planted("BH860", "lengths", MEAN, "        return self.head(h.mean(1))\n"),
+    Planted("BH860", "lengths", MEAN, "        return self.head(h.sum(1) / h.size(1))\n"),
+    Planted("BH860", "lengths_placed", MEAN, "        return self.head(h.mean(1))\n"),
+    Planted(
+        "BH860",
+        "lengths",
+        f"        h = F.relu(self.layer(self.embed(words)))\n{MEAN}",
+        "        return self.head(F.relu(self.layer(self.embed(words)))[:, -1])\n",
+    ),
+)

@@ -1,0 +1,98 @@
+"""Scores of a sequence that depend on how much padding stands behind it: tried on a copy, with the padding cut off."""
+
+from __future__ import annotations
+
+import statistics
+
+import torch
+from torch import Tensor, nn
+
+from training.watch.forwards import Call, twin
+from training.watch.networks import scores_of
+from training.watch.record import Place, Watch
+
+LOOKED_AT = (2, 12, 30)  # calls of a network with labels
+FEWEST_ROWS, FEWEST_KINDS = 8, 4  # with padding; values of tokens beside it
+SHARE = 0.15  # of the places, that are padding in the rows looked at
+FEW = 0.25  # of rows, in which the value of the padding stands among others
+MOVED = 0.4  # standard deviations of the scores, in the mean
+MOST = 1_000_000  # input values
+
+# B rows, T places of a sequence
+
+
+class Lengths:
+    """Listens to losses with one label a row."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        self.calls: dict[int, int] = {}
+        self.moved: dict[int, tuple[Place, list[float]]] = {}
+
+    def lost(self, call: Call, scores: Tensor, target: Tensor) -> None:
+        """Try the network of a loss with its padding cut off."""
+        key = id(call.module)
+        if not call.grad or target.ndim > 1 or not call.inputs:
+            return
+        self.calls[key] = self.calls.get(key, 0) + 1
+        tokens = next((t for t in call.inputs if t.dtype == torch.int64 and t.ndim == 2 and len(t) == len(target)), None)
+        if self.calls[key] not in LOOKED_AT or tokens is None or sum(t.numel() for t in call.inputs) > MOST:
+            return
+        lengths = lengths_of(tokens)
+        if lengths is None or (network := twin(call.module)) is None:
+            return
+        n, width = tokens.shape
+        rows = (lengths <= min(width * (1 - SHARE), float(lengths.median()))).nonzero().squeeze(1)
+        longest = int(lengths[rows].max()) if len(rows) else 0
+        if len(rows) < FEWEST_ROWS or not longest:
+            return
+        whole = scores_of(network, call, lambda t: t[rows] if t.ndim and len(t) == n else t)
+        short = scores_of(network, call, lambda t: _cut(t[rows], longest, width) if t.ndim and len(t) == n else t)
+        if short is None and _padding_as_another(network, tokens, int(tokens[lengths.argmin(), -1])):  # it takes that many places alone
+            short = scores_of(network, call, lambda t: t[rows] if t.ndim and len(t) == n else t)
+        if whole is None or short is None or whole.shape != short.shape or whole.ndim > 2 or len(whole) != len(rows):
+            return
+        spread = max(float(found.reshape(len(rows), -1).std(0).mean()) for found in (whole, short))
+        if spread > 0:
+            self.moved.setdefault(key, (call.place, []))[1].append(float((whole - short).abs().mean()) / spread)
+
+    def ended(self) -> None:
+        """What all looks but the first show: weights of the start may give nearly the same score to every row."""
+        for place, moved in self.moved.values():
+            if len(moved) > 1 and statistics.mean(moved[1:]) > MOVED:
+                told = (
+                    f"without the padding behind the tokens the same sequences get other scores, by {moved[-1]:.1g} of their standard deviation: padding counts"
+                )
+                self.watch.tell("BH860", told, place)
+
+
+def lengths_of(tokens: Tensor) -> Tensor | None:
+    """Places of each row [B] before the one value that fills the ends of rows; None where no value does.
+
+    >>> lengths_of(torch.tensor([[4, 5, 0, 0], [3, 7, 6, 0], [1, 2, 3, 4]])).tolist()
+    [2, 3, 4]
+    """
+    last = tokens[:, -1]
+    values, counts = last.unique(return_counts=True)
+    pad = values[counts.argmax()]
+    is_pad = tokens == pad
+    ends = is_pad.flip(1).long().cumprod(1).sum(1)  # how many of it stand at the end
+    inside = is_pad.sum(1) - ends
+    if float((inside > 0).float().mean()) > FEW or bool((ends == ends[0]).all()) or len(tokens[~is_pad].unique()) < min(FEWEST_KINDS, tokens.numel()):
+        return None
+    return tokens.shape[1] - ends.masked_fill(inside > 0, 0)  # a row in which it stands among others is not told to have padding
+
+
+def _padding_as_another(network: nn.Module, tokens: Tensor, pad: int) -> bool:
+    """Give the padding the vector of another token, in every table of the network with a row for each; whether there is one."""
+    other, rows = int(tokens[tokens != pad].mode().values), int(tokens.max()) + 1
+    tables = [m for m in network.modules() if isinstance(m, nn.Embedding) and m.num_embeddings >= rows]
+    with torch.no_grad():
+        for table in tables:
+            table.weight[pad] = table.weight[other]
+    return bool(tables)
+
+
+def _cut(values: Tensor, longest: int, width: int) -> Tensor:
+    """Without what stands behind the longest row, where the second axis is that of places."""
+    return values[:, :longest] if values.ndim > 1 and values.shape[1] == width else values
