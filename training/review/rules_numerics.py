@@ -1,0 +1,109 @@
+"""Rule BH440: functions written by hand that overflow where torch's own do not."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.program import Program, Scope
+from training.review.syntax import dotted, identifiers, method, receiver, words
+
+BOUNDED = {
+    "max",
+    "amax",
+    "maximum",
+    "normalize",
+    "cosine",
+    "similarity",
+    "cos",
+    "sim",
+    "tanh",
+    "sigmoid",
+    "clamp",
+    "clip",
+    "log",
+    "logsumexp",
+    "logsoftmax",
+    "lse",
+    "temperature",
+    "tau",
+}
+DEPTH = 3  # names that a value is followed through
+
+
+@rule(
+    "BH440",
+    "softmax-by-hand",
+    "warning",
+    title="A softmax by hand overflows",
+    why="exp of a score above 88 is inf in float32, above 11 in float16, and inf / inf is NaN: one large score makes the output, and at the next step all weights, NaN.",
+    remedy="use torch.softmax, which subtracts the maximum first",
+    bad="""
+        import torch
+        from torch import nn
+
+        class Gate(nn.Module):
+            def __init__(self, width, experts):
+                super().__init__()
+                self.score = nn.Linear(width, experts)
+
+            def forward(self, x):
+                e = torch.exp(self.score(x))
+                return e / e.sum(dim=1, keepdim=True)
+        """,
+    good="""
+        import torch
+        from torch import nn
+
+        class Gate(nn.Module):
+            def __init__(self, width, experts):
+                super().__init__()
+                self.score = nn.Linear(width, experts)
+
+            def forward(self, x):
+                return torch.softmax(self.score(x), dim=1)
+        """,
+)
+def softmax_by_hand(subject: Subject) -> Iterator[Place]:
+    """In a method of a network exp of what one of its layers gives is divided by its own sum, with no maximum subtracted, nor a bound, before."""
+    program = subject.program
+    for node in program.nodes[ast.BinOp]:
+        if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)):
+            continue
+        scope = program.scope(node)
+        if not program.is_module(scope.owner) or dotted(node.left) == "" or not _sum_of(program, node.right, dotted(node.left)):
+            continue
+        for binding in program.bindings_of(node.left, scope):
+            given = _exponent(program, binding.value) if binding.how == "assign" and binding.index is None else None
+            if given is not None and _of_layer(program, given, scope):
+                yield node, f"{dotted(node.left)} is exp({ast.unparse(given)}), divided by its own sum: from a score of 89 on both are inf"
+                break
+
+
+def _sum_of(program: Program, node: ast.expr, name: str) -> bool:
+    """Whether it is the sum of what has that name."""
+    if not isinstance(node, ast.Call):
+        return False
+    return (method(node) == "sum" and dotted(receiver(node)) == name) or (
+        program.is_torch(node.func, "sum") and bool(node.args) and dotted(node.args[0]) == name
+    )
+
+
+def _exponent(program: Program, node: ast.expr) -> ast.expr | None:
+    """What exp is taken of."""
+    if not isinstance(node, ast.Call):
+        return None
+    if program.is_torch(node.func, "exp") and node.args:
+        return node.args[0]
+    return receiver(node) if method(node) == "exp" and not node.args else None
+
+
+def _of_layer(program: Program, node: ast.expr, scope: Scope, depth: int = DEPTH) -> bool:
+    """Whether a value is what a layer of the network gives, as it is: no difference, no sign, no name of a bound."""
+    if isinstance(node, ast.Name) and depth:
+        bound = program.bindings_of(node, scope)
+        return bool(bound) and all(b.how == "assign" and _of_layer(program, b.value, scope, depth - 1) for b in bound)
+    if any(isinstance(n, ast.UnaryOp | ast.Sub | ast.Div | ast.Pow) for n in ast.walk(node)) or {w for n in identifiers(node) for w in words(n)} & BOUNDED:
+        return False
+    return isinstance(node, ast.Call) and dotted(node.func).startswith("self.") and dotted(node.func).count(".") == 1
