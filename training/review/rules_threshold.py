@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.held_out import is_test
+from training.review.kinds import is_model
 from training.review.program import Binding, Program, Scope
 from training.review.splitting import line_of
 from training.review.syntax import calls, identifiers, last_name, names_read, words
@@ -49,14 +51,15 @@ def threshold_chosen_on_scored_rows(subject: Subject) -> Iterator[Place]:
     program = subject.program
     for scope in program.scopes:
         for name, bindings in scope.bindings.items():
-            if not words(name) & THRESHOLD:
+            if not (words(name) & THRESHOLD or _cuts(program, scope, name)):
                 continue
             for binding in bindings:
-                chosen_on = _chosen_on(program, scope, name, binding)
-                if len(chosen_on) < 2 or any(words(s) & NOT_FINAL for s in _behind(chosen_on, scope, binding) | set(words(scope.name))):
+                given = _chosen_on(program, scope, name, binding)
+                chosen_on = {n for n in given if not is_model(program, ast.Name(n, ast.Load()), scope)}
+                if len(given) < 2 or not chosen_on or any(words(s) & NOT_FINAL for s in _behind(chosen_on, scope, binding) | set(words(scope.name))):
                     continue
                 uses = list(_uses(program, scope, name, binding))
-                if uses and all(used and used <= chosen_on for used in uses):
+                if uses and all(used and _same_rows(program, used, chosen_on, scope, binding) for used in uses):
                     on = " and ".join(sorted(chosen_on))
                     yield binding.statement, f"{name} is the best one for {on}, and the score that is reported is that of the same rows", scope.node
 
@@ -64,11 +67,37 @@ def threshold_chosen_on_scored_rows(subject: Subject) -> Iterator[Place]:
 def _behind(names: set[str], scope: Scope, binding: Binding, depth: int = 0) -> set[str]:
     """The names of data that some data came of; what a network was made of, whose method was called, is none."""
     found = set(names)
-    for made in (b for n in names for b in scope.bindings.get(n, ()) if line_of(b.statement) <= line_of(binding.statement)):
+    for made in (b for n in names if not is_test(n) for b in scope.bindings.get(n, ()) if line_of(b.statement) <= line_of(binding.statement)):
         methods = {n for c in calls(made.value) for n in names_read(c.func)}
         inner = names_read(made.value) - methods - found
         found |= _behind(inner, scope, made, depth + 1) if depth < 3 else inner
     return found
+
+
+def _cuts(program: Program, scope: Scope, name: str) -> bool:
+    """Whether something is compared with a name by its size."""
+    tests = [n for n in ast.walk(scope.node) if isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Gt | ast.GtE | ast.Lt | ast.LtE)]
+    return any(isinstance(side, ast.Name) and side.id == name for t in tests for side in (t.left, *t.comparators)) and len(tests) > 0
+
+
+def _same_rows(program: Program, used: set[str], chosen_on: set[str], scope: Scope, binding: Binding) -> bool:
+    """Whether data is that by which the threshold was chosen, or made of it alone, by networks or not."""
+    if used <= chosen_on:
+        return True
+    line = line_of(binding.statement)
+    for name in used - chosen_on:
+        bound = [b for b in scope.bindings.get(name, ()) if b.how == "assign"]
+        called = {n for b in bound for c in calls(b.value) for n in names_read(c.func)}
+        of = [{n for n in names_read(b.value) - called if not is_model(program, ast.Name(n, ast.Load()), scope)} for b in bound]
+        moved = any(
+            min(line, line_of(b.statement)) <= line_of(other.statement) <= max(line, line_of(b.statement))
+            for b in bound
+            for n in chosen_on
+            for other in scope.bindings.get(n, ())
+        )
+        if not bound or moved or any(not o or not o <= chosen_on for o in of):
+            return False
+    return True
 
 
 def _chosen_on(program: Program, scope: Scope, name: str, binding: Binding) -> set[str]:
@@ -132,7 +161,7 @@ def _uses(program: Program, scope: Scope, name: str, binding: Binding) -> Iterat
         for above in program.ancestors(node):
             if used and not isinstance(program.parents.get(above), ast.expr):
                 break
-            used, around = _data(program, above, scope), above
+            used, around = _data(program, above, scope) - {name}, above
             if len(used) > 1 or isinstance(above, ast.stmt):
                 break
         yield set() if isinstance(around, ast.Return | ast.Dict | ast.Tuple) else used
