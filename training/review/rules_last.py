@@ -51,9 +51,9 @@ def only_last_batch_counts(subject: Subject) -> Iterator[Place]:
     program = subject.program
     for loop, scope in _evaluating(program):
         made = _from_network(program, loop, scope)
-        if not made or _carried(loop, made):
+        if _carried(loop, made):
             continue
-        if is_loader(program, loop.iter, scope) and not _kept(program, loop, made):
+        if made and is_loader(program, loop.iter, scope) and not _kept(program, loop, made):
             used = next((n for n in _used_after(program, loop, scope, made) if _counted(program, n)), None)
             if used is not None:
                 yield used, f"{used.id} is of the last batch alone: each round of the loop in line {loop.lineno} sets it anew", loop

@@ -83,6 +83,7 @@ def _written_decided(program: Program, node: ast.expr, scope: Scope, depth: int 
     if name in DECIDES - {"sign", "argsort"} and len(node.args) <= (on in node.args) + (name != "round") and not (name == "round" and node.keywords):
         return f"a result of {name}"
     made = program.origins(on, scope) if name == "predict" else ()
+    made = tuple(f for o in made for f in (program.origins(receiver(o.call), o.scope) if method(o.call) == "fit" else (o,)))
     if any(o.name.startswith("sklearn.") and (o.last.endswith("Classifier") or o.last in ("LogisticRegression", "SVC", "LinearSVC")) for o in made):
         return "classes, not probabilities"
     return _written_decided(program, on, scope, depth + 1) if on is not None and name in KEEPS_VALUES | PUTS_TOGETHER else ""

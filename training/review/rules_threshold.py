@@ -51,9 +51,12 @@ def threshold_chosen_on_scored_rows(subject: Subject) -> Iterator[Place]:
     program = subject.program
     for scope in program.scopes:
         for name, bindings in scope.bindings.items():
-            if not (words(name) & THRESHOLD or _cuts(program, scope, name)):
+            called_so = bool(words(name) & THRESHOLD)
+            if not called_so and not _cuts(scope, name):
                 continue
             for binding in bindings:
+                if not called_so and not _tries_cuts(program, binding, scope):
+                    continue
                 given = _chosen_on(program, scope, name, binding)
                 chosen_on = {n for n in given if not is_model(program, ast.Name(n, ast.Load()), scope)}
                 if len(given) < 2 or not chosen_on or any(words(s) & NOT_FINAL for s in _behind(chosen_on, scope, binding) | set(words(scope.name))):
@@ -74,10 +77,24 @@ def _behind(names: set[str], scope: Scope, binding: Binding, depth: int = 0) -> 
     return found
 
 
-def _cuts(program: Program, scope: Scope, name: str) -> bool:
+def _cuts(scope: Scope, name: str) -> bool:
     """Whether something is compared with a name by its size."""
     tests = [n for n in ast.walk(scope.node) if isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Gt | ast.GtE | ast.Lt | ast.LtE)]
-    return any(isinstance(side, ast.Name) and side.id == name for t in tests for side in (t.left, *t.comparators)) and len(tests) > 0
+    return any(isinstance(side, ast.Name) and side.id == name for t in tests for side in (t.left, *t.comparators))
+
+
+def _tries_cuts(program: Program, binding: Binding, scope: Scope) -> bool:
+    """Whether a value comes from code that cuts scores at one bound after the other: `[f1(p > t, y) for t in grid]`, here or in the helper that is called."""
+    bodies: list[ast.AST] = [binding.value]
+    bodies += [f.node for c in calls(binding.value) for f in program.callees(c, scope)]
+    for body in bodies:
+        tried = {n.id for c in ast.walk(body) if isinstance(c, ast.comprehension | ast.For) for n in ast.walk(c.target) if isinstance(n, ast.Name)}
+        tried |= {a.arg for c in ast.walk(body) if isinstance(c, ast.Lambda) for a in c.args.args}
+        tests = [n for n in ast.walk(body) if isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Gt | ast.GtE | ast.Lt | ast.LtE)]
+        inner = [t for t in tests if isinstance(program.parents.get(t), ast.BinOp | ast.Call | ast.Attribute | ast.Compare)]
+        if any(isinstance(t.left, ast.Name) and t.left.id not in tried and last_name(t.comparators[0]) in tried for t in inner):
+            return True
+    return False
 
 
 def _same_rows(program: Program, used: set[str], chosen_on: set[str], scope: Scope, binding: Binding) -> bool:
@@ -114,12 +131,12 @@ def _chosen_on(program: Program, scope: Scope, name: str, binding: Binding) -> s
     return _data(program, value, scope) - {name}
 
 
-def _chooses(program: Program, call: ast.Call, scope: Scope) -> bool:
+def _chooses(program: Program, call: ast.Call, scope: Scope, depth: int = 0) -> bool:
     """Whether it is `max(…, key=…)`, an argmax, or a function of this file that returns one."""
     if last_name(call.func) in CHOOSES:
         return last_name(call.func) not in ("max", "min", "sorted") or any(k.arg == "key" for k in call.keywords)
-    for called in program.callees(call, scope):
-        if any(_chooses(program, c, called) for c in calls(called.node) if program.scope(c) is called and c is not call):
+    for called in program.callees(call, scope) if depth < 3 else ():
+        if any(_chooses(program, c, called, depth + 1) for c in calls(called.node) if program.scope(c) is called and c is not call):
             return True
         for branch in (n for n in ast.walk(called.node) if isinstance(n, ast.If) and isinstance(n.test, ast.Compare)):
             if any(isinstance(a, ast.For) for a in program.ancestors(branch)) and identifiers(branch.test) & {
