@@ -69,8 +69,7 @@ def _evaluating(program: Program) -> Iterator[tuple[ast.For, Scope]]:
         if called & TRAINS or any("train" in words(n) or "fit" in words(n) for n in called) or scope.name in ("forward", "__iter__"):
             continue
         ends = any(isinstance(s, ast.Break | ast.Return) for s in loop.body) or any(isinstance(n, ast.Yield | ast.YieldFrom) for n in ast.walk(loop))
-        around = scope.node if scope.name else loop
-        quiet = QUIET & identifiers(around) or any(QUIET & identifiers(a) for w in program.ancestors(loop) if isinstance(w, ast.With) for a in w.items)
+        quiet = QUIET & identifiers(scope.node) or any(QUIET & identifiers(a) for w in program.ancestors(loop) if isinstance(w, ast.With) for a in w.items)
         if not ends and quiet and any(is_model(program, c.func, scope) and not program.resolve(c.func) for c in calls(loop)):
             yield loop, scope
 
