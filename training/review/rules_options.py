@@ -76,9 +76,10 @@ def option_never_read(subject: Subject) -> Iterator[Place]:
         fields = list(_fields(owner)) if not program.is_module(owner) else []
         if fields and _all_in_sight(program, [c for c in program.all_calls if last_name(c.func) == owner.name]):
             told += [(node, name, f"field of {owner.name}") for node, name in fields if not _used_as_class(program, owner)]
+    told += [(node, name, "entry") for node, name in _entries(program)]
     for node, name, what in told:
         if name in SETTINGS and name not in read and not _spelled(program, name, node):
-            yield node, f"{name} is an {what}, and nothing reads it" if what == "option" else f"{name} is a {what}, and nothing reads it"
+            yield node, f"{name} is {'a' if what.startswith('field') else 'an'} {what}, and nothing reads it"
     for function, names in _commands(program):
         for name in names & SETTINGS:
             if name not in names_read(function) and not {"locals", "kwargs", "params"} & identifiers(function):
@@ -103,6 +104,26 @@ def _fields(owner: ast.ClassDef) -> Iterator[tuple[ast.AnnAssign, str]]:
         for node in owner.body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 yield node, node.target.id
+
+
+def _entries(program: Program) -> Iterator[tuple[ast.AST, str]]:
+    """The entries of a dict of settings that is written at the top, and only read key by key, or printed."""
+    for name, bindings in program.top.bindings.items():
+        value = bindings[0].value
+        uses = [n for n in program.nodes[ast.Name] if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
+        if len(bindings) == 1 and isinstance(value, ast.Dict) and uses and all(_by_key(program, n) for n in uses):
+            yield from ((k, str(k.value)) for k in value.keys if isinstance(k, ast.Constant) and len(value.keys) > 1)
+
+
+def _by_key(program: Program, name: ast.Name) -> bool:
+    """Whether a dict is read by a literal key there, or printed."""
+    parent = program.parents[name]
+    if isinstance(parent, ast.Subscript):
+        return parent.value is name and isinstance(constant(parent.slice), str) and isinstance(parent.ctx, ast.Load)
+    if isinstance(parent, ast.Attribute):
+        call = program.parents[parent]
+        return parent.attr == "get" and isinstance(call, ast.Call) and bool(call.args) and isinstance(constant(call.args[0]), str)
+    return isinstance(parent, ast.FormattedValue) or (isinstance(parent, ast.Call) and last_name(parent.func) in LOGS and parent.func is not name)
 
 
 def _used_as_class(program: Program, owner: ast.ClassDef) -> bool:
@@ -131,9 +152,8 @@ def _all_in_sight(program: Program, made: list[ast.Call]) -> bool:
             return False
         for name in names - held:
             held.add(name)
-            pending += [
-                n for n in (*program.nodes[ast.Name], *program.nodes[ast.Attribute]) if last_name(n) == name and isinstance(getattr(n, "ctx", None), ast.Load)
-            ]
+            loads = [n for n in (*program.nodes[ast.Name], *program.nodes[ast.Attribute]) if isinstance(n, ast.Name | ast.Attribute)]
+            pending += [n for n in loads if last_name(n) == name and isinstance(n.ctx, ast.Load)]
     return bool(made) and bool(held)
 
 

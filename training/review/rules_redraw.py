@@ -94,7 +94,7 @@ def _behind_the_loss(program: Program, loop: ast.For | ast.AsyncFor | ast.While)
     needed = set(loss_names(program, loop))
     final = [s for s in own if isinstance(s, ast.Expr) and any(method(c) in ("backward", "manual_backward") for c in calls(s))]
     needed |= {n for s in final for n in names_read(s)}
-    found = list(final)
+    found: list[ast.stmt] = [*final]
     assigned = [s for s in own if isinstance(s, ast.Assign | ast.AnnAssign)]
     for _ in range(4):
         for statement in assigned:
