@@ -50,9 +50,10 @@ def threshold_chosen_on_scored_rows(subject: Subject) -> Iterator[Place]:
     """A threshold is the best one for some scores and labels, which nothing says are validation rows, and is then used on these alone."""
     program = subject.program
     for scope in program.scopes:
+        cutting = _cutting(scope)
         for name, bindings in scope.bindings.items():
             called_so = bool(words(name) & THRESHOLD)
-            if not called_so and not _cuts(scope, name):
+            if not called_so and name not in cutting:
                 continue
             for binding in bindings:
                 if not called_so and not _tries_cuts(program, binding, scope):
@@ -77,10 +78,10 @@ def _behind(names: set[str], scope: Scope, binding: Binding, depth: int = 0) -> 
     return found
 
 
-def _cuts(scope: Scope, name: str) -> bool:
-    """Whether something is compared with a name by its size."""
+def _cutting(scope: Scope) -> set[str]:
+    """The names with which something is compared by its size."""
     tests = [n for n in ast.walk(scope.node) if isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Gt | ast.GtE | ast.Lt | ast.LtE)]
-    return any(isinstance(side, ast.Name) and side.id == name for t in tests for side in (t.left, *t.comparators))
+    return {side.id for t in tests for side in (t.left, *t.comparators) if isinstance(side, ast.Name)}
 
 
 def _tries_cuts(program: Program, binding: Binding, scope: Scope) -> bool:
