@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 
 from training.review.kinds import HELD_OUT
-from training.review.program import Program, Scope, argument
-from training.review.syntax import last_name, words
+from training.review.program import Binding, Program, Scope, argument
+from training.review.syntax import identifiers, last_name, names_read, words
 
 MAKES_ROWS = {"DataLoader", "TensorDataset", "Subset", "tensor", "as_tensor", "from_numpy"}
 OTHER_SIDES = (HELD_OUT | {"train", "training"}) - {"test", "testing", "tst"}
@@ -31,3 +31,23 @@ def names_test_rows(program: Program, node: ast.expr, scope: Scope, depth: int =
     made = [b.value for b in scope.bindings.get(name, ()) if b.how == "assign" and b.index is None]
     rows = [v.args[0] for v in made if isinstance(v, ast.Call) and last_name(v.func) in MAKES_ROWS and v.args]
     return bool(rows) and len(rows) == len(made) and all(names_test_rows(program, r, scope, depth + 1) for r in rows)
+
+
+def measures_test(program: Program, binding: Binding, loop: ast.AST, depth: int = 0) -> bool:
+    """Whether a value comes from test rows: by a call that gets them, a comprehension over them, or names that a loop over them counts up."""
+    if any(isinstance(n, ast.Call) and from_test(program, n, binding.scope) for n in ast.walk(binding.value)):
+        return True
+    around = program.ancestors(binding.statement)
+    heads = [n.iter for n in ast.walk(binding.value) if isinstance(n, ast.comprehension)]
+    heads += [a.iter for a in around[: around.index(loop)] if isinstance(a, ast.For)] if binding.how == "augment" and loop in around else []
+    named = {n for head in heads for n in identifiers(head)}
+    if any(map(is_test, named)) and not any({"val", "valid", "validation", "dev"} & words(n) for n in named):
+        return True
+    behind = [b for name in names_read(binding.value) for b in binding.scope.bindings.get(name, ()) if b is not binding and b.how != "loop"]
+    return depth < 3 and any(loop in program.ancestors(b.statement) and measures_test(program, b, loop, depth + 1) for b in behind)
+
+
+def from_test(program: Program, call: ast.Call, scope: Scope) -> bool:
+    """Whether an argument is the test set, by its name or that of what it was made of, and nothing says validation."""
+    given = [*call.args, *(k.value for k in call.keywords)]
+    return any(names_test_rows(program, a, scope) for a in given) and not any({"val", "valid", "validation", "dev"} & words(last_name(a)) for a in given)

@@ -128,12 +128,12 @@ def is_epoch_loop(loop: Loop) -> bool:
 
 def _goes_over_loader(body: list[ast.stmt]) -> bool:
     """Whether one of the statements is a loop over batches."""
-    return any(isinstance(s, ast.For) and _names_loader(s.iter) for s in body)
+    return any(isinstance(s, ast.For) and names_loader(s.iter) for s in body)
 
 
 def is_loader_loop(loop: Loop) -> bool:
     """Whether a loop goes over batches, by the names in its head."""
-    return not isinstance(loop.node, ast.While) and _names_loader(loop.node.iter)
+    return not isinstance(loop.node, ast.While) and names_loader(loop.node.iter)
 
 
 def goes_over_again(outer: Loop, inner: Loop) -> bool:
@@ -161,6 +161,7 @@ def _of_another_network(program: Program, cleared: ast.expr | None, event: Event
     return bool(held and networks) and not held & networks and not any(n.args or n.keywords for n in networks)
 
 
-def _names_loader(head: ast.expr) -> bool:
+def names_loader(head: ast.expr) -> bool:
+    """Whether what a loop goes over is called a loader."""
     heads = {w for n in ast.walk(head) if isinstance(n, ast.Name | ast.Attribute) for w in words(last_name(n))}
     return bool(heads & {"loader", "dataloader", "batches", "dl", "trainloader", "testloader", "valloader", "iterator", "batch"})

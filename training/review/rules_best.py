@@ -1,4 +1,4 @@
-"""Rules BH212, BH213, BH215 and BH216: the best weights, when to stop, and rows that were to test them."""
+"""Rules BH212, BH213, BH215, BH216 and BH218: the best weights, when to stop, and rows that were to test them."""
 
 from __future__ import annotations
 
@@ -241,3 +241,86 @@ def test_rows_trained_on(subject: Subject) -> Iterator[Place]:
                 tested = sorted(n for n in of if {"test", "testing", "tst"} & words(n) and "train" not in words(n))
                 if tested and any("train" in words(n) for n in of):
                     yield call, f"{name} is made of {tested[0]} as well"
+
+
+@rule(
+    "BH218",
+    "best-never-updated",
+    "error",
+    title="The best score is never given a new value",
+    why="Every score is compared with the first bound, which all of them beat: each epoch counts as the best one, and the weights of the last are kept.",
+    remedy="set it where the comparison holds: `best = score`",
+    bad="""
+        import torch
+
+        def fit(model, train_epoch, validate, epochs):
+            best = float("inf")
+            for epoch in range(epochs):
+                train_epoch(model)
+                score = validate(model)
+                if score < best:
+                    torch.save(model.state_dict(), "best.pt")
+        """,
+    good="""
+        import torch
+
+        def fit(model, train_epoch, validate, epochs):
+            best = float("inf")
+            for epoch in range(epochs):
+                train_epoch(model)
+                score = validate(model)
+                if score < best:
+                    best = score
+                    torch.save(model.state_dict(), "best.pt")
+        """,
+)
+def best_never_updated(subject: Subject) -> Iterator[Place]:
+    """Where weights are kept or patience is counted, a score is compared with an infinite bound, or one that is called the best, and nothing changes that bound afterwards."""
+    program = subject.program
+    for node in (n for n in program.nodes[ast.If] if isinstance(n, ast.If)):
+        if not (_keeps_weights(node) or _counts_patience(node)):
+            continue
+        for test in tests_of(node):
+            if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE):
+                continue
+            for bound, score in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
+                if _stays(program, node, bound) and not isinstance(score, ast.Constant) and constant(score) is None:
+                    yield node, f"{ast.unparse(bound)} keeps its first value: {ast.unparse(test)} holds in every round that beats it", node
+
+
+def _stays(program: Program, node: ast.If, bound: ast.expr) -> bool:
+    """Whether a bound has a first value that any score beats, or is called the best, and no other one anywhere."""
+    scope = program.scope(node)
+    parts = [bound.left, bound.right] if isinstance(bound, ast.BinOp) else [bound]
+    for part in parts:
+        name = last_name(part) if isinstance(part, ast.Name | ast.Attribute) else ""
+        if not name:
+            continue
+        given = program.bindings_of(part, scope)
+        if isinstance(part, ast.Name):
+            loops = [a for a in program.ancestors(node) if isinstance(a, ast.For | ast.While)]
+            alone = len(given) == 1 and given[0].scope is scope and bool(loops) and loops[-1] not in program.ancestors(given[0].statement)
+        else:
+            stored = [n for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and n.attr == name and isinstance(n.ctx, ast.Store | ast.Del)]
+            set_elsewhere = {"setattr", "__dict__", "load_state_dict"} & identifiers(scope.owner) if scope.owner is not None else {"unseen"}
+            alone = len(given) == 1 and len(stored) == 1 and given[0].scope.name == "__init__" and not set_elsewhere
+        if alone and given[0].how == "assign" and given[0].index is None and _first_bound(given[0].value, name):
+            return not any(name in s.names for s in (*program.nodes[ast.Global], *program.nodes[ast.Nonlocal]) if isinstance(s, ast.Global | ast.Nonlocal))
+    return False
+
+
+def _first_bound(value: ast.expr, name: str) -> bool:
+    """Whether it is infinite, or a number or None under a name that speaks of the best."""
+    infinite = any(constant(n) in ("inf", "-inf", "+inf", "Infinity", "infinity") for n in ast.walk(value)) or last_name(value) in ("inf", "infty", "maxsize")
+    infinite |= isinstance(value, ast.UnaryOp) and last_name(value.operand) in ("inf", "infty", "maxsize")
+    if isinstance(value, ast.UnaryOp) and isinstance(value.operand, ast.Call):
+        value = value.operand
+    number = isinstance(constant(value), int | float) or (isinstance(value, ast.Constant) and value.value is None)
+    return infinite or (number and bool(words(name) & {"best", "lowest", "highest"}))
+
+
+def _counts_patience(node: ast.If) -> bool:
+    """Whether a counter of bad epochs is cleared where the score is better, and goes up where it is not."""
+    raised = {dotted(n.target) for s in node.orelse for n in ast.walk(s) if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add)}
+    cleared = {dotted(t) for s in node.body for n in ast.walk(s) if isinstance(n, ast.Assign) and constant(n.value) == 0 for t in n.targets}
+    return bool(raised & cleared - {""})

@@ -6,13 +6,15 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.held_out import is_test, names_test_rows
+from training.review.held_out import measures_test
 from training.review.keepers import becomes_best, keeper_calls, live_states_in_dicts, tests_of
 from training.review.kinds import is_model, looks_held_out
 from training.review.loops import last_name_of_key
 from training.review.program import Binding, Program, Scope
 from training.review.rules_evaluation import evaluations
+from training.review.runs import best_of_runs
 from training.review.syntax import FunctionNode, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, words
+from training.review.train_scores import held_out_at_hand, is_train_score
 
 RANK_METRICS = {
     "roc_auc_score", "average_precision_score", "f1_score", "precision_score", "recall_score", "r2_score", "matthews_corrcoef", "cohen_kappa_score",
@@ -168,39 +170,23 @@ def test_set_chooses_model(subject: Subject) -> Iterator[Place]:
     program = subject.program
     for node in program.nodes[ast.If]:
         loop = next((a for a in program.ancestors(node) if isinstance(a, ast.For | ast.While)), None)
-        if not isinstance(node, ast.If) or loop is None:
+        if not isinstance(node, ast.If) or loop is None or {"predict", "nn", "nearest", "neighbor", "neighbour"} & words(program.scope(node).name):
             continue
         compared = {c for part in ast.walk(node.test) if isinstance(part, ast.Compare) for c in names_read(part)} | {
             c for c in names_read(node.test) if "stop" in c
         }
         best = {n for n in identifiers(node.test) if words(n) & {"best", "min", "max", "top", "patience", "highest", "lowest"}}
+        pairs = [becomes_best(program, node, test, program.scope(node)) for test in tests_of(node)]
+        best |= {n for pair in pairs if pair is not None for n in identifiers(pair[1])}
         body = {n.id for s in node.body for n in ast.walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         if not best or not (body & compared or {"save", "state_dict", "deepcopy"} & {n for s in node.body for n in identifiers(s)}):
             continue
         for name in sorted(compared - best):
             for binding in program.scope(node).bindings.get(name, ()):
-                if loop in program.ancestors(binding.statement) and _measures_test(program, binding, loop):
+                if loop in program.ancestors(binding.statement) and measures_test(program, binding, loop):
                     yield node, f"{name} comes from the test rows, and decides here which weights are kept", loop
-
-
-def _measures_test(program: Program, binding: Binding, loop: ast.AST, depth: int = 0) -> bool:
-    """Whether a value comes from test rows: by a call that gets them, a comprehension over them, or names that a loop over them counts up."""
-    if any(isinstance(n, ast.Call) and _from_test(program, n, binding.scope) for n in ast.walk(binding.value)):
-        return True
-    around = program.ancestors(binding.statement)
-    heads = [n.iter for n in ast.walk(binding.value) if isinstance(n, ast.comprehension)]
-    heads += [a.iter for a in around[: around.index(loop)] if isinstance(a, ast.For)] if binding.how == "augment" and loop in around else []
-    named = {n for head in heads for n in identifiers(head)}
-    if any(map(is_test, named)) and not any({"val", "valid", "validation", "dev"} & words(n) for n in named):
-        return True
-    behind = [b for name in names_read(binding.value) for b in binding.scope.bindings.get(name, ()) if b is not binding and b.how != "loop"]
-    return depth < 3 and any(loop in program.ancestors(b.statement) and _measures_test(program, b, loop, depth + 1) for b in behind)
-
-
-def _from_test(program: Program, call: ast.Call, scope: Scope) -> bool:
-    """Whether an argument is the test set, by its name or that of what it was made of, and nothing says validation."""
-    given = [*call.args, *(k.value for k in call.keywords)]
-    return any(names_test_rows(program, a, scope) for a in given) and not any({"val", "valid", "validation", "dev"} & words(last_name(a)) for a in given)
+    for call, score in best_of_runs(program):
+        yield call, f"{score} comes from the test rows, and decides here which of several runs is taken"
 
 
 @rule(
@@ -238,7 +224,7 @@ def _from_test(program: Program, call: ast.Call, scope: Scope) -> bool:
         """,
 )
 def best_by_train_loss(subject: Subject) -> Iterator[Place]:
-    """A score that is named after train rows is compared with the best one, which it becomes, to keep weights or to stop, here or in a helper; the loop has a held-out score too."""
+    """A score that is named after train rows, or that the loop with the backward adds up, is compared with the best one, which it becomes, to keep weights or to stop, here or in a helper; the loop has a held-out score too."""
     program = subject.program
     for node in (n for n in program.nodes[ast.If] if isinstance(n, ast.If)):
         keeps = any(
@@ -256,6 +242,8 @@ def _beside_held_out(program: Program, node: ast.AST, place: ast.expr, score: as
     """The finding, where a score is one of train rows and a held-out one is at hand in the same loop."""
     scope, loop = program.scope(node), next((a for a in program.ancestors(node) if isinstance(a, ast.For | ast.While)), None)
     if loop is None or not isinstance(score, ast.Name | ast.Subscript) or not _of_train(score, scope):
+        if loop is not None and is_train_score(program, score, scope, loop) and (beside := held_out_at_hand(program, loop)):
+            yield place, f"{ast.unparse(score)} is computed from the rows of each step of training, and {beside} is at hand", loop
         return
     inside = set(ast.walk(loop))
     made = [n for n in scope.bindings if looks_held_out(n) and not _of_train_name(n)]

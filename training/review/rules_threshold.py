@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.held_out import is_test
+from training.review.kinds import is_model
 from training.review.program import Binding, Program, Scope
 from training.review.splitting import line_of
 from training.review.syntax import calls, identifiers, last_name, names_read, words
@@ -48,15 +50,20 @@ def threshold_chosen_on_scored_rows(subject: Subject) -> Iterator[Place]:
     """A threshold is the best one for some scores and labels, which nothing says are validation rows, and is then used on these alone."""
     program = subject.program
     for scope in program.scopes:
+        cutting = _cutting(scope)
         for name, bindings in scope.bindings.items():
-            if not words(name) & THRESHOLD:
+            called_so = bool(words(name) & THRESHOLD)
+            if not called_so and name not in cutting:
                 continue
             for binding in bindings:
-                chosen_on = _chosen_on(program, scope, name, binding)
-                if len(chosen_on) < 2 or any(words(s) & NOT_FINAL for s in _behind(chosen_on, scope, binding) | set(words(scope.name))):
+                if not called_so and not _tries_cuts(program, binding, scope):
+                    continue
+                given = _chosen_on(program, scope, name, binding)
+                chosen_on = {n for n in given if not is_model(program, ast.Name(n, ast.Load()), scope)}
+                if len(given) < 2 or not chosen_on or any(words(s) & NOT_FINAL for s in _behind(chosen_on, scope, binding) | set(words(scope.name))):
                     continue
                 uses = list(_uses(program, scope, name, binding))
-                if uses and all(used and used <= chosen_on for used in uses):
+                if uses and all(used and _same_rows(program, used, chosen_on, scope, binding) for used in uses):
                     on = " and ".join(sorted(chosen_on))
                     yield binding.statement, f"{name} is the best one for {on}, and the score that is reported is that of the same rows", scope.node
 
@@ -64,11 +71,51 @@ def threshold_chosen_on_scored_rows(subject: Subject) -> Iterator[Place]:
 def _behind(names: set[str], scope: Scope, binding: Binding, depth: int = 0) -> set[str]:
     """The names of data that some data came of; what a network was made of, whose method was called, is none."""
     found = set(names)
-    for made in (b for n in names for b in scope.bindings.get(n, ()) if line_of(b.statement) <= line_of(binding.statement)):
+    for made in (b for n in names if not is_test(n) for b in scope.bindings.get(n, ()) if line_of(b.statement) <= line_of(binding.statement)):
         methods = {n for c in calls(made.value) for n in names_read(c.func)}
         inner = names_read(made.value) - methods - found
         found |= _behind(inner, scope, made, depth + 1) if depth < 3 else inner
     return found
+
+
+def _cutting(scope: Scope) -> set[str]:
+    """The names with which something is compared by its size."""
+    tests = [n for n in ast.walk(scope.node) if isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Gt | ast.GtE | ast.Lt | ast.LtE)]
+    return {side.id for t in tests for side in (t.left, *t.comparators) if isinstance(side, ast.Name)}
+
+
+def _tries_cuts(program: Program, binding: Binding, scope: Scope) -> bool:
+    """Whether a value comes from code that cuts scores at one bound after the other: `[f1(p > t, y) for t in grid]`, here or in the helper that is called."""
+    bodies: list[ast.AST] = [binding.value]
+    bodies += [f.node for c in calls(binding.value) for f in program.callees(c, scope)]
+    for body in bodies:
+        tried = {n.id for c in ast.walk(body) if isinstance(c, ast.comprehension | ast.For) for n in ast.walk(c.target) if isinstance(n, ast.Name)}
+        tried |= {a.arg for c in ast.walk(body) if isinstance(c, ast.Lambda) for a in c.args.args}
+        tests = [n for n in ast.walk(body) if isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Gt | ast.GtE | ast.Lt | ast.LtE)]
+        inner = [t for t in tests if isinstance(program.parents.get(t), ast.BinOp | ast.Call | ast.Attribute | ast.Compare)]
+        if any(isinstance(t.left, ast.Name) and t.left.id not in tried and last_name(t.comparators[0]) in tried for t in inner):
+            return True
+    return False
+
+
+def _same_rows(program: Program, used: set[str], chosen_on: set[str], scope: Scope, binding: Binding) -> bool:
+    """Whether data is that by which the threshold was chosen, or made of it alone, by networks or not."""
+    if used <= chosen_on:
+        return True
+    line = line_of(binding.statement)
+    for name in used - chosen_on:
+        bound = [b for b in scope.bindings.get(name, ()) if b.how == "assign"]
+        called = {n for b in bound for c in calls(b.value) for n in names_read(c.func)}
+        of = [{n for n in names_read(b.value) - called if not is_model(program, ast.Name(n, ast.Load()), scope)} for b in bound]
+        moved = any(
+            min(line, line_of(b.statement)) <= line_of(other.statement) <= max(line, line_of(b.statement))
+            for b in bound
+            for n in chosen_on
+            for other in scope.bindings.get(n, ())
+        )
+        if not bound or moved or any(not o or not o <= chosen_on for o in of):
+            return False
+    return True
 
 
 def _chosen_on(program: Program, scope: Scope, name: str, binding: Binding) -> set[str]:
@@ -85,12 +132,12 @@ def _chosen_on(program: Program, scope: Scope, name: str, binding: Binding) -> s
     return _data(program, value, scope) - {name}
 
 
-def _chooses(program: Program, call: ast.Call, scope: Scope) -> bool:
+def _chooses(program: Program, call: ast.Call, scope: Scope, depth: int = 0) -> bool:
     """Whether it is `max(…, key=…)`, an argmax, or a function of this file that returns one."""
     if last_name(call.func) in CHOOSES:
         return last_name(call.func) not in ("max", "min", "sorted") or any(k.arg == "key" for k in call.keywords)
-    for called in program.callees(call, scope):
-        if any(_chooses(program, c, called) for c in calls(called.node) if program.scope(c) is called and c is not call):
+    for called in program.callees(call, scope) if depth < 3 else ():
+        if any(_chooses(program, c, called, depth + 1) for c in calls(called.node) if program.scope(c) is called and c is not call):
             return True
         for branch in (n for n in ast.walk(called.node) if isinstance(n, ast.If) and isinstance(n.test, ast.Compare)):
             if any(isinstance(a, ast.For) for a in program.ancestors(branch)) and identifiers(branch.test) & {
@@ -132,7 +179,7 @@ def _uses(program: Program, scope: Scope, name: str, binding: Binding) -> Iterat
         for above in program.ancestors(node):
             if used and not isinstance(program.parents.get(above), ast.expr):
                 break
-            used, around = _data(program, above, scope), above
+            used, around = _data(program, above, scope) - {name}, above
             if len(used) > 1 or isinstance(above, ast.stmt):
                 break
         yield set() if isinstance(around, ast.Return | ast.Dict | ast.Tuple) else used

@@ -328,6 +328,7 @@ def backward_under_no_grad(subject: Subject) -> Iterator[Place]:
                 and event.within("no_grad", "inference_mode")
                 and not event.within("enable_grad", "set_grad_enabled")
                 and _always(event)
+                and not _asked_for(event)
             ):
                 yield event.node, "backward under no_grad: nothing in there has a gradient"
 
@@ -335,3 +336,9 @@ def backward_under_no_grad(subject: Subject) -> Iterator[Place]:
 def _always(event: Event) -> bool:
     """Whether the context is there for certain, and not one of two that a variable may hold."""
     return any(name.rpartition(".")[2] in ("no_grad", "inference_mode") and not isinstance(node, ast.Name) for name, node in event.contexts)
+
+
+def _asked_for(event: Event) -> bool:
+    """Whether a helper does it only where its caller says so, as `if optimizer is not None:`, which the caller under `no_grad` need not say."""
+    asked = {n for owner, _ in event.branches if isinstance(owner, ast.If) and owner in set(ast.walk(event.scope.node)) for n in names_read(owner.test)}
+    return event.frame.caller is not None and bool(asked & set(event.scope.parameters))

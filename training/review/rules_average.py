@@ -1,0 +1,266 @@
+"""Rules BH223 and BH225: sums divided by another number than they were weighed by, and pairs that are counted once."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.program import Binding, Program, Scope
+from training.review.provenance import is_loader, sources
+from training.review.syntax import calls, constant, dotted, identifiers, keyword, last_name, method, names_read, own_nodes, receiver
+from training.review.values import loss_kind, reaching
+
+
+@rule(
+    "BH223",
+    "sum-divided-by-other-count",
+    "error",
+    title="A sum is divided by a count of something else",
+    why="Means of batches that are divided by the number of rows, or sums over rows divided by the number of batches, are wrong by the batch size: a loss of 0.7 is reported as 0.01, or as 45.",
+    remedy="weigh by rows and divide by rows: `total += loss.item() * len(y)`, `total / rows`",
+    bad="""
+        import torch
+        from torch.nn import functional as F
+
+        @torch.no_grad()
+        def evaluate(model, val_loader):
+            model.eval()
+            total = 0.0
+            for x, y in val_loader:
+                total += F.cross_entropy(model(x), y).item()
+            return total / len(val_loader.dataset)
+        """,
+    good="""
+        import torch
+        from torch.nn import functional as F
+
+        @torch.no_grad()
+        def evaluate(model, val_loader):
+            model.eval()
+            total = 0.0
+            for x, y in val_loader:
+                total += F.cross_entropy(model(x), y, reduction="sum").item()
+            return total / len(val_loader.dataset)
+        """,
+)
+def sum_divided_by_other_count(subject: Subject) -> Iterator[Place]:
+    """A loop over batches adds up means and the sum is divided by the number of rows; or means times rows, divided by the number of batches."""
+    program = subject.program
+    for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For)):
+        scope = program.scope(loop)
+        if not is_loader(program, loop.iter, scope) or _single_rows(program, loop, scope):
+            continue
+        added = [n for n in ast.walk(loop) if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add) and _innermost(program, n) is loop]
+        sums = {dotted(n.target): kind for n in added if (kind := _summed(program, n.value, loop, scope))}
+        for ratio in own_nodes(scope.node) if sums else ():
+            if not (isinstance(ratio, ast.BinOp) and isinstance(ratio.op, ast.Div)) or ratio.lineno < loop.lineno:
+                continue
+            name = dotted(_bare(ratio.left))
+            counted = _counted(program, ratio.right, loop, scope, added)
+            if name in sums and counted and counted != sums[name] and _only_sum(program, name, added, scope, loop):
+                told = "adds up means of batches, and is divided by rows" if sums[name] == "batches" else "is weighed by rows, and divided by batches"
+                yield ratio, f"{name} {told}: {ast.unparse(ratio)} is wrong by the batch size", loop
+
+
+def _innermost(program: Program, node: ast.AST) -> ast.AST | None:
+    return next((a for a in program.ancestors(node) if isinstance(a, ast.For | ast.While)), None)
+
+
+def _single_rows(program: Program, loop: ast.For, scope: Scope) -> bool:
+    """Whether a loader that is made in this file gives batches of one."""
+    head = loop.iter.args[0] if isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) in ("enumerate", "tqdm") and loop.iter.args else loop.iter
+    made = [o.call for o in program.origins(head, scope) if o.last == "DataLoader"]
+    return any(
+        constant(keyword(c, "batch_size", 1)) in (1, None) and not isinstance(keyword(c, "batch_size", 1), ast.Name | ast.Attribute | ast.BinOp) for c in made
+    )
+
+
+def _only_sum(program: Program, name: str, added: list[ast.AugAssign], scope: Scope, loop: ast.For) -> bool:
+    """Whether the loop changes a sum at one place alone and nothing divides it on the way."""
+    inside = set(ast.walk(loop))
+    others = [b for b in scope.bindings.get(name, ()) if b.statement in inside and not isinstance(b.statement, ast.AugAssign)]
+    return sum(dotted(n.target) == name for n in added) == 1 and not others
+
+
+def _bare(value: ast.expr) -> ast.expr:
+    """What is left of `total.item()`, `float(total)`, `100 * total`."""
+    while isinstance(value, ast.Call):
+        inner = receiver(value) if method(value) in ("item", "cpu", "detach") else value.args[0] if last_name(value.func) == "float" and value.args else None
+        if inner is None:
+            return value
+        value = inner
+    return value
+
+
+def _summed(program: Program, value: ast.expr, loop: ast.For, scope: Scope) -> str:
+    """By what a term of the sum is weighed: `rows`, or `batches` where it is a mean over one; empty where that is not certain."""
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult):
+        sides = (value.left, value.right)
+        if any(_rows(program, s, loop, scope) for s in sides):
+            other = [s for s in sides if not _rows(program, s, loop, scope)]
+            return "rows" if other and not isinstance(other[0], ast.Constant) and not _is_sum(program, other[0], scope) else ""
+        return ""
+    return "batches" if _is_mean(program, _bare(value), scope) else ""
+
+
+def _rows(program: Program, node: ast.expr, loop: ast.For, scope: Scope, depth: int = 0) -> bool:
+    """Whether it is the number of rows of a batch: `len(y)`, `x.size(0)`, `x.shape[0]`, or a name for one that is set in the loop."""
+    inside = {n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    match node:
+        case ast.Call(args=[argument]) if last_name(node.func) == "len":
+            return bool(names_read(argument) & inside)
+        case ast.Call() if method(node) == "size" and len(node.args) == 1:
+            return constant(node.args[0]) == 0 and bool(names_read(node.func) & inside)
+        case ast.Subscript(value=ast.Attribute(attr="shape")) | ast.Subscript(value=ast.Call(func=ast.Attribute(attr="size"))):
+            return constant(node.slice) == 0 and bool(names_read(node.value) & inside)
+        case ast.Name() if depth < 2:
+            made = [b for b in scope.bindings.get(node.id, ()) if b.statement in set(ast.walk(loop)) and b.how == "assign" and b.index is None]
+            return bool(made) and all(_rows(program, b.value, loop, scope, depth + 1) for b in made)
+    return False
+
+
+def _losses(program: Program, value: ast.expr, scope: Scope, depth: int = 0) -> list[tuple[ast.Call, Scope]]:
+    """The losses of which a value is made."""
+    found = [(c, scope) for c in calls(value) if loss_kind(program, c, scope)]
+    within = {n for c, _ in found for part in (c.func, *c.args) for n in ast.walk(part)}
+    for name in (n for n in ast.walk(value) if isinstance(n, ast.Name) and n not in within and depth < 3):
+        for behind in reaching(program, name, scope):
+            found += _losses(program, behind, scope, depth + 1)
+    return found
+
+
+def _is_mean(program: Program, value: ast.expr, scope: Scope) -> bool:
+    """Whether a value is made of losses that are all means over the batch."""
+    if not isinstance(value, ast.Name | ast.Call | ast.Attribute):
+        return False
+    found = _losses(program, value, scope)
+    return bool(found) and all(_mean_reduction(program, c, s) for c, s in found) and not _is_sum(program, value, scope)
+
+
+def _is_sum(program: Program, value: ast.expr, scope: Scope, depth: int = 0) -> bool:
+    """Whether a sum or a multiplication by something is anywhere in what a value was made of, as far as it is in sight."""
+    losses = [c for c in calls(value) if loss_kind(program, c, scope)]
+    within = {n for c in losses for part in (c.func, *c.args) for n in ast.walk(part)}  # scores and targets: any sum there is none of losses
+    if any((c not in within and method(c) == "sum") or constant(keyword(c, "reduction")) in ("sum", "none") for c in calls(value)):
+        return True
+    if depth and any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mult) and not _weighs(n) for n in ast.walk(value) if n not in within):
+        return True
+    names = [n for n in ast.walk(value) if isinstance(n, ast.Name) and n not in within] if depth < 3 else []
+    found = any(_is_sum(program, behind, scope, depth + 1) for n in names for behind in reaching(program, n, scope))
+    return found or any(not _mean_reduction(program, c, s) for c, s in _losses(program, value, scope))
+
+
+def _weighs(product: ast.BinOp) -> bool:
+    """Whether one side is a number that is written there, as the weight of a term."""
+    return isinstance(constant(product.left), int | float) or isinstance(constant(product.right), int | float)
+
+
+def _mean_reduction(program: Program, call: ast.Call, scope: Scope) -> bool:
+    """Whether a loss is left at its own reduction, the mean."""
+    made = [call] if program.resolve(call.func).startswith("torch.") else [o.call for o in program.origins(call.func, scope)]
+    unusual = {"reduction", "size_average", "reduce"}
+    return bool(made) and all(not unusual & {str(k.arg) for k in c.keywords} or constant(keyword(c, "reduction")) == "mean" for c in made)
+
+
+def _counted(program: Program, node: ast.expr, loop: ast.For, scope: Scope, added: list[ast.AugAssign], depth: int = 0) -> str:
+    """What a divisor counts: `rows` or `batches`."""
+    if isinstance(node, ast.Call) and last_name(node.func) == "max" and len(node.args) == 2:
+        node = node.args[0] if isinstance(node.args[1], ast.Constant) else node.args[1]
+    if isinstance(node, ast.Call) and last_name(node.func) == "len" and node.args:
+        head = loop.iter.args[0] if isinstance(loop.iter, ast.Call) and loop.iter.args and last_name(loop.iter.func) in ("enumerate", "tqdm") else loop.iter
+        if isinstance(node.args[0], ast.Attribute) and node.args[0].attr == "dataset":
+            return "rows" if dotted(node.args[0].value) == dotted(head) != "" else ""
+        return "batches" if dotted(node.args[0]) == dotted(head) != "" else ""
+    if not isinstance(node, ast.Name):
+        return ""
+    steps = [n for n in added if dotted(n.target) == node.id]
+    if steps:
+        rows = all(_rows(program, n.value, loop, scope) for n in steps)
+        once = all(constant(n.value) == 1 and program.parents[n] is loop for n in steps)
+        return "rows" if rows else "batches" if once else ""
+    made = [b for b in scope.bindings.get(node.id, ()) if _plain(b)]
+    return _counted(program, made[0].value, loop, scope, added, depth + 1) if len(made) == len(scope.bindings.get(node.id, ())) == 1 and depth < 2 else ""
+
+
+def _plain(binding: Binding) -> bool:
+    return binding.how == "assign" and binding.index is None
+
+
+@rule(
+    "BH225",
+    "pairs-counted-once",
+    "error",
+    title="A pair that occurs twice in a batch is counted once",
+    why="`table[labels, classes] += 1` reads all places, adds 1 and writes them back: of equal pairs one is left. So is `index_put_` without `accumulate`. The table has far fewer rows than were seen.",
+    remedy="`table.index_put_((labels, classes), ones, accumulate=True)`, `np.add.at`, or `torch.bincount`",
+    bad="""
+        import torch
+
+        @torch.no_grad()
+        def confusion(model, val_loader, classes):
+            model.eval()
+            table = torch.zeros(classes, classes)
+            for x, y in val_loader:
+                table[y, model(x).argmax(dim=1)] += 1
+            return table
+        """,
+    good="""
+        import torch
+
+        @torch.no_grad()
+        def confusion(model, val_loader, classes):
+            model.eval()
+            table = torch.zeros(classes, classes)
+            for x, y in val_loader:
+                pairs = (y, model(x).argmax(dim=1))
+                table.index_put_(pairs, torch.ones(len(y)), accumulate=True)
+            return table
+        """,
+)
+def pairs_counted_once(subject: Subject) -> Iterator[Place]:
+    """A number is added at, or ones are put to, places that are labels or decisions of a whole batch."""
+    program = subject.program
+    for node in program.nodes[ast.AugAssign]:
+        if not (isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Subscript) and isinstance(constant(node.value), int | float)):
+            continue
+        places = node.target.slice.elts if isinstance(node.target.slice, ast.Tuple) else [node.target.slice]
+        if isinstance(node.op, ast.Add) and _of_batch(program, places, node):
+            yield node, f"{ast.unparse(node.target)} += {ast.unparse(node.value)} counts equal places of a batch once"
+    for call in program.all_calls:
+        if method(call) != "index_put_" or keyword(call, "accumulate", 2) is not None or len(call.args) < 2:
+            continue
+        pairs = call.args[0]
+        behind = reaching(program, pairs, program.scope(call)) if isinstance(pairs, ast.Name) else [pairs]
+        ones = "ones" in last_name(getattr(call.args[1], "func", None)) or any(constant(n) in (1, 1.0) for n in ast.walk(call.args[1]))
+        if ones and len(behind) == 1 and isinstance(behind[0], ast.Tuple | ast.List) and _of_batch(program, behind[0].elts, call):
+            yield call, "index_put_ without accumulate=True counts equal places of a batch once"
+
+
+def _of_batch(program: Program, places: list[ast.expr], at: ast.AST) -> bool:
+    """Whether places are tensors of a whole batch, as long as it is: decisions of a network or labels, and at least one is a decision or stands beside a forward pass."""
+    scope = program.scope(at)
+    if not places or any(_scalar(program, p, scope) for p in places):
+        return False
+    found = [sources(program, p, scope) for p in places]
+    decided = any(s.kind == "network" and "decided" in s.done for of in found for s in of)
+    labels = any(s.kind == "label" for of in found for s in of)
+    loop = _innermost(program, at)
+    batches = isinstance(loop, ast.For) and is_loader(program, loop.iter, scope)
+    return decided and (labels or len(places) == 1 or batches) and all(found)
+
+
+def _scalar(program: Program, place: ast.expr, scope: Scope) -> bool:
+    """Whether a place is one number: of `.item()`, `int(…)`, an element, or of a loop over rows."""
+    if any(last_name(c.func) in ("item", "int", "range") for c in calls(place)) or not isinstance(place, ast.Name | ast.Call | ast.Attribute | ast.Compare):
+        return True
+    for name in (n for n in ast.walk(place) if isinstance(n, ast.Name)):
+        for binding in scope.bindings.get(name.id, ()):
+            looped = binding.how == "loop" and not is_loader(program, binding.value, binding.scope)
+            if (
+                looped
+                or any(last_name(c.func) in ("item", "int") for c in calls(binding.value))
+                or (binding.how == "assign" and "zip" in identifiers(binding.value))
+            ):
+                return True
+    return False

@@ -1,0 +1,242 @@
+"""Rules BH219 and BH220: evaluations of which only the last batch is left."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.kinds import is_model
+from training.review.program import Program, Scope
+from training.review.provenance import is_loader
+from training.review.syntax import FunctionNode, calls, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, words
+
+TRAINS = {"backward", "zero_grad", "step", "manual_backward", "train_step", "training_step"}
+QUIET = {"no_grad", "inference_mode", "eval", "set_grad_enabled"}
+MAKES_PLACES = {"zeros", "empty", "full", "ones"}
+
+
+@rule(
+    "BH219",
+    "only-last-batch-counts",
+    "error",
+    title="Only the last batch is scored",
+    why="Each batch takes the place of the one before: what is reported is the score of the last one, often the smallest, whatever the others gave.",
+    remedy="collect each batch in a list, and put them together after the loop",
+    bad="""
+        import torch
+
+        @torch.no_grad()
+        def predict(model, val_loader):
+            model.eval()
+            for x, y in val_loader:
+                scores, labels = model(x), y
+            return scores, labels
+        """,
+    good="""
+        import torch
+
+        @torch.no_grad()
+        def predict(model, val_loader):
+            model.eval()
+            scores, labels = [], []
+            for x, y in val_loader:
+                scores.append(model(x))
+                labels.append(y)
+            return torch.cat(scores), torch.cat(labels)
+        """,
+)
+def only_last_batch_counts(subject: Subject) -> Iterator[Place]:
+    """In an evaluation a loop over batches sets names anew from a network, keeps nothing, and they are returned or measured after it; or of what it kept the last is taken."""
+    program = subject.program
+    for loop, scope in _evaluating(program):
+        made = _from_network(program, loop, scope)
+        if _carried(loop, made):
+            continue
+        if made and is_loader(program, loop.iter, scope) and not _kept(program, loop, made):
+            used = next((n for n in _used_after(program, loop, scope, made) if _counted(program, n)), None)
+            if used is not None:
+                yield used, f"{used.id} is of the last batch alone: each round of the loop in line {loop.lineno} sets it anew", loop
+        for call in _last_of_kept(program, loop, scope, made):
+            yield call, f"{ast.unparse(call)} is the value of the last batch, and nothing reads the others", loop
+
+
+def _evaluating(program: Program) -> Iterator[tuple[ast.For, Scope]]:
+    """Loops that call a network and train nothing, in code that switches gradients or the train mode off; none that ends in its first round."""
+    for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For)):
+        scope = program.scope(loop)
+        called = {method(c) or last_name(c.func) for c in calls(loop)}
+        if called & TRAINS or any("train" in words(n) or "fit" in words(n) for n in called) or scope.name in ("forward", "__iter__"):
+            continue
+        ends = any(isinstance(s, ast.Break | ast.Return) for s in loop.body) or any(isinstance(n, ast.Yield | ast.YieldFrom) for n in ast.walk(loop))
+        quiet = QUIET & identifiers(scope.node) or any(QUIET & identifiers(a) for w in program.ancestors(loop) if isinstance(w, ast.With) for a in w.items)
+        if not ends and quiet and any(is_model(program, c.func, scope) and not program.resolve(c.func) for c in calls(loop)):
+            yield loop, scope
+
+
+def _statements(loop: ast.For) -> Iterator[ast.stmt]:
+    """The statements of a loop that every round runs, those of `with` included."""
+    pending = list(loop.body)
+    while pending:
+        statement = pending.pop(0)
+        if isinstance(statement, ast.With):
+            pending = [*statement.body, *pending]
+        else:
+            yield statement
+
+
+def _from_network(program: Program, loop: ast.For, scope: Scope) -> dict[str, ast.stmt]:
+    """The names that each round sets to something that a network gave, and where."""
+    found: dict[str, ast.stmt] = {}
+    for statement in _statements(loop):
+        if not isinstance(statement, ast.Assign):
+            continue
+        forward = any(is_model(program, c.func, scope) and not program.resolve(c.func) for c in calls(statement.value))
+        if forward or names_read(statement.value) & found.keys():
+            stored = {n.id for t in statement.targets for n in ast.walk(t) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+            found |= {n: found.get(n, statement) for n in stored}
+    return found
+
+
+def _carried(loop: ast.For, made: dict[str, ast.stmt]) -> bool:
+    """Whether a round reads what the one before left: states, generated tokens, sums."""
+    for name, first in made.items():
+        reads = [n for s in _statements(loop) for n in ast.walk(s) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
+        if any(n.lineno <= (first.end_lineno or first.lineno) for n in reads):
+            return True
+    return False
+
+
+def _kept(program: Program, loop: ast.For, made: dict[str, ast.stmt]) -> bool:
+    """Whether the loop hands on anything that a network gave, other than to a name that the next round sets anew."""
+    inner = [s for s in ast.walk(loop) if isinstance(s, ast.stmt) and s is not loop]
+    for statement in inner:
+        if isinstance(statement, ast.Assign) and all(isinstance(t, ast.Name | ast.Tuple) for t in statement.targets):
+            forwarded = any(isinstance(n, ast.Attribute | ast.Subscript) and isinstance(n.ctx, ast.Store) for t in statement.targets for n in ast.walk(t))
+            if not forwarded and statement in list(_statements(loop)):
+                continue
+        own = [e for e in ast.iter_child_nodes(statement) if isinstance(e, ast.expr)]
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call) and last_name(statement.value.func) == "print":
+            continue
+        if any(names_read(e) & made.keys() or any(is_model(program, c.func, program.scope(c)) for c in calls(e)) for e in own if isinstance(e, ast.expr)):
+            return True
+    return False
+
+
+def _used_after(program: Program, loop: ast.For, scope: Scope, made: dict[str, ast.stmt]) -> Iterator[ast.Name]:
+    """Each reading of such a name after the loop, before anything else is bound to it."""
+    end = loop.end_lineno or loop.lineno
+    for node in own_nodes(scope.node):
+        if isinstance(node, ast.Name) and node.id in made and isinstance(node.ctx, ast.Load) and node.lineno > end:
+            bound = [program.statement(b.statement).lineno for b in scope.bindings.get(node.id, ())]
+            if not any(end < line < node.lineno for line in bound):
+                yield node
+
+
+def _counted(program: Program, name: ast.Name) -> bool:
+    """Whether a value is returned, or given to a metric or compared."""
+    around = program.ancestors(name)
+    return any(
+        isinstance(a, ast.Return | ast.Compare) or (isinstance(a, ast.Call) and program.resolve(a.func).startswith(("sklearn.metrics.", "torchmetrics.")))
+        for a in around
+    )
+
+
+def _last_of_kept(program: Program, loop: ast.For, scope: Scope, made: dict[str, ast.stmt]) -> Iterator[ast.expr]:
+    """Of a list or tensor that each round adds one number to: the last element, where no other is read."""
+    kept: dict[str, ast.stmt] = {}
+    for statement in _statements(loop):
+        value, name = None, ""
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Subscript) and isinstance(statement.targets[0].slice, ast.Name):
+            value, name = statement.value, dotted(statement.targets[0].value)
+        elif isinstance(statement, ast.Expr) and method(statement.value) == "append" and isinstance(statement.value, ast.Call) and statement.value.args:
+            value, name = statement.value.args[0], dotted(receiver(statement.value))
+        if value is None or name not in scope.bindings or scope.bindings[name][0].statement in set(ast.walk(loop)):
+            continue
+        forward = any(is_model(program, c.func, scope) and not program.resolve(c.func) for c in calls(value))
+        number = any(last_name(c.func) in ("item", "float", "mean") or "loss" in last_name(c.func) or "entropy" in last_name(c.func) for c in calls(value))
+        if (forward or names_read(value) & made.keys()) and (number or any("loss" in words(n) for n in names_read(value))):
+            kept[name] = statement
+    for name, filled in kept.items():
+        reads = [n for n in own_nodes(scope.node) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
+        elsewhere = [n for n in reads if filled not in (program.statement(n), *program.ancestors(n))]
+        last = [p for n in elsewhere if isinstance(p := program.parents[n], ast.Subscript) and p.value is n and constant(p.slice) == -1]
+        if last and len(last) == len(elsewhere) and all(n.lineno > (loop.end_lineno or 0) for n in elsewhere):
+            yield last[0]
+
+
+@rule(
+    "BH220",
+    "same-place-in-each-round",
+    "error",
+    title="Every round of a loop writes to the same place",
+    why="There is a place for each round, and all but one keep their first value: the mean of them is nearly that, and what is reported is of the last round.",
+    remedy="write to the place of the round: `losses[k] = …`",
+    bad="""
+        import torch
+
+        @torch.no_grad()
+        def evaluate(model, draw, loss_fn, rounds):
+            model.eval()
+            losses = torch.zeros(rounds)
+            for k in range(rounds):
+                x, y = draw()
+                losses[0] = loss_fn(model(x), y)
+            return losses.mean()
+        """,
+    good="""
+        import torch
+
+        @torch.no_grad()
+        def evaluate(model, draw, loss_fn, rounds):
+            model.eval()
+            losses = torch.zeros(rounds)
+            for k in range(rounds):
+                x, y = draw()
+                losses[k] = loss_fn(model(x), y)
+            return losses.mean()
+        """,
+)
+def same_place_in_each_round(subject: Subject) -> Iterator[Place]:
+    """A tensor, array or list with as many places as a loop has rounds gets its values at a literal index alone, and the loop reads none."""
+    program = subject.program
+    for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For)):
+        rounds, scope = _rounds(loop), program.scope(loop)
+        if not rounds:
+            continue
+        for statement in _statements(loop):
+            target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+            if not (isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name) and isinstance(constant(target.slice), int)):
+                continue
+            name = target.value.id
+            made = scope.bindings.get(name, [])
+            uses = [n for n in ast.walk(loop) if isinstance(n, ast.Name) and n.id == name]
+            if len(made) == 1 and made[0].how == "assign" and len(uses) == 1 and _places(made[0].value) == rounds and _changes(statement, loop):
+                yield statement, f"{name} has a place for each of {rounds} rounds, and all are written to {ast.unparse(target)}", loop
+
+
+def _rounds(loop: ast.For) -> str:
+    """How many rounds a loop has, as it is written."""
+    head = loop.iter
+    if not isinstance(head, ast.Call) or not head.args:
+        return ""
+    if last_name(head.func) == "range" and len(head.args) == 1:
+        return ast.unparse(head.args[0])
+    return f"len({ast.unparse(head.args[0])})" if last_name(head.func) == "enumerate" else ""
+
+
+def _places(value: ast.expr) -> str:
+    """How many places something is made with, as it is written: `zeros(n)`, `[0.0] * n`."""
+    if isinstance(value, ast.Call) and last_name(value.func) in MAKES_PLACES and value.args:
+        size = value.args[0].elts[0] if isinstance(value.args[0], ast.Tuple | ast.List) and value.args[0].elts else value.args[0]
+        return ast.unparse(size)
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult) and isinstance(value.left, ast.List):
+        return ast.unparse(value.right)
+    return ""
+
+
+def _changes(statement: ast.stmt, loop: ast.For) -> bool:
+    """Whether the value is made anew in each round."""
+    value = statement.value if isinstance(statement, ast.Assign) else None
+    stored = {n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return value is not None and not isinstance(value, FunctionNode) and bool(names_read(value) & stored)

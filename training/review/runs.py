@@ -1,0 +1,77 @@
+"""The best of several runs: what is taken out of a list or a dict of them, and by which score."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.held_out import from_test, measures_test
+from training.review.program import Binding, Program, Scope
+from training.review.syntax import calls, constant, last_name, method, receiver
+
+
+def best_of_runs(program: Program) -> Iterator[tuple[ast.Call, str]]:
+    """Each `max(runs, key=…)`, `min` or first of `sorted` whose score is measured on test rows, and that score as it is written."""
+    for call in program.all_calls:
+        name, scope = last_name(call.func), program.scope(call)
+        first = isinstance(program.parents[call], ast.Subscript) and constant(getattr(program.parents[call], "slice", None)) in (0, -1)
+        key = next((k.value for k in call.keywords if k.arg == "key"), None)
+        if not isinstance(call.func, ast.Name) or not (name in ("max", "min") or (name == "sorted" and first)) or len(call.args) != 1 or key is None:
+            continue
+        runs = call.args[0]
+        if isinstance(runs, ast.Call) and method(runs) in ("items", "values"):
+            runs = receiver(runs) or runs
+        scores = [(s, h) for s, h in _entries(program, runs, scope, key) if s is not None and _of_test(program, s, h)]
+        if scores:
+            yield call, ast.unparse(scores[0][0])
+        elif isinstance(key, ast.Lambda) and any(_scored_in_key(program, c, key, scope) for c in calls(key.body)):
+            yield call, ast.unparse(key.body)
+
+
+def _scored_in_key(program: Program, call: ast.Call, key: ast.Lambda, scope: Scope) -> bool:
+    """Whether the key itself measures a run on test rows."""
+    runs = {a.arg for a in key.args.args}
+    return any(isinstance(a, ast.Name) and a.id in runs for a in call.args) and from_test(program, call, scope)
+
+
+def _entries(program: Program, runs: ast.expr, scope: Scope, key: ast.expr) -> Iterator[tuple[ast.expr | None, Scope]]:
+    """The scores by which a list or dict, filled in a loop, is looked through."""
+    if not isinstance(runs, ast.Name):
+        return
+    for call in program.all_calls:
+        if method(call) == "append" and call.args and last_name(receiver(call)) == runs.id and program.scope(call) is scope:
+            yield _element(call.args[0], key), scope
+    for node in program.nodes[ast.Assign]:
+        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        if isinstance(node, ast.Assign) and isinstance(target, ast.Subscript) and last_name(target.value) == runs.id and program.scope(node) is scope:
+            by_value = isinstance(key, ast.Attribute) and key.attr == "get" and last_name(key.value) == runs.id
+            yield (node.value if by_value else _element(node.value, key)), scope
+    for binding in scope.bindings.get(runs.id, ()):
+        if isinstance(binding.value, ast.ListComp):
+            yield _element(binding.value.elt, key), scope
+
+
+def _element(run: ast.expr, key: ast.expr) -> ast.expr | None:
+    """The part of a run that a key looks at: `lambda r: r[0]`, `lambda r: r["test"]`, `itemgetter(0)`; None where that cannot be seen."""
+    chosen = key.body if isinstance(key, ast.Lambda) else None
+    while isinstance(chosen, ast.UnaryOp):
+        chosen = chosen.operand
+    at = constant(chosen.slice) if isinstance(chosen, ast.Subscript) else None
+    if isinstance(chosen, ast.Subscript) and isinstance(chosen.value, ast.Subscript) and constant(chosen.value.slice) == 1:  # of an item of a dict
+        at = constant(chosen.slice)
+    if isinstance(key, ast.Call) and last_name(key.func) == "itemgetter" and len(key.args) == 1:
+        at = constant(key.args[0])
+    if isinstance(run, ast.Tuple | ast.List) and isinstance(at, int) and -len(run.elts) <= at < len(run.elts):
+        return run.elts[at]
+    if isinstance(run, ast.Dict):
+        return next((v for k, v in zip(run.keys, run.values, strict=True) if k is not None and constant(k) == at), None)
+    if isinstance(run, ast.Call) and last_name(run.func) == "dict":
+        return next((k.value for k in run.keywords if k.arg == at), None)
+    return None
+
+
+def _of_test(program: Program, score: ast.expr, scope: Scope) -> bool:
+    """Whether a score is measured on test rows in the loop that fills the list."""
+    around = program.ancestors(score)
+    loop = next((a for a in around if isinstance(a, ast.For | ast.While | ast.ListComp)), None)
+    return loop is not None and measures_test(program, Binding(program.statement(score), score, scope), loop)
