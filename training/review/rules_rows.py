@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.splitting import before, handed_back, is_part, line_of, shares_rows, shuffled_cuts, sources_of, splits
+from training.review.sides import divisions, given_back, of_one_side, trivial_groups
+from training.review.splitting import before, is_part, line_of, shares_rows, shuffled_cuts, sources_of, splits
 from training.review.syntax import constant, dotted, is_false, is_true, keyword, last_name, method, names_read, receiver, words
+from training.review.whole import copies
 
 ONE_ROW_EACH = {"customer", "client", "account", "member"}
 REPEATS = {"repeat", "repeat_interleave"}
@@ -58,17 +60,26 @@ TIMES = {"date", "time", "timestamp", "datetime", "day", "month", "year", "week"
         """,
 )
 def resample_before_split(subject: Subject) -> Iterator[Place]:
-    """`fit_resample`, or `resample` of scikit-learn, of rows that are split further down."""
+    """`fit_resample`, `resample` of scikit-learn, rows drawn with replacement or put a second time beside all of them: and they are split further down."""
     program = subject.program
-    for call in program.all_calls:
-        copies = method(call) == "fit_resample" or program.resolve(call.func) == "sklearn.utils.resample"
-        if not copies or not call.args or any(is_part(n) for n in names_read(call.args[0])):
+    for call, rows, read in resampled(program):
+        if any(is_part(n) for n in names_read(rows)) or of_one_side(program, rows):
             continue
-        places = [(call, call.args[0]), *((c, c) for c in handed_back(program, call))]
-        for split, scope, parts in splits(program):
+        places = [(call, read), *((c, c) for c in given_back(program, call))]
+        kept = [(d.node, d.scope, d.parts) for d in divisions(program) if d.groups is None or trivial_groups(program, d.groups, d.scope)]
+        for split, scope, parts in (*splits(program), *kept):
             if any(before(program, c, split) and shares_rows(program, c, r, parts, scope, split) for c, r in places):
-                yield call, f"rows are resampled here, and split only in line {split.lineno}", scope.node if scope.name else split
+                yield call, f"rows are resampled here, and split only in line {line_of(split)}", scope.node if scope.name else split
                 break
+
+
+def resampled(program: Program) -> Iterator[tuple[ast.Call, ast.expr, ast.expr]]:
+    """Every call that gives rows several times, or new ones made of them: the call, the rows, and what has to be split further down if not its result."""
+    for call in program.all_calls:
+        if call.args and (method(call) == "fit_resample" or program.resolve(call.func) == "sklearn.utils.resample"):
+            yield call, call.args[0], call.args[0]
+    for call, rows in copies(program):
+        yield call, rows, ast.Constant(None)
 
 
 @rule(
