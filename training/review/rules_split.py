@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
@@ -77,9 +77,17 @@ def fit_before_split(subject: Subject) -> Iterator[Place]:
         places = [(call, rows), *((c, c) for c in given_back(program, call))]
         for split, scope, parts in (*splits(program, by_group=True), *cuts(program), *divided(program)):
             shared = any(before(program, c, split) and shares_rows(program, c, r, parts, scope, split) for c, r in places)
+            fitted = method(call) == "fit" and program.scope(call) is scope
+            if shared and fitted and not names_read(rows) & behind_rows(scope, parts[:1], line_of(split), _learner(program, call)):
+                continue  # what learned from other rows transforms these
             if shared or (before(program, call, split) and indexed(program, rows, split, scope, parts)):
                 yield call, f"{learner} learns from all rows, which are split only in line {split.lineno}", scope.node if scope.name else split
                 break
+
+
+def _learner(program: Program, call: ast.Call) -> set[str]:
+    """The names of what is fitted."""
+    return (stored(program.statement(call)) if isinstance(program.statement(call), ast.Assign) else set()) | {last_name(receiver(call))}
 
 
 def _is_label(node: ast.expr) -> bool:
@@ -166,7 +174,7 @@ def values_of(parts: list[ast.expr]) -> set[str]:
     return {n for part in parts for n in values_read(part)}
 
 
-def behind_rows(scope: Scope, parts: list[ast.expr], line: int) -> set[str]:
+def behind_rows(scope: Scope, parts: list[ast.expr], line: int, without: Set[str] = frozenset()) -> set[str]:
     """The names whose values are in what is split; those from which labels alone were made left out."""
     found, pending = set[str](), [(n, line) for n in values_of(parts)]
     while pending:
@@ -178,7 +186,7 @@ def behind_rows(scope: Scope, parts: list[ast.expr], line: int) -> set[str]:
             at, value = line_of(binding.statement), binding.value
             answers = words(name) & LABEL_WORDS or any(isinstance(n, ast.Compare) or method(n) in ("sigmoid", "bernoulli", "argmax") for n in ast.walk(value))
             if at <= until and binding.how in ("assign", "augment"):
-                pending += [(n, at) for n in values_read(value) if not answers or n == name]
+                pending += [(n, at) for n in values_read(value) - without if not answers or n == name]
     return found
 
 
