@@ -73,7 +73,7 @@ def _shared(program: Program, a: Chosen, b: Chosen) -> str:
     if a.base == b.base:
         train, held = (a, b) if a.side == "train" or b.side == "test" else (b, a)
         how = overlap(train.within, held.within)
-        by_order = not a.base.startswith("rows of ") or is_random_order(program, a.table.partition("@")[0], a.scope)
+        by_order = not a.base.startswith("rows of ") or is_random_order(program, a.table.partition(" ")[0], a.scope)
         if how == "inside" or (how and (by_order or _without_window(program, train, held))):
             return f"{b.side} takes {second}, and {a.side} takes {first}: " + ("the same rows" if first == second else "some rows are in both")
     elif a.draw is not None and b.draw is not None and _of_the_same(a.draw, b.draw):
@@ -238,14 +238,11 @@ def _alike(program: Program, a: ast.Call, b: ast.Call, function: Scope, seed: as
 def _is_a_number_of_rows(function: Scope, name: str) -> bool:
     """Whether a parameter does nothing but say how many values are drawn or made."""
     reads = [n for n in own_nodes(function.node) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
-    counted = {id(n) for c in calls(function.node) if last_name(c.func) in COUNTED for n in ast.walk(c)}
-    asked = {
-        id(n)
-        for k in (ast.Compare, ast.If, ast.IfExp)
-        for c in ast.walk(function.node)
-        if isinstance(c, k)
-        for n in ast.walk(c if k is ast.Compare else c.test)
-    }
+    counted = {id(n) for c in calls(function.node) if last_name(c.func) in COUNTED for a in (*c.args, *c.keywords) for n in ast.walk(a)}
+    asked: set[int] = set()
+    for node in ast.walk(function.node):
+        if isinstance(node, ast.Compare | ast.If | ast.IfExp):
+            asked |= {id(n) for n in ast.walk(node if isinstance(node, ast.Compare) else node.test)}
     return bool(reads) and all(id(n) in counted and id(n) not in asked for n in reads)
 
 

@@ -49,7 +49,7 @@ def chosen(program: Program) -> Iterator[Chosen]:
 def table_key(program: Program, rows: ast.expr, scope: Scope) -> str:
     """A table together with the places where its names got their values."""
     names = sorted((n for n in ast.walk(rows) if isinstance(n, ast.Name)), key=lambda n: n.id)
-    return ast.unparse(rows) + " ".join(origin_key(program, n, scope) for n in names)
+    return ast.unparse(rows) + " of " + " ".join(origin_key(program, n, scope) for n in names)
 
 
 def _selection(program: Program, selector: ast.expr, rows: ast.expr, scope: Scope, depth: int = 0) -> tuple[str, Interval, ast.Call | None] | None:
