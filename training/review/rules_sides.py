@@ -1,4 +1,4 @@
-"""Rules BH527 to BH529: sides of a split that share rows, are made up alike, or are taken by the positions of another table."""
+"""Rules BH527 and BH529: sides of a split that share rows, or are taken by the positions of another table."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from itertools import combinations
 
 from training.review.findings import Place, Subject, rule
 from training.review.intervals import overlap, share_of
-from training.review.program import Program, Scope, argument
+from training.review.program import Program, Scope
 from training.review.selections import Chosen, chosen, table_key
-from training.review.sides import elements_of, is_random_order, latest, row_takes, side_of, side_of_names, takes, targets_of
+from training.review.sides import elements_of, is_random_order, latest, row_takes, side_of, takes
 from training.review.splitting import line_of
-from training.review.syntax import calls, constant, dotted, last_name, method, names_read, own_nodes, receiver, words
+from training.review.syntax import calls, constant, dotted, last_name, method, names_read, receiver, words
 
 ON_PURPOSE = {"overfit", "overfitting", "sanity", "bootstrap", "memorise", "memorize", "transductive"}
 CONTEXT = {"window", "windows", "lookback", "lag", "lags", "context", "horizon", "block", "seq", "sequence", "history", "past", "burn", "warmup"}
@@ -52,7 +52,7 @@ def sides_share_rows(subject: Subject) -> Iterator[Place]:
     found = sorted(chosen(program), key=lambda c: (line_of(c.node), c.node.col_offset))
     told: set[int] = set()
     for a, b in combinations(found, 2):
-        if a.side == b.side or a.scope is not b.scope or a.table != b.table or line_of(b.node) in told or _apart(program, a.node, b.node):
+        if a.side == b.side or a.scope is not b.scope or a.table != b.table or line_of(b.node) in told or apart(program, a.node, b.node):
             continue
         message = _shared(program, a, b)
         if message:
@@ -62,10 +62,11 @@ def sides_share_rows(subject: Subject) -> Iterator[Place]:
     yield from _split_twice(program)
 
 
-def _apart(program: Program, a: ast.expr, b: ast.expr) -> bool:
-    """Whether two expressions stand in different branches."""
+def apart(program: Program, a: ast.expr, b: ast.expr) -> bool:
+    """Whether two expressions stand in different branches, or in one for a certain number of rows."""
     here, there = ({n for n in program.ancestors(x) if isinstance(n, ast.If | ast.IfExp | ast.Match)} for x in (a, b))
-    return here != there
+    few = any(isinstance(n, ast.If) and isinstance(n.test, ast.Compare) and isinstance(constant(n.test.comparators[0]), int) for n in here)
+    return here != there or few
 
 
 def _shared(program: Program, a: Chosen, b: Chosen) -> str:
@@ -108,7 +109,7 @@ def _train_has_all(program: Program) -> Iterator[Place]:
             for part in (c for c in held if c.scope is scope):
                 whole = _whole(program, bindings[0].value, part)
                 used = any(isinstance(r, ast.Name) and r.id == name for _, r, _ in row_takes(program))
-                if whole and not used and not _apart(program, bindings[0].value, part.node):
+                if whole and not used and not apart(program, bindings[0].value, part.node):
                     yield (
                         bindings[0].value,
                         f"{name} is made of all rows of {whole}, and {part.side} of {ast.unparse(part.node)}",
@@ -155,7 +156,7 @@ def _split_twice(program: Program) -> Iterator[Place]:
             names = {last_name(e) for t in statement.targets for e in elements_of(t)}
             found.append((call, scope, table_key(program, call.args[0], scope), {side_of(n) for n in names} - {""}))
     for (a, scope, table, sides), (b, again, same, others) in combinations(found, 2):
-        fresh = scope is again and table == same and ast.dump(a) != ast.dump(b) and not _apart(program, a, b)
+        fresh = scope is again and table == same and ast.dump(a) != ast.dump(b) and not apart(program, a, b)
         for held in ("test", "val"):
             if fresh and held in sides and held not in others and "train" in others:
                 yield (
@@ -164,92 +165,6 @@ def _split_twice(program: Program) -> Iterator[Place]:
                     scope.node if scope.name else b,
                 )
                 break
-
-
-@rule(
-    "BH528",
-    "sides-made-up-alike",
-    "error",
-    title="Two sides are drawn from the same seed",
-    why="A generator that starts from the same seed gives the same numbers: the rows of the second side are those of the first, or its beginning.",
-    remedy="give each side its own seed, or draw all rows at once and divide them",
-    bad="""
-        import torch
-
-        def make(rows, seed):
-            generator = torch.Generator().manual_seed(seed)
-            x = torch.randn(rows, 8, generator=generator)
-            return x, x.sum(dim=1)
-
-        train_x, train_y = make(800, seed=0)
-        test_x, test_y = make(200, seed=0)
-        """,
-    good="""
-        import torch
-
-        def make(rows, seed):
-            generator = torch.Generator().manual_seed(seed)
-            x = torch.randn(rows, 8, generator=generator)
-            return x, x.sum(dim=1)
-
-        train_x, train_y = make(800, seed=0)
-        test_x, test_y = make(200, seed=1)
-        """,
-)
-def sides_made_up_alike(subject: Subject) -> Iterator[Place]:
-    """A function of the file that seeds its generator is called for two sides with the same arguments, the number of rows aside."""
-    program = subject.program
-    for function in (s for s in program.scopes if len(program.call_sites[s]) > 1):
-        seeds = [c for c in calls(function.node) if last_name(c.func) in ("manual_seed", "default_rng", "RandomState", "Random", "seed") and len(c.args) == 1]
-        if len(seeds) != 1 or program.scope(seeds[0]) is not function or not _seeded_alike(seeds[0].args[0], function):
-            continue
-        sites = [(c, s, _sides_of(program, c)) for c, s in program.call_sites[function]]
-        for (a, scope, one), (b, again, two) in combinations(sites, 2):
-            if one and two and one != two and scope is again and not _apart(program, a, b) and _alike(program, a, b, function, seeds[0].args[0]):
-                yield b, f"{two} rows are made by {function.name or 'it'} from the seed that made the {one} rows in line {line_of(a)}", function.node
-                break
-
-
-def _sides_of(program: Program, call: ast.Call) -> str:
-    return side_of_names(targets_of(program, call)) if isinstance(program.statement(call), ast.Assign) else ""
-
-
-def _seeded_alike(seed: ast.expr, function: Scope) -> bool:
-    """Whether the seed is a number or a parameter as it was given."""
-    return isinstance(constant(seed), int) or (isinstance(seed, ast.Name) and seed.id in function.parameters and seed.id not in function.bindings)
-
-
-def _alike(program: Program, a: ast.Call, b: ast.Call, function: Scope, seed: ast.expr) -> bool:
-    """Whether two calls give the same arguments, but for one that says how many rows there are."""
-    if any(k.arg is None for c in (a, b) for k in c.keywords) or any(isinstance(x, ast.Starred) for c in (a, b) for x in c.args):
-        return False
-    changing = [n for c in (a, b) for n in ast.walk(c) if isinstance(n, ast.Call) and n is not c]
-    differ = []
-    for name in function.parameters:
-        one, two = argument(a, function, name), argument(b, function, name)
-        if (ast.dump(one) if one is not None else "") != (ast.dump(two) if two is not None else ""):
-            differ.append(name)
-    if isinstance(seed, ast.Name) and seed.id in differ:
-        return False
-    rows = [n for n in function.parameters if _is_a_number_of_rows(function, n)]
-    return not changing and bool(rows) and len(differ) <= 1 and set(differ) <= set(rows)
-
-
-def _is_a_number_of_rows(function: Scope, name: str) -> bool:
-    """Whether a parameter does nothing but say how many values are drawn or made."""
-    reads = [n for n in own_nodes(function.node) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
-    counted = {id(n) for c in calls(function.node) if last_name(c.func) in COUNTED for a in (*c.args, *c.keywords) for n in ast.walk(a)}
-    asked: set[int] = set()
-    for node in ast.walk(function.node):
-        if isinstance(node, ast.Compare | ast.If | ast.IfExp):
-            asked |= {id(n) for n in ast.walk(node if isinstance(node, ast.Compare) else node.test)}
-    return bool(reads) and all(id(n) in counted and id(n) not in asked for n in reads)
-
-
-COUNTED = {
-    "randn", "rand", "randint", "normal", "standard_normal", "integers", "uniform", "random", "poisson", "choice", "range", "zeros", "ones", "empty", "arange",
-    "linspace", "full", "randperm", "binomial", "exponential", "gamma", "beta",
-}  # fmt: skip
 
 
 @rule(

@@ -40,7 +40,7 @@ def chosen(program: Program) -> Iterator[Chosen]:
             yield Chosen(node, table_key(program, rows, scope), side, *found[:2], scope, found[2])
     for call in program.all_calls:
         of = receiver(call)
-        if method(call) == "sample" and isinstance(of, ast.Name) and (keyword(call, "frac") is not None or keyword(call, "n", 0) is not None):
+        if method(call) == "sample" and isinstance(of, ast.Name) and any(k.arg in ("frac", "random_state") for k in call.keywords):
             scope, side = program.scope(call), side_of_names(targets_of(program, call))
             if side and constant(keyword(call, "frac")) != 1:
                 yield Chosen(call, table_key(program, of, scope), side, ast.dump(call), ALL, scope, call)
