@@ -7,6 +7,7 @@ from collections.abc import Iterator, Set
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
+from training.review.rules_codes import per_side
 from training.review.sides import divided, given_back, of_one_side
 from training.review.splitting import FOLDS, GROUP_FOLDS, before, cuts, indexed, is_part, line_of, shares_rows, splits, stored, values_read
 from training.review.syntax import calls, constant, identifiers, last_name, method, names_read, receiver, words
@@ -117,8 +118,12 @@ def _is_label(node: ast.expr) -> bool:
         """,
 )
 def fit_on_held_out(subject: Subject) -> Iterator[Place]:
-    """The rows of a fit are named validation or test, or are put together of both sides."""
+    """The rows of a fit are named validation or test, or are put together of both sides; or it is made anew in a loop over the sides, or by a helper for each."""
     for call, learner, rows in fits(subject.program):
+        where = per_side(subject.program, call, rows)
+        if where:
+            yield call, f"{learner} is fitted anew for {where}"
+            continue
         names = names_read(rows) | {last_name(rows)}
         held_out = any({"test", "val", "valid", "validation", "holdout"} & words(n) for n in names)
         if held_out and any("train" in words(n) for n in identifiers(subject.program.scope(call).node)):
