@@ -62,10 +62,11 @@ def sides_made_up_alike(subject: Subject) -> Iterator[Place]:
             continue
         if not _all_drawn_by(program, seeds[0], function):
             continue
+        made_by = function.owner.name if function.owner is not None and function.name == "__init__" else function.name
         sites = [(c, s, _sides_of(program, c)) for c, s in program.call_sites[function]]
         for (a, scope, one), (b, again, two) in combinations(sites, 2):
             if one and two and one != two and scope is again and not apart(program, a, b) and _alike(program, a, b, function, seeds[0].args[0]):
-                yield b, f"{two} rows are made by {function.name or 'it'} from the seed that made the {one} rows in line {line_of(a)}", function.node
+                yield b, f"{two} rows are made by {made_by} from the seed that made the {one} rows in line {line_of(a)}", function.node
                 break
 
 

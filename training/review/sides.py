@@ -130,7 +130,7 @@ def _member(program: Program, selector: ast.expr, scope: Scope, known: dict[int,
         case ast.UnaryOp(op=ast.Invert(), operand=operand):
             inner = _member(program, operand, scope, known, depth)
             return (inner[0], "~" + inner[1]) if inner is not None and inner[0][0] == "mask" else (("mask", ast.dump(operand)), "~")
-        case ast.Subscript(value=ast.Name() as order, slice=ast.Slice()):
+        case ast.Subscript(value=ast.Name() as order, slice=ast.Slice() as part) if not moves(program, part, scope):
             return (("slice", origin_key(program, order, scope)), ast.unparse(selector.slice))
         case ast.Compare(left=left, ops=[op], comparators=[right]):
             return (("mask", ast.dump(left) + ast.dump(right)), type(op).__name__)
@@ -139,6 +139,12 @@ def _member(program: Program, selector: ast.expr, scope: Scope, known: dict[int,
         case ast.Slice() if selector.step is None and (selector.lower is not None or selector.upper is not None):
             return (("cut", ""), ast.unparse(selector))
     return None
+
+
+def moves(program: Program, part: ast.Slice, scope: Scope) -> bool:
+    """Whether the bounds of a slice go along with a loop: those of a batch, not of a side."""
+    names = [n for n in ast.walk(part) if isinstance(n, ast.Name)]
+    return any(b.how in ("loop", "augment") for n in names for b in program.bindings_of(n, scope))
 
 
 def latest(program: Program, name: ast.Name, scope: Scope) -> Binding | None:
@@ -163,6 +169,8 @@ def _of_binding(program: Program, name: str, bound: Binding, known: dict[int, as
     if bound.index is not None and isinstance(value, ast.Call) and last_name(value.func) in PIECES:
         return ("pieces", id(value)), name
     if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice) and isinstance(value.value, ast.Name):
+        if moves(program, value.slice, bound.scope):
+            return None
         return ("slice", origin_key(program, value.value, bound.scope)), ast.unparse(value.slice)
     if isinstance(value, ast.UnaryOp | ast.Compare) and depth < 3:
         inner = _member(program, value, bound.scope, known, depth + 1)

@@ -123,8 +123,7 @@ def over_rows(axis: ast.expr) -> bool:
     """Whether an axis, or one of several, is that of the rows."""
     if isinstance(axis, ast.Tuple | ast.List):
         return any(constant(e) == 0 for e in axis.elts)
-    value = constant(axis)
-    return value == 0 or value is None or value == "index"
+    return isinstance(axis, ast.Constant) and axis.value in (0, None, "index")
 
 
 def put_together(program: Program) -> Iterator[tuple[ast.Call, str, ast.expr]]:
