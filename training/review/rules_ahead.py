@@ -7,7 +7,10 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
+from training.review.sides import divided, of_one_side
+from training.review.splitting import before, cuts, is_part, line_of, sources_of, splits, values_read
 from training.review.syntax import constant, identifiers, is_true, keyword, last_name, method, names_read, receiver, words
+from training.review.whole import table_of
 
 BOTH_WAYS = {"filtfilt", "sosfiltfilt", "savgol_filter", "gaussian_filter1d", "uniform_filter1d", "medfilt", "median_filter"}
 FORECAST = {"horizon", "lag", "lags", "lookback", "future", "forecast", "tomorrow", "ahead", "shift", "returns", "price", "prices", "series"}
@@ -42,13 +45,34 @@ FORECAST = {"horizon", "lag", "lags", "lookback", "future", "forecast", "tomorro
         """,
 )
 def window_looks_ahead(subject: Subject) -> Iterator[Place]:
-    """In a function, or a helper that it calls, a series is smoothed both ways, and a later value of a series is made the label there."""
+    """A series is smoothed both ways where a later value of one is made the label; or gaps are filled from behind, alone, in a table that is split below."""
     program = subject.program
+    yield from _filled_from_behind(program)
     for call in program.all_calls:
         how = looks_ahead(program, call)
         scope = program.scope(call)
         if how and any(makes_future_label(s, program) for s in (scope, *(c for _, c in program.call_sites[scope]))) and not _is_label(program, call):
             yield call, f"{how}: the feature holds later values, and a later value is the label", scope.node if scope.name else call
+
+
+def _filled_from_behind(program: Program) -> Iterator[Place]:
+    """`frame[c] = frame[c].bfill()` of all rows, not within groups and not for what `ffill` left, before rows go to different sides."""
+    if not {"bfill", "backfill", "fillna", "interpolate"} & program.called_names or "ffill" in program.called_names:
+        return
+    for call in program.all_calls:
+        of, scope = receiver(call), program.scope(call)
+        backward = constant(keyword(call, "limit_direction")) in ("backward", "both") and method(call) == "interpolate"
+        if of is None or not (backward or looks_ahead(program, call) == "gaps are filled from behind") or constant(keyword(call, "axis")) in (1, "columns"):
+            continue
+        table = table_of(of)
+        if not isinstance(table, ast.Name) or is_part(table.id) or of_one_side(program, of):
+            continue
+        made = {last_name(table_of(t)) for t in getattr(program.statement(call), "targets", ())}
+        for split, split_scope, parts in (*splits(program, by_group=True), *cuts(program), *divided(program)):
+            if before(program, call, split) and made & {b for p in parts[:1] for n in values_read(p) for b in sources_of(n, split_scope, line_of(split))}:
+                told = f"gaps of {ast.unparse(of)} are filled from the rows behind, which may go to another side in line {line_of(split)}"
+                yield call, told, scope.node if scope.name else call
+                break
 
 
 def looks_ahead(program: Program, call: ast.Call) -> str:

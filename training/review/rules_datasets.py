@@ -8,8 +8,23 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import looks_held_out
 from training.review.program import Binding, Program
+from training.review.sides import side_of_names, targets_of
 from training.review.splitting import line_of
-from training.review.syntax import calls, constant, dotted, has_unpacking, identifiers, keyword, last_name, method, names_read, own_nodes, receiver, words
+from training.review.syntax import (
+    calls,
+    constant,
+    dotted,
+    has_unpacking,
+    identifiers,
+    is_true,
+    keyword,
+    last_name,
+    method,
+    names_read,
+    own_nodes,
+    receiver,
+    words,
+)
 
 PLAIN_NUMBERS = {"label", "labels", "y", "target", "idx", "index", "i", "j", "length", "id", "offset", "start", "stop", "end", "pos", "seed", "count"}
 SAMPLERS = ("sampler", "batch_sampler")
@@ -179,6 +194,7 @@ def _is_part_of_several(program: Program, binding: Binding) -> bool:
 def validation_of_train_rows(subject: Subject) -> Iterator[Place]:
     """A loader or data set that is named after held-out rows is made of something named after train rows alone; one named after test rows, of validation rows."""
     program = subject.program
+    yield from _published_train_part(program)
     named = program.identifiers | {p for scope in program.scopes for p in scope.parameters}
     held = {n for n in named if looks_held_out(n) and "train" not in words(n)}
     attributes = {name: made for own in program.attributes.values() for name, made in own.items()}
@@ -198,6 +214,21 @@ def validation_of_train_rows(subject: Subject) -> Iterator[Place]:
                 yield call, f"{name} is made of {chosen[0]}, whose rows chose the model"
             elif of and any(_of_train(n) for n in of - used) and not any(looks_held_out(n) for n in of) and held - {name}:
                 yield call, f"{name} is made of {', '.join(sorted(n for n in of - used if _of_train(n)))}"
+
+
+def _published_train_part(program: Program) -> Iterator[Place]:
+    """`test_set = MNIST(root, train=True)` beside a train set of the same part, where nothing is taken out of either."""
+    if {"random_split", "Subset", "SubsetRandomSampler"} & program.called_names:
+        return
+    made: list[tuple[str, str, ast.Call, ast.AST]] = []
+    for call in program.all_calls:
+        name = program.resolve(call.func)
+        train = is_true(keyword(call, "train")) or constant(keyword(call, "split")) == "train"
+        if train and name.startswith(("torchvision.datasets.", "torchaudio.datasets.", "torchtext.datasets.", "datasets.load_dataset")):
+            made.append((name, side_of_names(targets_of(program, call)), call, program.scope(call).node))
+    for name, side, call, scope in made:
+        if side == "test" and any(n == name and s == "train" and w is scope for n, s, _, w in made):
+            yield call, f"the test rows are the published train part of {name.rpartition('.')[2]}, and so are the train rows"
 
 
 def _of_train(name: str) -> bool:

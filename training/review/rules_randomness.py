@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from training.review.augmented import augmented_held_out, train_transform_held_out
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import looks_held_out
 from training.review.rules_loader import loaders, name_of
@@ -203,7 +204,7 @@ def batch_norm_with_batch_of_one(subject: Subject) -> Iterator[Place]:
     "train-augmentation-in-validation",
     "warning",
     title="Validation rows are augmented",
-    why="A random split of one data set shares its transform: validation images are cropped and flipped at random, and the score is of distorted images.",
+    why="Validation images are cropped and flipped at random, so the score is of distorted images and changes by chance: parts of a random split share one transform, too.",
     remedy="make two data sets with their own transforms, and split by index",
     bad="""
         from torch.utils.data import random_split
@@ -228,8 +229,12 @@ def batch_norm_with_batch_of_one(subject: Subject) -> Iterator[Place]:
         """,
 )
 def train_augmentation_in_validation(subject: Subject) -> Iterator[Place]:
-    """`random_split` of a data set whose transform draws at random."""
+    """`random_split` of a data set whose transform draws at random; or a held-out data set that is told to draw, or given a transform that does."""
     program = subject.program
+    for held, name, given in augmented_held_out(program):
+        yield held, f"{name}={ast.unparse(given) if given is not None else 'its default'} has these rows changed at random"
+    for held, name, by in train_transform_held_out(program):
+        yield held, f"{name} holds {by}: held-out rows are changed at random"
     if any(isinstance(n, ast.Attribute) and n.attr == "transform" and isinstance(n.ctx, ast.Store) for n in program.nodes[ast.Attribute]):
         return
     for call, scope, parts in splits(program):

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.splitting import before, handed_back, is_part, line_of, shares_rows, shuffled_cuts, sources_of, splits
+from training.review.sides import divisions, given_back, of_one_side, takes, trivial_groups
+from training.review.splitting import before, is_part, line_of, shares_rows, shuffled_cuts, sources_of, splits, stored
 from training.review.syntax import constant, dotted, is_false, is_true, keyword, last_name, method, names_read, receiver, words
+from training.review.whole import copies, plain
 
 ONE_ROW_EACH = {"customer", "client", "account", "member"}
 REPEATS = {"repeat", "repeat_interleave"}
@@ -29,6 +31,7 @@ GROUPS = {
     "player",
 }
 
+KEPT_TOGETHER = {"patient", "subject", "speaker", "writer", "household", "person", "participant"}  # of which new ones are to be foretold
 TIMES = {"date", "time", "timestamp", "datetime", "day", "month", "year", "week"}
 
 
@@ -58,17 +61,26 @@ TIMES = {"date", "time", "timestamp", "datetime", "day", "month", "year", "week"
         """,
 )
 def resample_before_split(subject: Subject) -> Iterator[Place]:
-    """`fit_resample`, or `resample` of scikit-learn, of rows that are split further down."""
+    """`fit_resample`, `resample` of scikit-learn, rows drawn with replacement or put a second time beside all of them: and they are split further down."""
     program = subject.program
-    for call in program.all_calls:
-        copies = method(call) == "fit_resample" or program.resolve(call.func) == "sklearn.utils.resample"
-        if not copies or not call.args or any(is_part(n) for n in names_read(call.args[0])):
+    for call, rows, read in resampled(program):
+        if any(is_part(n) for n in names_read(rows)) or of_one_side(program, rows):
             continue
-        places = [(call, call.args[0]), *((c, c) for c in handed_back(program, call))]
-        for split, scope, parts in splits(program):
+        places = [(call, read), *((c, c) for c in given_back(program, call))]
+        kept = [(d.node, d.scope, d.parts) for d in divisions(program) if d.groups is None or trivial_groups(program, d.groups, d.scope)]
+        for split, scope, parts in (*splits(program), *kept):
             if any(before(program, c, split) and shares_rows(program, c, r, parts, scope, split) for c, r in places):
-                yield call, f"rows are resampled here, and split only in line {split.lineno}", scope.node if scope.name else split
+                yield call, f"rows are resampled here, and split only in line {line_of(split)}", scope.node if scope.name else split
                 break
+
+
+def resampled(program: Program) -> Iterator[tuple[ast.Call, ast.expr, ast.expr]]:
+    """Every call that gives rows several times, or new ones made of them: the call, the rows, and what has to be split further down if not its result."""
+    for call in program.all_calls:
+        if call.args and (method(call) == "fit_resample" or program.resolve(call.func) == "sklearn.utils.resample"):
+            yield call, call.args[0], call.args[0]
+    for call, rows in copies(program):
+        yield call, rows, ast.Constant(None)
 
 
 @rule(
@@ -98,8 +110,9 @@ def resample_before_split(subject: Subject) -> Iterator[Place]:
         """,
 )
 def random_split_of_groups(subject: Subject) -> Iterator[Place]:
-    """A frame with a column like `patient_id`, or rows that belong to repeated `patients`, is split by row, and the file nowhere splits by group."""
+    """A frame with a column like `patient_id`, or rows that belong to repeated `patients`, is split by row: the file splits by group nowhere, or them elsewhere."""
     program = subject.program
+    yield from grouped_elsewhere(program)
     if any("group" in n.lower() and n != "groupby" for n in program.called_names) or "groups" in program.identifiers or "unique" in program.called_names:
         return
     for split, scope, parts in splits(program):
@@ -122,6 +135,61 @@ def random_split_of_groups(subject: Subject) -> Iterator[Place]:
                 yield split, f"rows are split at random, though {column!r} (line {line_of(node)}) says that several may belong together"
                 break
     yield from _repeated_groups(program)
+    yield from _repeated_columns(program)
+
+
+def grouped_elsewhere(program: Program) -> Iterator[Place]:
+    """Rows are split at random, and what is left of them, or what they were left of, is split by a group."""
+    by_group = [(c, s, parts, keyword(c, "groups", 2)) for c, s, parts in splits(program, by_group=True) if method(c) == "split"]
+    by_group = [g for g in by_group if g[3] is not None and not trivial_groups(program, g[3], g[1])]
+    for split, scope, parts in splits(program) if by_group else ():
+        if (
+            last_name(split.func) == "random_split"
+            or (method(split) == "split" and keyword(split, "groups", 2) is not None)
+            or "unique" in program.called_names
+        ):
+            continue
+        for other, other_scope, others, groups in by_group:
+            if other_scope is not scope or not parts or not others:
+                continue
+            first, second = (split, parts), (other, others)
+            if line_of(other) < line_of(split):
+                first, second = second, first
+            rows = names_read(first[1][0])
+            behind = {b for n in names_read(second[1][0]) for b in sources_of(n, scope, line_of(second[0]))}
+            if rows & behind and names_read(second[1][0]) & taken_of(program, first[0], scope):
+                yield split, f"rows are split at random, though line {line_of(other)} keeps them together by {plain(groups)}"
+                break
+
+
+def _repeated_columns(program: Program) -> Iterator[Place]:
+    """`{"patient": np.repeat(…)}` makes several rows for each, and the table that holds it is split at random."""
+    made: list[tuple[Scope, str, ast.AST]] = []
+    for node in program.nodes[ast.Dict]:
+        pairs = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
+        made += [(program.scope(node), str(constant(k)), v) for k, v in pairs if k is not None]
+    for node in program.nodes[ast.Assign]:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+            made.append((program.scope(node), str(constant(node.targets[0].slice)), node.value))
+    repeated = [
+        (scope, key, value)
+        for scope, key, value in made
+        if words(key) & KEPT_TOGETHER and any(isinstance(c, ast.Call) and last_name(c.func) in REPEATS for c in ast.walk(value))
+    ]
+    kept = [(d.node, d.scope, d.parts) for d in divisions(program) if d.groups is None] if repeated else []
+    for split, scope, parts in (*splits(program), *kept) if repeated else ():
+        for name in sorted({b for n in names_read(parts[0]) for b in sources_of(n, scope, line_of(split))} if parts else ()):
+            values = [b.value for b in scope.bindings.get(name, ()) if b.index is None]
+            makers = [program.callees_by_name(v, scope) for v in values if isinstance(v, ast.Call)]
+            found = next(((k, v) for s, k, v in repeated if s in makers or (s is scope and any(n is v for x in values for n in ast.walk(x)))), None)
+            if found is not None:
+                yield split, f"rows are split at random, though {found[0]!r} (line {line_of(found[1])}) says that several belong together"
+                break
+
+
+def taken_of(program: Program, split: ast.expr, scope: Scope) -> set[str]:
+    """The names of the sides that a split gave."""
+    return {n for t in takes(program) if t.scope is scope and t.family == ("split", id(split)) for n in t.names} | stored(program.statement(split))
 
 
 def _repeated_groups(program: Program) -> Iterator[Place]:

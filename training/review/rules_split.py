@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.splitting import FOLDS, GROUP_FOLDS, before, cuts, handed_back, indexed, is_part, shares_rows, sources_of, splits, values_read
-from training.review.syntax import calls, constant, dotted, identifiers, keyword, last_name, method, names_read, receiver, words
+from training.review.rules_codes import per_side
+from training.review.sides import divided, given_back, of_one_side
+from training.review.splitting import FOLDS, GROUP_FOLDS, before, cuts, indexed, is_part, line_of, shares_rows, splits, stored, values_read
+from training.review.syntax import calls, constant, identifiers, last_name, method, names_read, receiver, words
+from training.review.whole import LABEL_WORDS, draws_rows, normalisations, put_together, rates_by_group, table_of
 
 FITTED = (
     "sklearn.preprocessing.",
@@ -70,14 +73,22 @@ def fit_before_split(subject: Subject) -> Iterator[Place]:
     """Something is fitted on a name, and that name, or what the fit gave, is split further down."""
     program = subject.program
     for call, learner, rows in fits(program):
-        if any(is_part(n) for n in names_read(rows)) or _is_label(rows):
+        if any(is_part(n) for n in names_read(rows)) or _is_label(rows) or of_one_side(program, rows):
             continue
-        places = [(call, rows), *((c, c) for c in handed_back(program, call))]
-        for split, scope, parts in (*splits(program, by_group=True), *cuts(program)):
+        places = [(call, rows), *((c, c) for c in given_back(program, call))]
+        for split, scope, parts in (*splits(program, by_group=True), *cuts(program), *divided(program)):
             shared = any(before(program, c, split) and shares_rows(program, c, r, parts, scope, split) for c, r in places)
+            fitted = method(call) == "fit" and program.scope(call) is scope
+            if shared and fitted and not names_read(rows) & behind_rows(scope, parts[:1], line_of(split), _learner(program, call)):
+                continue  # what learned from other rows transforms these
             if shared or (before(program, call, split) and indexed(program, rows, split, scope, parts)):
                 yield call, f"{learner} learns from all rows, which are split only in line {split.lineno}", scope.node if scope.name else split
                 break
+
+
+def _learner(program: Program, call: ast.Call) -> set[str]:
+    """The names of what is fitted."""
+    return (stored(program.statement(call)) if isinstance(program.statement(call), ast.Assign) else set()) | {last_name(receiver(call))}
 
 
 def _is_label(node: ast.expr) -> bool:
@@ -107,8 +118,12 @@ def _is_label(node: ast.expr) -> bool:
         """,
 )
 def fit_on_held_out(subject: Subject) -> Iterator[Place]:
-    """The rows of a fit are named validation or test, or are put together of both sides."""
+    """The rows of a fit are named validation or test, or are put together of both sides; or it is made anew in a loop over the sides, or by a helper for each."""
     for call, learner, rows in fits(subject.program):
+        where = per_side(subject.program, call, rows)
+        if where:
+            yield call, f"{learner} is fitted anew for {where}"
+            continue
         names = names_read(rows) | {last_name(rows)}
         held_out = any({"test", "val", "valid", "validation", "holdout"} & words(n) for n in names)
         if held_out and any("train" in words(n) for n in identifiers(subject.program.scope(call).node)):
@@ -139,36 +154,45 @@ def fit_on_held_out(subject: Subject) -> Iterator[Place]:
         """,
 )
 def statistics_before_split(subject: Subject) -> Iterator[Place]:
-    """A name is bound to itself minus its mean or divided by its deviation or range, or filled with its mean, and is split further down."""
+    """Rows are bound to themselves minus their mean, or filled with it, and are split further down; or the statistic is one of several sides put together."""
     program = subject.program
-    for split, scope, parts in (*splits(program), *cuts(program)):
-        names = {n for part in parts[:1] for n in values_read(part)}
-        for name in sorted({b for n in names for b in sources_of(n, scope, split.lineno, numbers=False)}):
-            for binding in scope.bindings.get(name, ()):
-                if binding.how == "assign" and before(program, binding.statement, split) and _normalises(binding.value, scope):
-                    yield binding.statement, f"{name} is normalised by all rows, which are split only in line {split.lineno}", split
+    for call, statistic, joined in put_together(program):
+        yield call, f"the {statistic} is that of {ast.unparse(joined)}: rows that are not of train are in it"
+    changed = [(s, table_of(t), how, places_of(program, s)) for s, t, _, how in normalisations(program)]
+    for split, scope, parts in (*splits(program, by_group=True), *cuts(program), *divided(program)) if changed else ():
+        behind = behind_rows(scope, parts[:1], line_of(split))
+        for statement, table, how, sites in changed:
+            made = {last_name(table)} if before(program, statement, split) else set()
+            made |= {n for c in sites if before(program, c, split) for n in stored(program.statement(c))}
+            if made & behind and not any(is_part(n) for n in values_of(parts[:1]) - made):
+                told = f"{ast.unparse(table)} is changed by the {how} of all rows, which are split only in line {line_of(split)}"
+                yield statement, told, scope.node if scope.name else split
 
 
-def _normalises(value: ast.expr, scope: Scope) -> bool:
-    """`(x - x.mean(…)) / …`, with the mean of the same rows, directly or by a name bound to it."""
-    for part in ast.walk(value):
-        if isinstance(part, ast.Call) and method(part) == "fillna" and dotted(receiver(part)) and part.args:
-            return _statistic_of(part.args[0], dotted(receiver(part)))
-        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub) and dotted(part.left):
-            if _statistic_of(part.right, dotted(part.left)):
-                return True
-            bound = scope.bindings.get(part.right.id, []) if isinstance(part.right, ast.Name) else []
-            if any(b.index is None and _statistic_of(b.value, dotted(part.left)) for b in bound):
-                return True
-    return False
+def places_of(program: Program, statement: ast.stmt) -> list[ast.Call]:
+    """The calls that give back what a statement changed, where its function does not make the rows up itself."""
+    return [] if draws_rows(program.scope(statement)) else given_back(program, statement)
 
 
-def _statistic_of(node: ast.expr, rows: str) -> bool:
-    if not isinstance(node, ast.Call) or last_name(node.func) not in ("mean", "min", "median", "nanmean"):
-        return False
-    row_wise = constant(keyword(node, "axis")) == 1 or constant(keyword(node, "dim")) in (1, -1) or (bool(node.args) and constant(node.args[-1]) in (1, -1))
-    source = dotted(receiver(node)) == rows or (bool(node.args) and dotted(node.args[0]) == rows)
-    return source and not row_wise
+def values_of(parts: list[ast.expr]) -> set[str]:
+    """The names whose values are split."""
+    return {n for part in parts for n in values_read(part)}
+
+
+def behind_rows(scope: Scope, parts: list[ast.expr], line: int, without: Set[str] = frozenset()) -> set[str]:
+    """The names whose values are in what is split; those from which labels alone were made left out."""
+    found, pending = set[str](), [(n, line) for n in values_of(parts)]
+    while pending:
+        name, until = pending.pop()
+        if name in found:
+            continue
+        found.add(name)
+        for binding in scope.bindings.get(name, ()):
+            at, value = line_of(binding.statement), binding.value
+            answers = words(name) & LABEL_WORDS or any(isinstance(n, ast.Compare) or method(n) in ("sigmoid", "bernoulli", "argmax") for n in ast.walk(value))
+            if at <= until and binding.how in ("assign", "augment"):
+                pending += [(n, at) for n in values_read(value) - without if not answers or n == name]
+    return found
 
 
 @rule(
@@ -197,6 +221,16 @@ def _statistic_of(node: ast.expr, rows: str) -> bool:
 def target_encoding_before_split(subject: Subject) -> Iterator[Place]:
     """A statistic of the label column by group is taken of a frame that is split further down, or of no part of one in a file that splits at random."""
     program = subject.program
+    for call, table, label in rates_by_group(program):
+        sites = [(call, table), *((c, c) for c in given_back(program, call))]
+        for split, scope, parts in (*splits(program, by_group=True), *divided(program)):
+            if any(before(program, c, split) and shares_rows(program, c, r, parts, scope, split) for c, r in sites):
+                yield (
+                    call,
+                    f"the mean of {label!r} by group is taken over all rows, which are split only in line {line_of(split)}",
+                    scope.node if scope.name else split,
+                )
+                break
     yield from _encoded_in_a_helper(program)
     for split, scope, parts in splits(program):
         labels = {constant(n.slice) for part in parts[1:] for n in ast.walk(part) if isinstance(n, ast.Subscript)} | _dropped(program, parts[:1])

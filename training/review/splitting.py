@@ -63,8 +63,8 @@ def indexed(program: Program, rows: ast.expr, split: ast.expr, scope: Scope, par
     if not any(isinstance(c, ast.Call) and last_name(c.func) in ("arange", "range", "permutation", "randperm") for v in values for c in ast.walk(v)):
         return False
     changed = [c for c in program.all_calls if method(c) in ("transform", "fit_transform") and c.args and ast.dump(c.args[0]) == ast.dump(rows)]
-    made = {n for c in changed if before(program, c, split) for n in _stored(program.statement(c))}
-    sides = _stored(program.statement(split))
+    made = {n for c in changed if before(program, c, split) for n in stored(program.statement(c))}
+    sides = stored(program.statement(split))
     for node in ast.walk(scope.node):
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and isinstance(node.slice, ast.Name) and line_of(node) > line_of(split):
             by = sources_of(node.slice.id, scope, line_of(node))
@@ -73,7 +73,8 @@ def indexed(program: Program, rows: ast.expr, split: ast.expr, scope: Scope, par
     return False
 
 
-def _stored(statement: ast.AST) -> set[str]:
+def stored(statement: ast.AST) -> set[str]:
+    """The names that a statement gives a value."""
     return {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
@@ -124,7 +125,7 @@ def shares_rows(program: Program, call: ast.expr, rows: ast.expr, parts: list[as
     return bool((made | names_read(rows)) & behind) and not any(is_part(n) for part in parts[:1] for n in names_read(part) if n not in made)
 
 
-def handed_back(program: Program, call: ast.expr) -> list[ast.Call]:
+def handed_back(program: Program, call: ast.expr | ast.stmt) -> list[ast.Call]:
     """The calls, elsewhere in the file, of the function in which something is computed from rows, where it returns what came of it and splits nothing itself."""
     scope, statement = program.scope(call), program.statement(call)
     if any(split_scope is scope for _, split_scope, _ in splits(program, by_group=True)) or not scope.name:

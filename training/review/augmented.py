@@ -1,0 +1,95 @@
+"""Data sets that draw at random when they are told to, and held-out ones that are told to."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.program import Binding, Program, Scope, argument
+from training.review.sides import side_of_names, targets_of
+from training.review.syntax import FunctionNode, constant, identifiers, keyword, last_name, own_nodes, words
+
+DRAWS = {"random", "randint", "randrange", "uniform", "rand", "randn", "randn_like", "rand_like", "normal", "choice", "shuffle", "integers", "gauss", "sample"}
+SEVERAL_VIEWS = {"tta", "views", "augmentations", "robust", "robustness", "corruption", "corrupted"}
+
+
+def augmented_held_out(program: Program) -> Iterator[tuple[ast.Call, str, ast.expr | None]]:
+    """Data sets of the file that are bound to held-out names and told to draw at random: the call, the parameter, what it is given."""
+    if SEVERAL_VIEWS & {w for n in program.identifiers | set(program.classes) for w in words(n)}:
+        return
+    for owner, own in program.methods.items():
+        init, getter = own.get("__init__"), own.get("__getitem__")
+        if init is None or getter is None or program.is_module(owner):
+            continue
+        for name in init.parameters[1:]:
+            kept = [a for a, bound in program.attributes[owner].items() if any(_is_kept(b, name) for b in bound)]
+            for attribute in kept:
+                said = _says(program, own, getter, attribute)
+                if said is None:
+                    continue
+                for call, _ in program.call_sites[init]:
+                    given = argument(call, init, name)
+                    value = constant(given if given is not None else _default(init, name))
+                    held = side_of_names(targets_of(program, call)) in ("val", "test")
+                    if held and value == said and isinstance(program.statement(call), ast.Assign):
+                        yield call, name, given
+
+
+def _is_kept(binding: Binding, name: str) -> bool:
+    return isinstance(binding.value, ast.Name) and binding.value.id == name and binding.index is None
+
+
+def _says(program: Program, own: dict[str, Scope], getter: Scope, attribute: str) -> object:
+    """The value of an attribute for which rows are changed at random: True of `if self.augment:`, 'train' of `if self.mode == "train":`; else None."""
+    for node in own_nodes(getter.node):
+        if not isinstance(node, ast.If | ast.IfExp):
+            continue
+        body = node.body if isinstance(node.body, list) else [node.body]
+        if not any(_draws(program, own, part) for part in body):
+            continue
+        for test in node.test.values if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And) else [node.test]:
+            if isinstance(test, ast.Attribute) and test.attr == attribute:
+                return True
+            if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq) and isinstance(test.left, ast.Attribute) and test.left.attr == attribute:
+                return constant(test.comparators[0])
+    return None
+
+
+def _draws(program: Program, own: dict[str, Scope], part: ast.AST, depth: int = 0) -> bool:
+    """Whether something is drawn at random there, in the class's other methods and the file's functions too."""
+    for call in (n for n in ast.walk(part) if isinstance(n, ast.Call)):
+        name = last_name(call.func)
+        if name in DRAWS or name.startswith("Random"):
+            return True
+        known = own.get(name) or program.local_function(name, program.top)
+        if known is not None and depth < 2 and _draws(program, own, known.node, depth + 1):
+            return True
+    return False
+
+
+def _default(function: Scope, name: str) -> ast.expr | None:
+    """The default of a parameter."""
+    if not isinstance(function.node, FunctionNode):
+        return None
+    given = function.node.args
+    positional = [*given.posonlyargs, *given.args]
+    pairs = [*zip(positional[::-1], given.defaults[::-1], strict=False), *zip(given.kwonlyargs, given.kw_defaults, strict=True)]
+    return next((d for a, d in pairs if a.arg == name), None)
+
+
+def train_transform_held_out(program: Program) -> Iterator[tuple[ast.Call, str, str]]:
+    """Held-out data sets that are given the random transform of train: the call, the transform's name and what it draws."""
+    for call in program.all_calls:
+        scope, statement = program.scope(call), program.statement(call)
+        given = keyword(call, "transform") or next((a for a in call.args if isinstance(a, ast.Name) and "transform" in a.id.lower()), None)
+        if not isinstance(given, ast.Name) or not isinstance(statement, ast.Assign) or side_of_names(targets_of(program, call)) not in ("val", "test"):
+            continue
+        if SEVERAL_VIEWS & {w for n in identifiers(statement) for w in words(n)}:
+            continue
+        for made in program.origins(given, scope):
+            drawn = [
+                c for c in ast.walk(made.call) if isinstance(c, ast.Call) and last_name(c.func).startswith("Random") and "transforms" in program.resolve(c.func)
+            ]
+            if drawn:
+                yield call, given.id, last_name(drawn[0].func)
+                break

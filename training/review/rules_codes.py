@@ -1,0 +1,136 @@
+"""Rule BH532: categories that are numbered anew on each side; and what is learned anew for each of them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.program import Program, Scope, argument
+from training.review.sides import side_of
+from training.review.splitting import values_read
+from training.review.syntax import constant, is_true, keyword, last_name, method, names_read, own_nodes, receiver, words
+from training.review.whole import LABEL_WORDS
+
+CODERS = {"LabelEncoder", "OrdinalEncoder", "OneHotEncoder", "LabelBinarizer", "MultiLabelBinarizer", "TargetEncoder"}
+FIXED = {"reindex", "align", "CategoricalDtype", "Categorical", "set_categories", "categories", "union_categoricals"}
+
+
+@rule(
+    "BH532",
+    "codes-made-anew-per-side",
+    "error",
+    title="Categories are numbered anew on each side",
+    why="Codes count the categories that occur: where one is missing all later ones shift, so that the same number, or column, means another category on the other side.",
+    remedy="fit the encoder on train rows once, and call `transform` on every side; of `get_dummies` `reindex(columns=train_columns, fill_value=0)`",
+    bad="""
+        from sklearn.preprocessing import OrdinalEncoder
+
+        def encode(train, val):
+            codes = []
+            for part in (train, val):
+                codes.append(OrdinalEncoder().fit_transform(part[["site", "drug"]]))
+            return codes
+        """,
+    good="""
+        from sklearn.preprocessing import OrdinalEncoder
+
+        def encode(train, val):
+            encoder = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1).fit(train[["site", "drug"]])
+            codes = []
+            for part in (train, val):
+                codes.append(encoder.transform(part[["site", "drug"]]))
+            return codes
+        """,
+)
+def codes_made_anew_per_side(subject: Subject) -> Iterator[Place]:
+    """An encoder is fitted, or `get_dummies`, `factorize` or `.cat.codes` taken, of train rows and of others: by name, in a loop over them or by a helper."""
+    program = subject.program
+    if FIXED & program.identifiers:
+        return
+    found = [(call, how, rows) for call, how, rows in _codes(program) if not _is_label(rows)]
+    for node, how, rows in found:
+        where = per_side(program, node, rows)
+        if not where and (side := _side(rows)) in ("val", "test"):
+            other = next((r for _, h, r in found if h == how and _side(r) == "train" and program.scope(r) is program.scope(rows)), None)
+            where = f"{ast.unparse(other)} and {ast.unparse(rows)}" if other is not None and side else ""
+        if where:
+            yield node, f"{how} numbers the categories anew for {where}"
+
+
+def _codes(program: Program) -> Iterator[tuple[ast.expr, str, ast.expr]]:
+    """Every numbering of categories: where, by what, and of which rows."""
+    for call in program.all_calls:
+        scope, name = program.scope(call), last_name(call.func)
+        if method(call) in ("fit", "fit_transform") and call.args:
+            kinds = [o.last for o in program.origins(receiver(call), scope) if o.last in CODERS and o.name.startswith("sklearn.")]
+            if kinds and not any(keyword(o.call, "categories") is not None for o in program.origins(receiver(call), scope)):
+                yield call, kinds[0], call.args[0]
+        elif name in ("get_dummies", "factorize") and program.resolve(call.func).startswith("pandas.") and call.args:
+            yield call, name, call.args[0]
+        elif name == "factorize" and not call.args and (of := receiver(call)) is not None:
+            yield call, name, of
+        elif name == "unique" and is_true(keyword(call, "return_inverse")) and call.args:
+            yield call, "unique", call.args[0]
+    for node in program.nodes[ast.Attribute]:
+        match node:
+            case ast.Attribute(attr="codes", value=ast.Attribute(attr="cat", value=ast.Call() as made)) if method(made) == "astype":
+                if made.args and constant(made.args[0]) == "category" and (of := receiver(made)) is not None:
+                    yield node, "cat.codes", of
+
+
+def _is_label(rows: ast.expr) -> bool:
+    column = constant(rows.slice) if isinstance(rows, ast.Subscript) else None
+    return bool(words(last_name(rows)) & LABEL_WORDS or (isinstance(column, str) and words(column) & LABEL_WORDS))
+
+
+def _side(rows: ast.expr) -> str:
+    found = {side_of(n) for n in values_read(rows)} - {""}
+    return found.pop() if len(found) == 1 else ""
+
+
+def per_side(program: Program, node: ast.expr, rows: ast.expr) -> str:
+    """The sides for each of which an expression is computed anew: it stands in a loop over them, or in a function that is called for them; else empty."""
+    names, scope = values_read(rows), program.scope(node)
+    for around in program.ancestors(node):
+        if isinstance(around, ast.If | ast.IfExp):
+            return ""
+        generators = [around] if isinstance(around, ast.For) else getattr(around, "generators", [])
+        for loop in generators:
+            sides = _sides(loop.iter)
+            if names & {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)} and sides:
+                return " and ".join(sides)
+    return _by_calls(program, scope, names, node)
+
+
+def _sides(over: ast.expr) -> list[str]:
+    """The sides that a loop goes through: a literal of train rows and others."""
+    if isinstance(over, ast.Call) and last_name(over.func) in ("enumerate", "items", "zip"):
+        over = over.args[0] if over.args else receiver(over) or over
+    elements = over.elts if isinstance(over, ast.List | ast.Tuple) else over.values if isinstance(over, ast.Dict) else []
+    named = [(ast.unparse(e), {side_of(n) for n in names_read(e)}) for e in elements]
+    others = any({"val", "test"} & s for _, s in named) or any(isinstance(e, ast.Starred) for e in elements[1:])
+    return [text for text, _ in named] if others and any("train" in s for _, s in named) else []
+
+
+def _by_calls(program: Program, scope: Scope, names: set[str], node: ast.expr) -> str:
+    """The rows of several sides that a function is given, whose parameter is read."""
+    bound = {b for n in names for b in scope.bindings.get(n, ()) if b.how == "assign"}
+    read = names | {n for b in bound for n in values_read(b.value)}
+    if len(scope.parameters) != len(set(scope.parameters)) or _is_lent(program, node, scope):
+        return ""
+    for name in sorted(read & set(scope.parameters) - {"self"}):
+        given = [(argument(c, scope, name), c) for c, _ in program.call_sites[scope]]
+        sides = {side_of(n): ast.unparse(v) for v, _ in given if v is not None for n in values_read(v)}
+        others = [sides[s] for s in ("val", "test") if s in sides]
+        same = len({tuple(ast.dump(a) for a in c.args[1:] if isinstance(a, ast.Constant)) for _, c in given}) == 1
+        if "train" in sides and others and same and len({tuple(sorted(k.arg or "" for k in c.keywords)) for _, c in given}) == 1:
+            return f"{sides['train']} and {others[0]}"
+    return ""
+
+
+def _is_lent(program: Program, node: ast.expr, scope: Scope) -> bool:
+    """Whether what was learned is given back, to be used for another side."""
+    kept = receiver(node)
+    returned = [n for n in own_nodes(scope.node) if isinstance(n, ast.Return) and n.value is not None]
+    return isinstance(kept, ast.Name) and any(kept.id in names_read(r.value) for r in returned)

@@ -1,0 +1,241 @@
+"""Rules BH527 and BH529: sides of a split that share rows, or are taken by the positions of another table."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from itertools import combinations
+
+from training.review.findings import Place, Subject, rule
+from training.review.intervals import overlap, share_of
+from training.review.program import Program, Scope
+from training.review.selections import Chosen, chosen, table_key
+from training.review.sides import elements_of, is_random_order, latest, row_takes, side_of, takes
+from training.review.splitting import line_of
+from training.review.syntax import calls, constant, dotted, last_name, method, names_read, receiver, words
+
+ON_PURPOSE = {"overfit", "overfitting", "sanity", "bootstrap", "memorise", "memorize", "transductive"}
+CONTEXT = {"window", "windows", "lookback", "lag", "lags", "context", "horizon", "block", "seq", "sequence", "history", "past", "burn", "warmup"}
+SELECTS = {"sampler", "idx", "indices", "index", "mask", "split", "subset", "ids", "fold", "part", "stop", "start", "end", "rows"}
+AT_LEAST = 0.2  # of the held-out rows, where a window before them may be wanted
+
+
+@rule(
+    "BH527",
+    "sides-share-rows",
+    "error",
+    title="Two sides of a split hold the same rows",
+    why="Rows that were learned, or that chose the model, are in the score as well: it says what is remembered, not what new rows would give.",
+    remedy="divide one order of the rows once, each bound where the one before ended: `order[:a]`, `order[a:b]`, `order[b:]`",
+    bad="""
+        import torch
+
+        def sides(images, labels):
+            order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+            train_rows, val_rows = order[:800], order[700:]
+            return images[train_rows], labels[train_rows], images[val_rows], labels[val_rows]
+        """,
+    good="""
+        import torch
+
+        def sides(images, labels):
+            order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+            train_rows, val_rows = order[:800], order[800:]
+            return images[train_rows], labels[train_rows], images[val_rows], labels[val_rows]
+        """,
+)
+def sides_share_rows(subject: Subject) -> Iterator[Place]:
+    """Names of two sides get rows of one table by the same positions, by slices that overlap or by two draws; or train gets all of a table, another side a part."""
+    program = subject.program
+    if ON_PURPOSE & {w for n in program.identifiers | {s.name for s in program.scopes} for w in words(n)}:
+        return
+    found = sorted(chosen(program), key=lambda c: (line_of(c.node), c.node.col_offset))
+    told: set[int] = set()
+    for a, b in combinations(found, 2):
+        if a.side == b.side or a.scope is not b.scope or a.table != b.table or line_of(b.node) in told or apart(program, a.node, b.node):
+            continue
+        message = _shared(program, a, b)
+        if message:
+            told.add(line_of(b.node))
+            yield b.node, message, b.scope.node if b.scope.name else b.node
+    yield from _train_has_all(program)
+    yield from _split_twice(program)
+
+
+def apart(program: Program, a: ast.expr, b: ast.expr) -> bool:
+    """Whether two expressions stand in different branches, or in one for a certain number of rows."""
+    here, there = ({n for n in program.ancestors(x) if isinstance(n, ast.If | ast.IfExp | ast.Match)} for x in (a, b))
+    few = any(isinstance(n, ast.If) and isinstance(n.test, ast.Compare) and isinstance(constant(n.test.comparators[0]), int) for n in here)
+    return here != there or few
+
+
+def _shared(program: Program, a: Chosen, b: Chosen) -> str:
+    first, second = ast.unparse(a.node), ast.unparse(b.node)
+    if a.base == b.base:
+        train, held = (a, b) if a.side == "train" or b.side == "test" else (b, a)
+        how = overlap(train.within, held.within)
+        by_order = not a.base.startswith("rows of ") or is_random_order(program, a.table.partition(" ")[0], a.scope)
+        if how == "inside" or (how and (by_order or _without_window(program, train, held))):
+            return f"{b.side} takes {second}, and {a.side} takes {first}: " + ("the same rows" if first == second else "some rows are in both")
+    elif a.draw is not None and b.draw is not None and _of_the_same(a.draw, b.draw):
+        drawn = f"lines {line_of(a.draw)} and {line_of(b.draw)}" if line_of(a.draw) != line_of(b.draw) else f"line {line_of(a.draw)}"
+        seeded = any(
+            isinstance(c, ast.Call) and last_name(c.func) in ("seed", "manual_seed") and line_of(a.draw) < line_of(c) < line_of(b.draw)
+            for c in program.all_calls
+        )
+        return "" if seeded else f"{a.side} and {b.side} rows are drawn independently of each other ({drawn}): about as many are in both as chance gives"
+    return ""
+
+
+def _without_window(program: Program, train: Chosen, held: Chosen) -> bool:
+    """Whether slices in order overlap by more than a look back would need."""
+    return share_of(train.within, held.within) >= AT_LEAST and not CONTEXT & {w for n in program.identifiers for w in words(n)}
+
+
+def _of_the_same(a: ast.Call, b: ast.Call) -> bool:
+    """Whether two draws are of the same numbers."""
+    if method(a) == "sample" and method(b) == "sample":
+        return ast.dump(a) != ast.dump(b)
+    return bool(a.args and b.args) and ast.dump(a.args[0]) == ast.dump(b.args[0])
+
+
+def _train_has_all(program: Program) -> Iterator[Place]:
+    """`Rows(x, y)` for train beside `Rows(x[b], y[b])`, or `train = x` beside `val = x[5000:]`."""
+    held = [c for c in chosen(program) if c.side != "train"]
+    for scope in dict.fromkeys(c.scope for c in held):
+        for name, bindings in scope.bindings.items():
+            if side_of(name) != "train" or len(bindings) != 1 or bindings[0].how != "assign" or bindings[0].index is not None:
+                continue
+            for part in (c for c in held if c.scope is scope):
+                whole = _whole(program, bindings[0].value, part)
+                used = any(isinstance(r, ast.Name) and r.id == name for _, r, _ in row_takes(program))
+                if whole and not used and not apart(program, bindings[0].value, part.node):
+                    yield (
+                        bindings[0].value,
+                        f"{name} is made of all rows of {whole}, and {part.side} of {ast.unparse(part.node)}",
+                        scope.node if scope.name else part.node,
+                    )
+                    break
+
+
+def _whole(program: Program, value: ast.expr, part: Chosen) -> str:
+    """The table that a value holds as a whole of which a side takes a part, in the same place of the same call."""
+    if isinstance(value, ast.Name):
+        return value.id if table_key(program, value, part.scope) == part.table and _is_direct(program, part) else ""
+    inner = program.parents[part.node]
+    if not isinstance(inner, ast.Call) or part.node not in inner.args:
+        return ""
+    for call in calls(value):
+        at = inner.args.index(part.node)
+        if dotted(call.func) != dotted(inner.func) or len(call.args) != len(inner.args) or not dotted(call.func):
+            continue
+        given = call.args[at]
+        if not isinstance(given, ast.Name) or table_key(program, given, part.scope) != part.table:
+            continue
+        others = [*call.args, *(k.value for k in call.keywords)]
+        selecting = {w for k in call.keywords for w in words(k.arg or "")} | {w for a in others for n in names_read(a) for w in words(n)}
+        if not selecting & SELECTS and not any(isinstance(n, ast.Subscript) for a in others for n in ast.walk(a)):
+            return given.id
+    return ""
+
+
+def _is_direct(program: Program, part: Chosen) -> bool:
+    """Whether a side is the rows that are taken themselves."""
+    above = program.parents[part.node]
+    return isinstance(above, ast.Assign) or (isinstance(above, ast.Tuple) and isinstance(program.parents[above], ast.Assign))
+
+
+def _split_twice(program: Program) -> Iterator[Place]:
+    """Test rows split off a table, and then train and validation rows split off the same table once more, not off what was left."""
+    found: list[tuple[ast.Call, Scope, str, set[str]]] = []
+    for call in program.all_calls:
+        statement, scope = program.statement(call), program.scope(call)
+        if last_name(call.func) not in ("train_test_split", "random_split") or not call.args or not isinstance(statement, ast.Assign):
+            continue
+        if statement.value is call and isinstance(call.args[0], ast.Name):
+            names = {last_name(e) for t in statement.targets for e in elements_of(t)}
+            found.append((call, scope, table_key(program, call.args[0], scope), {side_of(n) for n in names} - {""}))
+    for (a, scope, table, sides), (b, again, same, others) in combinations(found, 2):
+        fresh = scope is again and table == same and ast.dump(a) != ast.dump(b) and not apart(program, a, b)
+        for held in ("test", "val"):
+            if fresh and held in sides and held not in others and "train" in others:
+                yield (
+                    b,
+                    f"train rows are split off {ast.unparse(b.args[0])} again, of which line {line_of(a)} took the {held} rows",
+                    scope.node if scope.name else b,
+                )
+                break
+
+
+@rule(
+    "BH529",
+    "positions-of-another-table",
+    "error",
+    title="Rows are taken by positions that belong to another table",
+    why="Positions count the rows of what was split. In the table of which that is a part the same numbers are other rows: train rows get among the held-out ones.",
+    remedy="take the rows of the table that was split: `rest.iloc[positions]`",
+    bad="""
+        from sklearn.model_selection import GroupShuffleSplit
+
+        def sides(visits):
+            rest, test = next(GroupShuffleSplit(1, random_state=0).split(visits, groups=visits["patient_id"]))
+            rest, test = visits.iloc[rest], visits.iloc[test]
+            a, b = next(GroupShuffleSplit(1, random_state=1).split(rest, groups=rest["patient_id"]))
+            return visits.iloc[a], visits.iloc[b], test
+        """,
+    good="""
+        from sklearn.model_selection import GroupShuffleSplit
+
+        def sides(visits):
+            rest, test = next(GroupShuffleSplit(1, random_state=0).split(visits, groups=visits["patient_id"]))
+            rest, test = visits.iloc[rest], visits.iloc[test]
+            a, b = next(GroupShuffleSplit(1, random_state=1).split(rest, groups=rest["patient_id"]))
+            return rest.iloc[a], rest.iloc[b], test
+        """,
+)
+def positions_of_another_table(subject: Subject) -> Iterator[Place]:
+    """`t[a]` where `a` came of a split, or an order, of `p`, and `p` is some rows of `t`, or the values that occur in it."""
+    program = subject.program
+    for take in takes(program):
+        if not isinstance(take.rows, ast.Name) or take.family[0] not in ("split", "slice"):
+            continue
+        counted = _counted(program, take.selector, take.scope)
+        if counted is None or counted.id == take.rows.id:
+            continue
+        bound = latest(program, counted, take.scope)
+        if bound is not None and bound.how == "assign" and _is_part_of(program, bound.value, bound.index, take.rows.id, take.scope):
+            yield take.node, f"{ast.unparse(take.selector)} counts the rows of {counted.id} (line {line_of(bound.statement)}), not those of {take.rows.id}"
+
+
+def _counted(program: Program, selector: ast.expr, scope: Scope) -> ast.Name | None:
+    """Of which table a selector counts the rows: what was split, or the length of which was permuted."""
+    for _ in range(4):
+        if isinstance(selector, ast.Subscript):
+            selector = selector.value
+        if not isinstance(selector, ast.Name):
+            break
+        bound = latest(program, selector, scope)
+        if bound is None:
+            return None
+        selector = bound.value
+        if isinstance(selector, ast.Call) and last_name(selector.func) in ("next", "enumerate", "list") and selector.args:
+            selector = selector.args[0]
+    if not isinstance(selector, ast.Call):
+        return None
+    if last_name(selector.func) in ("permutation", "randperm"):
+        lengths = [c.args[0] for c in calls(selector) if last_name(c.func) == "len" and c.args and isinstance(c.args[0], ast.Name)]
+        return lengths[0] if len(lengths) == 1 and isinstance(lengths[0], ast.Name) else None
+    given = selector.args[0] if method(selector) == "split" and selector.args else None
+    return given if isinstance(given, ast.Name) else None
+
+
+def _is_part_of(program: Program, value: ast.expr, index: int | None, name: str, scope: Scope) -> bool:
+    """Whether a value is some rows of a table, or its distinct values."""
+    if any(t.node is value and isinstance(t.rows, ast.Name) and t.rows.id == name and t.family[0] in ("split", "slice") for t in takes(program)):
+        return True
+    if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Compare) and isinstance(value.value, ast.Name):
+        return value.value.id == name
+    if isinstance(value, ast.Call) and last_name(value.func) in ("unique", "drop_duplicates") and index is None:
+        of = value.args[0] if value.args else receiver(value)
+        return of is not None and name in names_read(of)
+    return False

@@ -1,0 +1,310 @@
+"""How rows are divided without a helper that gives them back: positions, slices of an order, masks and labels of an index, by which rows are taken of a table."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from training.review.kinds import looks_held_out
+from training.review.program import Binding, Program, Scope, argument
+from training.review.splitting import handed_back, line_of, splits, values_read
+from training.review.syntax import constant, keyword, last_name, method, names_read, own_nodes, receiver, words
+
+PERMUTED = {"permutation", "randperm"}
+DRAWN = {"rand", "random", "rand_like", "uniform", "binomial", "bernoulli", "random_sample", "choice"}
+PIECES = {"array_split", "split", "tensor_split", "chunk", "hsplit"}
+BY_ROW = {"iloc", "loc", "values"}
+COMPLEMENTS = {ast.Eq: ast.NotEq, ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.NotEq: ast.Eq, ast.GtE: ast.Lt, ast.Gt: ast.LtE}
+
+
+@dataclass(frozen=True, eq=False)
+class Take:
+    """Rows that are taken of a table: `node` is the whole expression, `family` what the rows were divided by, `member` which of its sides."""
+
+    node: ast.expr
+    rows: ast.expr
+    selector: ast.expr
+    scope: Scope
+    family: tuple[str, object]
+    member: str
+    names: tuple[str, ...]
+
+    @property
+    def side(self) -> str:
+        """`train`, `val`, `test`, or empty where no name tells."""
+        return side_of_names(self.names)
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """Rows of one table that go to different sides: at the first of them, `parts` the table; `groups` is what kept rows together, where anything did."""
+
+    node: ast.expr
+    scope: Scope
+    parts: list[ast.expr]
+    groups: ast.expr | None = None
+
+
+def side_of(name: str) -> str:
+    """Which side an identifier speaks of, empty where none or two.
+
+    >>> side_of("x_train"), side_of("val_loader"), side_of("test"), side_of("train_val"), side_of("rows")
+    ('train', 'val', 'test', '', '')
+    """
+    found = words(name)
+    train, test = bool({"train", "training", "tr"} & found), bool({"test", "testing", "tst"} & found)
+    val = looks_held_out(name) and not test
+    return "" if train + test + val != 1 else "train" if train else "test" if test else "val"
+
+
+def side_of_names(names: tuple[str, ...]) -> str:
+    """The side that all names speak of that speak of any."""
+    found = {side_of(n) for n in names} - {""}
+    return found.pop() if len(found) == 1 else ""
+
+
+def targets_of(program: Program, node: ast.expr) -> tuple[str, ...]:
+    """The names that get a value of which an expression is a part: of `a, b = x, y` the one in its place."""
+    statement = program.statement(node)
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target] if isinstance(statement, ast.AnnAssign) else []
+    value = getattr(statement, "value", None)
+    found: list[str] = []
+    for target in targets:
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+            at = next((i for i, v in enumerate(value.elts) if any(n is node for n in ast.walk(v))), None)
+            found += [last_name(n) for n in (elements_of(target.elts[at]) if at is not None else target.elts)]
+        else:
+            found += [last_name(e) for e in elements_of(target)]
+    return tuple(n for n in found if n)
+
+
+def elements_of(target: ast.expr) -> list[ast.expr]:
+    """The targets of an unpacking; of a single one itself."""
+    return target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+
+
+def row_takes(program: Program) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]]:
+    """`t[s]`, `t.iloc[s]`, `t.loc[s, …]`, `Subset(t, s)`, `t.take(s)`, `t.index_select(0, s)`: the expression, the table and what selects, columns or rows."""
+    for node in program.nodes[ast.Subscript]:
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            rows = node.value.value if isinstance(node.value, ast.Attribute) and node.value.attr in BY_ROW else node.value
+            selector = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
+            yield node, rows, selector
+    for call in program.all_calls:
+        if last_name(call.func) == "Subset" and len(call.args) == 2:
+            yield call, call.args[0], call.args[1]
+        elif method(call) == "take" and len(call.args) == 1 and (given := receiver(call)) is not None:
+            yield call, given, call.args[0]
+        elif method(call) == "index_select" and len(call.args) == 2 and constant(call.args[0]) == 0 and (given := receiver(call)) is not None:
+            yield call, given, call.args[1]
+
+
+@lru_cache(maxsize=1)  # of the file that is under review: many rules ask
+def takes(program: Program) -> list[Take]:
+    """Every expression that takes one side's rows of a table, in order of lines."""
+    known = {id(call): call for call, _, _ in splits(program, by_group=True)}
+    found = []
+    for node, rows, selector in row_takes(program):
+        scope = program.scope(node)
+        if not values_read(rows):
+            continue
+        which = _member(program, selector, scope, known)
+        if which is not None:
+            found.append(Take(node, rows, selector, scope, *which, targets_of(program, node)))
+    return sorted(found, key=lambda t: (line_of(t.node), t.node.col_offset))
+
+
+def _member(program: Program, selector: ast.expr, scope: Scope, known: dict[int, ast.Call], depth: int = 0) -> tuple[tuple[str, object], str] | None:
+    """By what rows were divided that a selector takes, and which side it takes."""
+    match selector:
+        case ast.Name():
+            bound = latest(program, selector, scope)
+            return _of_binding(program, selector.id, bound, known, depth) if bound is not None else None
+        case ast.Attribute(value=ast.Name(), attr="indices"):
+            return _member(program, selector.value, scope, known, depth)
+        case ast.Attribute(value=ast.Name(id=name), attr="index"):
+            return (("index", ""), name)
+        case ast.UnaryOp(op=ast.Invert(), operand=operand):
+            inner = _member(program, operand, scope, known, depth)
+            return (inner[0], "~" + inner[1]) if inner is not None and inner[0][0] == "mask" else (("mask", ast.dump(operand)), "~")
+        case ast.Subscript(value=ast.Name() as order, slice=ast.Slice() as part) if not moves(program, part, scope):
+            return (("slice", origin_key(program, order, scope)), ast.unparse(selector.slice))
+        case ast.Compare(left=left, ops=[op], comparators=[right]):
+            return (("mask", ast.dump(left) + ast.dump(right)), type(op).__name__)
+        case ast.Call() if method(selector) in ("isin", "index"):
+            return (("mask", ast.dump(selector)), "")
+        case ast.Slice() if selector.step is None and (selector.lower is not None or selector.upper is not None):
+            return (("cut", ""), ast.unparse(selector))
+    return None
+
+
+def moves(program: Program, part: ast.Slice, scope: Scope) -> bool:
+    """Whether the bounds of a slice go along with a loop: those of a batch, not of a side."""
+    names = [n for n in ast.walk(part) if isinstance(n, ast.Name)]
+    return any(b.how in ("loop", "augment") for n in names for b in program.bindings_of(n, scope))
+
+
+def latest(program: Program, name: ast.Name, scope: Scope) -> Binding | None:
+    """What a name was last given before it is read."""
+    bound = program.bindings_of(name, scope)
+    before = [b for b in bound if line_of(b.statement) <= line_of(name) and b.statement is not program.statement(name) and b.how in ("assign", "loop")]
+    loops = [b for b in bound if b.how == "loop" and b.statement in program.ancestors(name)]
+    return max([*before, *loops], key=lambda b: line_of(b.statement), default=None)
+
+
+def origin_key(program: Program, name: ast.Name, scope: Scope) -> str:
+    """A name together with the place where it got its value."""
+    bound = latest(program, name, scope)
+    return f"{name.id}@{line_of(bound.statement) if bound else 0}@{id(scope)}"
+
+
+def _of_binding(program: Program, name: str, bound: Binding, known: dict[int, ast.Call], depth: int) -> tuple[tuple[str, object], str] | None:
+    value = bound.value
+    split = next((n for n in ast.walk(value) if id(n) in known), None)
+    if split is not None and (bound.index is not None or bound.how == "loop" or value is not split):
+        return ("split", id(split)), name
+    if bound.index is not None and isinstance(value, ast.Call) and last_name(value.func) in PIECES:
+        return ("pieces", id(value)), name
+    if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice) and isinstance(value.value, ast.Name):
+        if moves(program, value.slice, bound.scope):
+            return None
+        return ("slice", origin_key(program, value.value, bound.scope)), ast.unparse(value.slice)
+    if isinstance(value, ast.UnaryOp | ast.Compare) and depth < 3:
+        inner = _member(program, value, bound.scope, known, depth + 1)
+        if inner is not None:
+            return inner
+    drawn = any(isinstance(c, ast.Call) and last_name(c.func) in DRAWN | {"isin"} for c in ast.walk(value))
+    if (
+        drawn
+        and bound.how == "assign"
+        and bound.index is None
+        and any(isinstance(n, ast.Compare) or method(n) in ("bernoulli", "isin") for n in ast.walk(value))
+    ):
+        return ("mask", ast.dump(ast.Name(name, ast.Load()))), name
+    if isinstance(value, ast.Name | ast.Subscript) and depth < 3 and bound.how in ("assign", "loop"):  # `splits = list(folds.split(X)); a, b = splits[0]`
+        root = value if isinstance(value, ast.Name) else value.value
+        if isinstance(root, ast.Name) and root.id != name and (above := latest(program, root, bound.scope)) is not None:
+            held = next((n for n in ast.walk(above.value) if id(n) in known), None)
+            return (("split", id(held)), name) if held is not None and bound.index is not None else None
+    return None
+
+
+def is_random_order(program: Program, key: str, scope: Scope) -> bool:
+    """Whether the name of an `origin_key` is a permutation, or is shuffled in place."""
+    name = key.partition("@")[0]
+    values = [b.value for b in program.bindings_of(ast.Name(name, ast.Load()), scope)]
+    if any(isinstance(c, ast.Call) and last_name(c.func) in PERMUTED for v in values for c in ast.walk(v)):
+        return True
+    return any(last_name(c.func) == "shuffle" and c.args and last_name(c.args[0]) == name for c in program.all_calls)
+
+
+@lru_cache(maxsize=1)
+def dividing(program: Program) -> list[list[Take]]:
+    """Takes that belong together, one list for each way in which rows are divided into sides."""
+    families: dict[tuple[int, object, str], list[Take]] = defaultdict(list)
+    for take in takes(program):
+        families[(id(take.scope), take.family, ast.dump(take.rows) if take.family[0] in ("cut", "index") else "")].append(take)
+    return [members for members in families.values() if _divides(program, members)]
+
+
+@lru_cache(maxsize=1)
+def divisions(program: Program) -> list[Division]:
+    """Every place where rows of one table go to different sides, in its function, and where a caller hands the table to that function."""
+    calls_by_id = {id(call): call for call, _, _ in splits(program, by_group=True)}
+    found: list[Division] = []
+    for members in dividing(program):
+        kind, key = members[0].family
+        split = calls_by_id.get(key) if kind == "split" and isinstance(key, int) else None
+        tables: dict[str, Take] = {}
+        for take in members:
+            if not _is_order(program, take.rows, take.scope):
+                tables.setdefault(ast.dump(take.rows), take)
+        found += [Division(t.node, t.scope, [t.rows], keyword(split, "groups", 2) if split is not None else None) for t in tables.values()]
+    return found + [lifted for d in found for lifted in _handed(program, d)]
+
+
+def divided(program: Program) -> Iterator[tuple[ast.expr, Scope, list[ast.expr]]]:
+    """The divisions, as `splits` gives them."""
+    return ((d.node, d.scope, d.parts) for d in divisions(program))
+
+
+def _is_order(program: Program, rows: ast.expr, scope: Scope) -> bool:
+    return isinstance(rows, ast.Name) and is_random_order(program, rows.id, scope)
+
+
+def _divides(program: Program, members: list[Take]) -> bool:
+    """Whether rows that are taken together go to sides of a split."""
+    kind, key = members[0].family
+    if kind == "split":
+        return True
+    several = len({t.member for t in members}) > 1
+    if kind == "slice" and isinstance(key, str) and is_random_order(program, key, members[0].scope):
+        return several
+    sides = {t.side for t in members} - {""}
+    if kind == "mask":
+        random = any(t.member.lstrip("~") and isinstance(t.selector, ast.Name | ast.UnaryOp) and _random_mask(program, t) for t in members)
+        return several and (random or ("train" in sides and len(sides) > 1))
+    return several and "train" in sides and len(sides) > 1
+
+
+def _random_mask(program: Program, take: Take) -> bool:
+    name = next((n for n in ast.walk(take.selector) if isinstance(n, ast.Name)), None)
+    bound = latest(program, name, take.scope) if name is not None else None
+    return bound is not None and any(isinstance(c, ast.Call) and last_name(c.func) in DRAWN for c in ast.walk(bound.value))
+
+
+def _handed(program: Program, division: Division, depth: int = 0) -> Iterator[Division]:
+    """The calls of a function that divides what it is given."""
+    scope = division.scope
+    for name in sorted(values_read(division.parts[0]) & set(scope.parameters)) if scope.name and depth < 2 else ():
+        if any(b.how == "assign" and name not in names_read(b.value) for b in scope.bindings.get(name, ())):
+            continue
+        for call, caller in program.call_sites[scope]:
+            given = argument(call, scope, name)
+            if given is not None and isinstance(given, ast.Name | ast.Attribute | ast.Subscript):
+                lifted = Division(call, caller, [given], division.groups)
+                yield lifted
+                yield from _handed(program, lifted, depth + 1)
+
+
+def of_one_side(program: Program, rows: ast.expr) -> bool:
+    """Whether an expression reads rows of one side alone, whatever it is called: what a division took before, or a part of it."""
+    scope, line, inside = program.scope(rows), line_of(rows), {id(n) for n in ast.walk(rows)}
+    before: set[str] = set()
+    for take in (t for members in dividing(program) for t in members):
+        if id(take.node) in inside:
+            return True
+        if take.scope is scope and line_of(take.node) < line:
+            before |= set(take.names)
+    for call, split_scope, _ in splits(program, by_group=True):
+        statement = program.statement(call)
+        if split_scope is scope and line_of(call) < line and isinstance(statement, ast.Assign) and statement.value is call:
+            before |= {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return bool(values_read(rows) & before)
+
+
+def given_back(program: Program, node: ast.expr | ast.stmt) -> list[ast.Call]:
+    """As `handed_back`, without the calls that pass rows of one side."""
+    return [c for c in handed_back(program, node) if not any(of_one_side(program, a) for a in c.args)]
+
+
+def trivial_groups(program: Program, groups: ast.expr | None, scope: Scope) -> bool:
+    """Whether groups number the rows one by one: `frame.index`, `range(len(x))`, `np.arange(n)`."""
+    if isinstance(groups, ast.Name):
+        bound = latest(program, groups, scope)
+        groups = bound.value if bound is not None and bound.index is None else groups
+    if isinstance(groups, ast.Attribute) and groups.attr in ("index", "values") and isinstance(groups.value, ast.Name | ast.Attribute | ast.Call):
+        return groups.attr == "index" or trivial_groups(program, groups.value, scope)
+    if isinstance(groups, ast.Call) and method(groups) in ("to_numpy", "tolist"):
+        return trivial_groups(program, receiver(groups), scope)
+    if isinstance(groups, ast.Call) and last_name(groups.func) == "list" and groups.args:
+        return trivial_groups(program, groups.args[0], scope)
+    return isinstance(groups, ast.Call) and last_name(groups.func) in ("arange", "range") and len(groups.args) == 1
+
+
+def reads_in(scope: Scope, name: str) -> Iterator[ast.Name]:
+    """Every place of a function where a name is read."""
+    return (n for n in own_nodes(scope.node) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load))
