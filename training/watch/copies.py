@@ -128,7 +128,8 @@ class Copies:
         """What the whole run shows."""
         for known in self.of.values():
             often = len(known.at) > max(2, OFTEN * self.watch.steps)
-            if often:
+            module = known.module()
+            if often or (module is not None and any(id(p) in self.forwards.trained for p in module.parameters())):
                 continue
             if known.fresh and not known.rows & self.learned:
                 told = f"the {known.name} that is evaluated holds nothing of what was learned in {self.watch.steps} steps: no optimizer steps it, and nothing was copied"

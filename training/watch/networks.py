@@ -104,7 +104,8 @@ class Networks:
         before, after, small = self._moved(network, call)
         if before is None or after is None or before.shape != after.shape or before.numel() % (n * length):
             return
-        parts = [s.reshape(n, length, -1) for s in (before, after)]
+        turned = before.ndim > 2 and n != length and before.shape[:2] == (length, n)
+        parts = [(s.transpose(0, 1) if turned else s).reshape(n, length, -1) for s in (before, after)]
         ahead = float((parts[1] - parts[0])[:, :-1].abs().max() / parts[0].abs().max().clamp(min=1e-12)) > small
         following = bool((labels[:, :-1] == tokens[:, 1:])[shown[:, :-1]].all())
         if following:
@@ -157,7 +158,9 @@ class Networks:
         `certain` where rows are known to be the first axis.
         """
         n, first = len(call.inputs[0]), call.inputs[0]
-        if n < FEWEST or not target.ndim or any(t.ndim == 0 or len(t) != n for t in call.inputs) or (not certain and first.ndim > 1 and first.shape[1] == n):
+        if n < FEWEST or not target.ndim or any(t.ndim == 0 or len(t) != n for t in call.inputs) or _by_row(call.given, n):
+            return
+        if not certain and (len(target) != n or (target.ndim > 1 and first.ndim > 2) or any(t.ndim > 1 and t.shape[1] == n for t in call.inputs)):
             return
         network = twin(call.module)
         if network is None:
@@ -215,6 +218,16 @@ def _scores(network: nn.Module, call: Call, change: Any) -> Tensor | None:
             return None
     found = _first(result)
     return None if found is None else found.detach().double()
+
+
+def _by_row(given: Any, rows: int, depth: int = 3) -> bool:
+    """Whether a list that is no tensor, as of lengths or texts, has an entry for each row."""
+    if isinstance(given, dict):
+        return depth > 0 and any(_by_row(v, rows, depth - 1) for v in given.values())
+    if not isinstance(given, list | tuple):
+        return False
+    plain = len(given) == rows and not all(isinstance(v, Tensor) for v in given)
+    return plain or (depth > 0 and any(_by_row(v, rows, depth - 1) for v in given))
 
 
 def _first(value: Any) -> Tensor | None:

@@ -171,7 +171,9 @@ def source(loader: DataLoader[Any]) -> tuple[Any, Sequence[int]] | None:
 
 def contents(dataset: Any) -> dict[str, Any]:
     """Arrays and lists of a data set, by name."""
-    held = {str(i): t for i, t in enumerate(dataset.tensors)} if isinstance(dataset, TensorDataset) else vars(dataset)
+    if isinstance(dataset, Tensor | np.ndarray):
+        return {"": dataset}
+    held = {str(i): t for i, t in enumerate(dataset.tensors)} if isinstance(dataset, TensorDataset) else getattr(dataset, "__dict__", {})
     return {name: v for name, v in held.items() if (isinstance(v, Tensor | np.ndarray) and v.ndim) or (isinstance(v, list | range) and len(v))}
 
 
@@ -180,7 +182,7 @@ def same_values(a: Any, b: Any) -> bool:
     if a is b:
         return True
     if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return a.data_ptr() == b.data_ptr() and a.shape == b.shape
+        return bool(a.data_ptr() == b.data_ptr() and a.shape == b.shape)
     return isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and bool(a.shape == b.shape and a.ctypes.data == b.ctypes.data)
 
 

@@ -40,7 +40,7 @@ class Targets:
 
     def install(self) -> None:
         """Listen."""
-        self.functions.listen(("binary_cross_entropy", "binary_cross_entropy_with_logits"), before=self._shares)
+        self.functions.listen(("binary_cross_entropy_with_logits",), before=self._shares)
         self.functions.listen(("cross_entropy", "nll_loss"), before=self._left_out)
         self.functions.listen(("cross_entropy", "nll_loss"), before=self._order)
 
