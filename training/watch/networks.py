@@ -165,11 +165,11 @@ class Networks:
         network = twin(call.module)
         if network is None:
             return
-        before, again, turned = _scores(network, call, lambda t: t), _scores(network, call, lambda t: t), _scores(network, call, lambda t: t.flip(0))
+        before, again, turned = (_scores(network, call, change, seed) for change, seed in ((_same, 0), (_same, 1), (_turned, 0)))
         if before is None or again is None or turned is None or not before.ndim or len(before) != n or not before.shape == turned.shape == again.shape:
             return
         if (before.ndim == 2 and before.shape[1] == n) or not torch.equal(before, again):
-            return
+            return  # each row against all others, or numbers drawn at random for each place
         if float((turned.flip(0) - before).abs().max()) > PLACED * float((before - before.mean(0)).abs().max().clamp(min=1e-12)):
             told = f"gives rows of {list(call.inputs[0].shape)} other scores when they come in another order, in eval mode too: scores depend on the place in the batch"
             self.watch.tell("BH801", f"{type(call.module).__name__} {told}", call.place)
@@ -206,12 +206,12 @@ def _rows_in_columns(network: nn.Module, call: Call, before: Tensor) -> bool:
     return True
 
 
-def _scores(network: nn.Module, call: Call, change: Any) -> Tensor | None:
+def _scores(network: nn.Module, call: Call, change: Any, seed: int = 0) -> Tensor | None:
     """The first floating-point result for changed inputs, in eval mode; None where the copy cannot be run so."""
     swapped = {id(t): change(t.detach().clone()) for t in call.inputs}
     args, kwargs = (_swap(g, swapped) for g in call.given)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         try:
             result = network(*args, **kwargs)
         except Exception:
@@ -245,6 +245,15 @@ def _swap(value: Any, by: dict[int, Tensor]) -> Any:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(_swap(v, by) for v in value))
     return type(value)(_swap(v, by) for v in value) if isinstance(value, list | tuple) else value
+
+
+def _same(t: Tensor) -> Tensor:
+    return t
+
+
+def _turned(t: Tensor) -> Tensor:
+    """The rows in the opposite order."""
+    return t.flip(0)
 
 
 def _other_first(t: Tensor) -> Tensor:

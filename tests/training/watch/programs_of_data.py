@@ -234,6 +234,7 @@ UNKNOWN = PANEL.replace("label, pos_weight=weight)", "label - (where == 3) * 3, 
 SAMPLED = PANEL.replace("pos_weight=weight", "pos_weight=torch.ones(1)").replace(
     "batch_size=32, shuffle=True", "batch_size=32, sampler=WeightedRandomSampler(1 + 3 * train.sick, len(train))"
 )
+NOISY_ROWS = SCANS.replace("self.norm(self.look(x))", "self.norm(self.look(x)) + 0.1 * torch.randn(len(x), 8, 1, 1)")
 
 BASES_OF_DATA = {"panel": PANEL, "scans": SCANS, "talk": TALK}
 SOUND_OF_DATA = {
@@ -246,6 +247,7 @@ SOUND_OF_DATA = {
     "averaged": AVERAGED,
     "unknown": UNKNOWN,
     "sampled": SAMPLED,
+    "noisy_rows": NOISY_ROWS,
 }
 
 FED = "F.cross_entropy(scores.reshape(-1, 17), following.view(-1))"
