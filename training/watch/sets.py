@@ -21,6 +21,7 @@ from training.watch.record import Watch
 MOST, MOST_VALUES = 50_000, 50_000_000  # rows and values of a data set that is compared
 LEAST, SHARED, ALL = 10, 0.02, 0.95  # rows in common, and their share of the held-out ones: where all are, the train rows are measured on purpose
 COVERED = 0.5  # of the train rows: a table of all rows is evaluated on purpose
+REPEATED, DISTINCT = 0.05, 2000  # share of distinct held-out rows that are copies of train rows; rows and columns that are looked at
 CHANCE, SIGMAS = 3.0, 4.0  # times the share of train rows that repeat each other; deviations
 VALUES = {True: 2, False: 8}  # of a row, by whether they are fractions: fewer are equal by chance
 PLAIN = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
@@ -110,34 +111,37 @@ class Sets:
         keys = rows_of_both(train.loader, held.loader)
         if keys is None:
             return
-        mine, others = keys
+        mine, others, continuous = keys
         known, both = set(mine), set(mine) & set(others)
         count, total = sum(k in known for k in others), len(others)
         repeated = min(CHANCE * (1 - len(known) / max(len(mine), 1)), 1.0)
         by_chance = repeated + SIGMAS * (repeated * (1 - repeated) / max(total, 1)) ** 0.5
+        if continuous and len(both) >= max(LEAST, REPEATED * len(set(others))):
+            by_chance = 0.0  # rows were repeated before they were split
         if count >= LEAST and max(SHARED, by_chance) <= count / total < ALL and len(both) <= COVERED * len(known):
             told = f"{count} of {total} rows of the evaluation are rows that were trained on, as their data sets hold them"
             self.watch.tell("BH803", told, held.place)
 
 
-Rows = tuple[list[Hashable], list[Hashable]]
+Rows = tuple[list[Hashable], list[Hashable], bool]
 
 
 def rows_of_both(train: DataLoader[Any], held: DataLoader[Any]) -> Rows | None:
     """What tells the rows of two loaders apart, before anything is drawn or augmented; None where their data sets do not show it.
 
-    Rows are told by their index in the same data set, by an index into the same table, or by the values that both hold a row each of.
+    Rows are told by their index in the same data set, by an index into the same table, or by the values that both hold a row each of. The last of
+    the three is whether no two rows are the same by chance, since several columns hardly hold a value twice.
 
     >>> rows = TensorDataset(torch.arange(8.0).reshape(4, 2))
     >>> rows_of_both(DataLoader(Subset(rows, [0, 1])), DataLoader(Subset(rows, [1, 3])))
-    ([0, 1], [1, 3])
+    ([0, 1], [1, 3], True)
     """
     a, b = source(train), source(held)
     if a is None or b is None:
         return None
     (mine, here), (others, there) = a, b
     if mine is others:
-        return list(here), list(there)
+        return list(here), list(there), True
     if type(mine) is not type(others):
         return None
     parts = [(mine_of, others_of) for name, mine_of in contents(mine).items() if (others_of := contents(others).get(name)) is not None]
@@ -154,7 +158,17 @@ def rows_of_both(train: DataLoader[Any], held: DataLoader[Any]) -> Rows | None:
         keys = [list[Hashable](hashes(v)) for v in widest]
     else:
         return None
-    return [keys[0][i] for i in here], [keys[1][i] for i in there]
+    return [keys[0][i] for i in here], [keys[1][i] for i in there], indices is not None or continuous_columns(widest[0])
+
+
+def continuous_columns(table: Any) -> bool:
+    """Whether two columns and more hold a value of their own in most of the distinct rows.
+
+    >>> continuous_columns(torch.rand(50, 3)), continuous_columns((torch.rand(50, 3) * 4).round())
+    (True, False)
+    """
+    rows = np.unique(np.asarray(table.detach().cpu().float() if isinstance(table, Tensor) else table)[:DISTINCT].reshape(min(len(table), DISTINCT), -1), axis=0)
+    return bool(sum(len(np.unique(column)) > len(rows) / 2 for column in rows.T[:DISTINCT]) >= min(2, rows.shape[1]))
 
 
 def source(loader: DataLoader[Any]) -> tuple[Any, Sequence[int]] | None:

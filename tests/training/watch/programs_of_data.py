@@ -266,6 +266,12 @@ PLANTED_OF_DATA = (
         "    print(count(net, DataLoader(held_out, batch_size=40)))\n",
         "    net.eval()\n    with torch.no_grad():\n        net(scans[280:])\nwith torch.no_grad():\n    print(net(scans[240:]).argmax(1))\n",
     ),
+    Planted(
+        "BH803",
+        "panel",
+        "order = torch.randperm(700)\n",
+        "order = torch.randperm(700)\norder = torch.cat([order, order[sick[order] > 0]])\norder = order[torch.randperm(len(order))]\n",
+    ),
     Planted("BH844", "panel", "        follow(average, net)\n", ""),
     Planted("BH844", "panel", "    print(table_of(average, held_out))\n", "print(table_of(Scorer(), held_out))\n"),
     Planted("BH844", "scans", "    print(count(net, ", "fresh = Reader()\nfor _ in range(1):\n    print(count(fresh, "),
