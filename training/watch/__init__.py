@@ -11,7 +11,9 @@ operators   what single functions are given: reshapes, differences of bytes, pow
 padding     masks of sequences, and scores in which padding counts
 noise       noise that a network is to find in its input
 layers      layers with nothing between them, and scores that are dropped
+balance     samplers and weights that both make up for rare classes
 classes     weights of classes against their frequency
+copies      copies of a trained network that are evaluated in its place
 cuts        raw scores that are cut in the middle as probabilities are
 updates     decay, betas and states of optimizers
 movement    whether weights move at all
@@ -23,6 +25,10 @@ streams     whether each worker gives all rows of a stream
 rows        which rows were trained on and evaluated, and how they are scaled
 windows     held-out windows beside train windows
 fits        transformers that learn from the labels of held-out rows
+sets        data sets behind loaders: rows that both sides hold, and how they are drawn
+scales      on which scale inputs and first scores are
+targets     labels outside what they may be, left out, or in another order than the scores
+lookups     embeddings of which one row is used, and counts that are lost
 sides       rows of training and of evaluations, for the other ranks
 ranks       what ranks call and hold, and, in ranks_compared, how they differ
 wrappers    what is put into a network after it was wrapped

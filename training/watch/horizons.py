@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import functools
+import itertools
+import math
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from torch.optim import lr_scheduler
@@ -13,6 +17,8 @@ DEPTH = 3  # functions within functions
 WINDOW, AROUND = 1.9, 0.02  # backward passes a step that make a window; of a number
 SHORTEST = 20  # steps, below which numbers are equal by chance
 UNFINISHED = 0.4  # of the largest rate
+HIGH, DROP, EARLY, CLOSE = 0.9, 0.35, 0.5, 0.02  # of the largest rate; of the steps; of a rate
+STOPPING = ("stop", "patience", "limit", "islice", "max_steps", "max_iter", "debug", "smoke", "fast")
 LENGTHS = ("total_steps", "T_max", "total_iters")
 
 
@@ -84,3 +90,32 @@ def _closed_over(function: types.FunctionType) -> Iterator[Any]:
             yield cell.cell_contents
         except ValueError:  # it has no value yet
             continue
+
+
+def rises_again(rates: list[float]) -> int:
+    """The step at which a rate falls at once from its height, to rise from there to the end; 0 where it does not, or only by straight lines.
+
+    >>> warm = [0.25, 0.5, 0.75, 1.0]
+    >>> curve = [1 - math.cos(math.pi * i / 20) for i in range(20)]
+    >>> rises_again([*warm, *(0.1 + 0.45 * c for c in curve)]), rises_again([*warm, *(1 - 0.45 * c for c in curve)])
+    (4, 0)
+    """
+    most, pairs = max(rates), list(itertools.pairwise(rates))
+    at = next((i + 1 for i, (a, b) in enumerate(pairs) if a >= HIGH * most and b <= DROP * most), 0)
+    before, after = rates[:at], rates[at:]
+    if len(after) < SHORTEST or at > EARLY * len(rates) or rates[-1] < (1 - EARLY) * most:
+        return 0
+    if before != sorted(before) or after != sorted(after) or (at > 1 and before[0] >= before[-1]):
+        return 0
+    low, high = after[0], after[-1]
+    half = [low + (high - low) * (1 - math.cos(math.pi * i / (len(after) - 1))) / 2 for i in range(len(after))]
+    return at if all(abs(a - h) <= 2 * CLOSE * most for a, h in zip(after, half, strict=True)) else 0
+
+
+def never_stops(program: Path) -> bool:
+    """Whether a program leaves no loop early, as far as its text tells: neither by a break nor by anything that is named so."""
+    tree = ast.parse(program.read_text(encoding="utf-8", errors="replace"))
+    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} | {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+    named = names | {a.arg or "" for a in ast.walk(tree) if isinstance(a, ast.keyword | ast.arg)}
+    leaving = any(isinstance(n, ast.Break | ast.While) for n in ast.walk(tree))
+    return not leaving and not any(word in name.lower() for word in STOPPING for name in named)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler, Subset, WeightedRandomSampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, Subset, WeightedRandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from training.watch.forwards import Forwards, tensors_in
 from training.watch.patches import around
 from training.watch.record import Place, Watch, guarded
 
-TWICE = 2
+TWICE, READ = 2, 4  # times; rows that are read again
 FEW_WEIGHTS = 0.5  # of the rows: larger parts may be drawn from on purpose
 UNMIXED = 0.5  # of the variance of labels lies between batches
 BATCHES = 6
@@ -171,12 +173,26 @@ class Loaders:
             self.watch.tell("BH520", f"the evaluation leaves out {size % loader.batch_size} of {size} rows (drop_last)", used.place)
         if isinstance(loader.dataset, IterableDataset) or not size:
             return
-        with self.watch.unwatched(), torch.random.fork_rng(devices=[]):
-            first, again = (list(tensors_in(loader.dataset[0])) for _ in range(TWICE))
-        if len(first) < TWICE or [t.shape for t in first] != [t.shape for t in again] or not torch.equal(first[-1], again[-1]):
-            return
-        if any(not torch.allclose(a.double(), b.double(), equal_nan=True) for a, b in zip(first[:-1], again[:-1], strict=True)):
+        if read_otherwise(loader.dataset, min(READ, size), self.watch):
             self.watch.tell("BH518", "a row of the evaluation is another one each time it is read: it is augmented at random", used.place)
+
+
+def read_otherwise(dataset: Dataset[Any], rows: int, watch: Watch) -> bool:
+    """Whether one of the first rows has other inputs each time, and the same label; the generators are left as they were."""
+    python, numbers = random.getstate(), np.random.get_state()
+    try:
+        with watch.unwatched(), torch.random.fork_rng(devices=[]):
+            return any(differ(*(list(tensors_in(dataset[i])) for _ in range(TWICE))) for i in range(rows))
+    finally:
+        random.setstate(python)
+        np.random.set_state(numbers)
+
+
+def differ(first: list[Tensor], again: list[Tensor]) -> bool:
+    """Whether two readings of a row have one label, the last of them, and other inputs."""
+    if len(first) < TWICE or [t.shape for t in first] != [t.shape for t in again] or not torch.equal(first[-1], again[-1]):
+        return False
+    return any(not torch.allclose(a.double(), b.double(), equal_nan=True) for a, b in zip(first[:-1], again[:-1], strict=True))
 
 
 def loader_rows(loader: DataLoader[Any]) -> int:

@@ -21,7 +21,9 @@ from torch import Tensor
 
 from schemas.digest import write_atomic
 from training.watch.adversaries import Adversaries
+from training.watch.balance import Balance
 from training.watch.classes import Classes
+from training.watch.copies import Copies
 from training.watch.cuts import Cuts
 from training.watch.fits import Fits
 from training.watch.forwards import Call, Forwards
@@ -30,6 +32,7 @@ from training.watch.kept import Kept
 from training.watch.layers import Layers
 from training.watch.lengths import Lengths
 from training.watch.loaders import Loaders
+from training.watch.lookups import Lookups
 from training.watch.losses import Functions
 from training.watch.metrics import Metrics
 from training.watch.movement import Movement
@@ -43,9 +46,12 @@ from training.watch.ranks import Ranks, log_of
 from training.watch.record import Enough, Watch
 from training.watch.recurrence import Recurrence
 from training.watch.rows import Rows
+from training.watch.scales import Scales
 from training.watch.schedules import Schedules
+from training.watch.sets import Sets
 from training.watch.sides import Sides
 from training.watch.streams import Streams
+from training.watch.targets import Targets
 from training.watch.updates import Updates
 from training.watch.wrappers import Wrappers
 
@@ -118,8 +124,10 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     forwards.on_call.append(layers.called)
     gradients.leaves.on_walk.append(layers.walked)
     precision.on_clip, movement.made = movement.clipping, schedules.made
+    movement.lines = lambda optimizer: gradients.held[id(optimizer)].lines if id(optimizer) in gradients.held else set()
     cuts, wrappers = Cuts(seen, forwards, functions), Wrappers(seen, gradients.leaves)
-    for listener in (layers, classes, cuts, wrappers):
+    scales, targets, lookups = (kind(seen, forwards, functions) for kind in (Scales, Targets, Lookups))
+    for listener in (layers, classes, cuts, wrappers, scales, targets, lookups):
         listener.install()
 
     lengths = Lengths(seen)
@@ -130,6 +138,7 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
         networks.lost(call, scores, target)
 
     functions.on_loss.append(lost)
+    seen.listeners += [Sets(seen, loaders), Copies(seen, forwards, gradients), scales, targets, lookups, Balance(seen, loaders, classes)]
     seen.listeners += [forwards, functions, loaders, gradients, Adversaries(seen, gradients), precision, kept, networks, rows, fits, sides]
     seen.listeners += [schedules, recurrence, ranks, orders]
     seen.listeners += [*samples, Streams(seen), lengths, layers, classes, Updates(seen, gradients), movement, cuts, wrappers]

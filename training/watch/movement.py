@@ -17,7 +17,7 @@ from training.watch.schedules import Schedules
 
 STEPS = 20
 MOST = 20_000_000  # values that are kept
-STILL = 1e-5  # of the size of the weights
+STILL, BARELY = 1e-5, 1e-2  # of the size of the weights; where clipping cuts all gradients
 CUT = 1e3  # times that clipping makes gradients smaller
 TINY = 1e-5  # rate
 LOST = 0.1  # of the eps of Adam: what is left of a gradient beside it is not followed
@@ -48,6 +48,7 @@ class Movement:
         self.of: dict[int, Moved] = {}
         self.clipped: list[tuple[set[int], Any, float]] = []  # since the last step: parameters, norm before, largest norm
         self.made: Callable[[torch.optim.Optimizer], Place | None] = lambda _: None
+        self.lines: Callable[[torch.optim.Optimizer], set[Place]] = lambda _: set()  # of the backward passes of an optimizer
 
     def clipping(self, given: list[Tensor], norm: Any, most: float) -> None:
         """Gradients were clipped to a norm."""
@@ -78,15 +79,15 @@ class Movement:
             return
         known.share = max(known.share, moved(known.before))
         known.graded = known.graded or any(nonzero(p) for p, _ in known.before)
-        if known.share >= STILL:
+        if known.share >= (BARELY if plain(known.optimizer) and cut_off(known) else STILL):
             known.before = None
 
     def ended(self) -> None:
         """Optimizers that came to the end and have moved nothing."""
-        if not self.watch.complete or any(rule == "BH807" for rule, _ in self.watch.found) or self._fallen():
+        if not self.watch.complete or any(rule == "BH807" for rule, _ in self.watch.found):
             return
         for known in self.of.values():
-            if known.steps < STEPS:
+            if known.steps < STEPS or self._fallen(self.lines(known.optimizer)):
                 continue
             self._measure(known)
             if known.rates[-1] >= max(known.rates) and known.rates[-1] > WARM * known.rates[0]:
@@ -94,19 +95,20 @@ class Movement:
             name, place = type(known.optimizer).__name__, self.made(known.optimizer) or known.place
             before, after = (statistics.median(c[i] for c in known.clips) for i in range(2)) if known.clips else (0.0, 0.0)
             cut = bool(known.clips) and before > CUT * after
-            still = known.graded and known.before is not None
+            still = known.graded and known.before is not None and known.share < STILL
             told = f"{known.steps} steps of {name} have moved its weights by {known.share:.1g} of their size"
-            if cut and (still or beside_eps(known, after)):
-                told = told if still else f"{known.steps} steps of {name} follow next to nothing"
+            barely = known.graded and known.before is not None and plain(known.optimizer) and cut_off(known)
+            if cut and (still or barely or beside_eps(known, after)):
+                told = told if still or barely else f"{known.steps} steps of {name} follow next to nothing"
                 self.watch.tell("BH841", f"{told}: clipping makes gradients with a norm of {before:.2g} ones of {after:.2g}", place)
             elif still and max(known.rates) <= TINY:
                 self.watch.tell("BH841", f"{told}: the rate was never above {max(known.rates):.2g}", place)
 
-    def _fallen(self) -> bool:
+    def _fallen(self, lines: set[Place]) -> bool:
         """Whether a loss fell all the same: what is learned does not show in the size of the weights."""
-        for losses in self.schedules.losses.values():
+        for place, losses in self.schedules.losses.items():
             few = len(losses) // 4
-            if few and statistics.median(losses[-few:]) < FALLEN * statistics.median(losses[:few]):
+            if (place in lines or not lines) and few and statistics.median(losses[-few:]) < FALLEN * statistics.median(losses[:few]):
                 return True
         return False
 
@@ -133,6 +135,16 @@ def moved(before: list[tuple[Tensor, Tensor]]) -> float:
         if now.ndim > 1:
             shares.append(change / (norm or math.sqrt(then.numel())))
     return max(*shares, math.sqrt(total / size) if size else 1.0)
+
+
+def plain(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether steps are as long as gradients are."""
+    return any(kind.__name__ == "SGD" for kind in type(optimizer).__mro__)
+
+
+def cut_off(known: Moved) -> bool:
+    """Whether clipping has made every gradient that was looked at many times smaller."""
+    return bool(known.clips) and all(before > CUT * after for before, after in known.clips)
 
 
 def beside_eps(known: Moved, norm: float) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,13 +10,25 @@ from torch import Tensor, nn
 
 from training.watch.forwards import Call, twin
 from training.watch.loaders import Loaders
-from training.watch.record import Watch
+from training.watch.record import Place, Watch
 
 LOOKS = 3  # calls of a network on which it is tried
 FEWEST = 4  # rows
-SAME = 1e-4  # of the largest score
+SAME, SAME_EXACTLY = 1e-4, 1e-9  # of the largest score; in double precision
+PLACED = 0.02  # of the spread of the scores
+TWICE = 2
 MOST = 4_000_000  # input values
 IDENTICAL_AFTER = 3  # steps
+
+
+@dataclass(eq=False)
+class Far:
+    """How far the labels of a language model are ahead."""
+
+    call: Call
+    place: Place
+    next_ones: bool = False
+    two_ahead: int = 0
 
 
 class Networks:
@@ -27,6 +40,7 @@ class Networks:
         self.seen: dict[int, bytes] = {}
         self.varies: set[int] = set()
         self.shifted: dict[int, int] = {}
+        self.far: dict[int, Far] = {}
 
     def lost(self, call: Call, scores: Tensor, target: Tensor) -> None:
         """Try the network of a loss."""
@@ -40,6 +54,7 @@ class Networks:
         self.looks[key] = self.looks.get(key, 0) + 1
         if first.is_floating_point() or (target.ndim < 2 and target.numel() == len(first)):
             self._rows(call, target)
+            self._places(call, target)
         if first.dtype == torch.int64 and first.ndim == 2:
             self._tokens(call, target)
 
@@ -76,19 +91,25 @@ class Networks:
         """Which tokens the labels are, and whether scores at a place depend on tokens after it."""
         tokens = call.inputs[0]
         n, length = tokens.shape
-        if length < FEWEST or target.numel() != n * length or target.dtype != torch.int64:
+        if length < FEWEST or n < 1 or target.dtype != torch.int64 or target.numel() not in (n * length, n * (length - 1)):
             return
-        labels = target.reshape(n, length)
+        labels = target.reshape(n, -1)
         shown = labels >= 0
+        self._ahead(call, tokens, labels, shown)
+        if target.numel() != n * length:
+            return
         network = twin(call.module)
         if network is None:
             return
-        before, after = scores_of(network, call, lambda t: t), scores_of(network, call, _other_last)
+        before, after, small = self._moved(network, call)
         if before is None or after is None or before.shape != after.shape or before.numel() % (n * length):
             return
-        parts = [s.reshape(n, length, -1) for s in (before, after)]
-        ahead = float((parts[1] - parts[0])[:, :-1].abs().max() / parts[0].abs().max().clamp(min=1e-12)) > SAME
+        turned = before.ndim > 2 and n != length and before.shape[:2] == (length, n)
+        parts = [(s.transpose(0, 1) if turned else s).reshape(n, length, -1) for s in (before, after)]
+        ahead = float((parts[1] - parts[0])[:, :-1].abs().max() / parts[0].abs().max().clamp(min=1e-12)) > small
         following = bool((labels[:, :-1] == tokens[:, 1:])[shown[:, :-1]].all())
+        if following:
+            self._places(call, target, certain=True)
         if following and ahead:
             self.watch.tell("BH802", f"{type(call.module).__name__} learns the next token, and its scores depend on tokens that come after", call.place)
         elif not ahead and bool((labels == tokens)[shown].all()) and not following:
@@ -97,6 +118,61 @@ class Networks:
             self.watch.tell(
                 "BH817", f"the labels are the tokens before those that {type(call.module).__name__} is given: they are shifted the wrong way", call.place
             )
+
+    def _moved(self, network: nn.Module, call: Call) -> tuple[Tensor | None, Tensor | None, float]:
+        """Scores before and after another last token, and from which share on they differ: in double precision, where the network bears it, what does not count is 0."""
+        try:
+            exact = scores_of(network.double(), call, lambda t: t)
+            if exact is not None and exact.numel() and self.exact(network, call):
+                return exact, scores_of(network, call, _other_last), SAME_EXACTLY
+        finally:
+            network.float()
+        return scores_of(network, call, lambda t: t), scores_of(network, call, _other_last), SAME
+
+    def exact(self, network: nn.Module, call: Call) -> bool:
+        """Whether it gives the same scores twice."""
+        a, b = scores_of(network, call, lambda t: t), scores_of(network, call, lambda t: t)
+        return a is not None and b is not None and torch.equal(a, b)
+
+    def _ahead(self, call: Call, tokens: Tensor, labels: Tensor, shown: Tensor) -> None:
+        """Labels that are the tokens after the next ones."""
+        places = labels.shape[1]
+        rest = tokens.shape[1] - places  # 1 where the last scores are cut off
+        next_ones = bool((labels[:, : tokens.shape[1] - 1] == tokens[:, 1 : 1 + places])[shown[:, : tokens.shape[1] - 1]].all())
+        beyond = labels[:, : tokens.shape[1] - 2] == tokens[:, 2 : 2 + places]
+        two_ahead = bool(beyond[shown[:, : beyond.shape[1]]].all()) and beyond.shape[1] > FEWEST - rest
+        known = self.far.setdefault(id(call.module), Far(call, call.place))
+        known.next_ones |= next_ones
+        known.two_ahead += two_ahead and not next_ones
+
+    def ended(self) -> None:
+        """Networks that never learned the next token, and the one after it instead."""
+        for far in self.far.values():
+            if far.two_ahead >= TWICE and not far.next_ones:
+                told = f"the labels are the tokens two places after those that {type(far.call.module).__name__} is given: they are shifted twice"
+                self.watch.tell("BH817", told, far.place)
+
+    def _places(self, call: Call, target: Tensor, certain: bool = False) -> None:
+        """Whether scores of a row depend on its place in the batch: the rows in another order, and what comes out in that order.
+
+        `certain` where rows are known to be the first axis.
+        """
+        n, first = len(call.inputs[0]), call.inputs[0]
+        if n < FEWEST or not target.ndim or any(t.ndim == 0 or len(t) != n for t in call.inputs) or _by_row(call.given, n):
+            return
+        if not certain and (len(target) != n or (target.ndim > 1 and first.ndim > 2) or any(t.ndim > 1 and t.shape[1] == n for t in call.inputs)):
+            return
+        network = twin(call.module)
+        if network is None:
+            return
+        before, again, turned = (scores_of(network, call, change, seed) for change, seed in ((_same, 0), (_same, 1), (_turned, 0)))
+        if before is None or again is None or turned is None or not before.ndim or len(before) != n or not before.shape == turned.shape == again.shape:
+            return
+        if (before.ndim == 2 and before.shape[1] == n) or not torch.equal(before, again):
+            return  # each row against all others, or numbers drawn at random for each place
+        if float((turned.flip(0) - before).abs().max()) > PLACED * float((before - before.mean(0)).abs().max().clamp(min=1e-12)):
+            told = f"gives rows of {list(call.inputs[0].shape)} other scores when they come in another order, in eval mode too: scores depend on the place in the batch"
+            self.watch.tell("BH801", f"{type(call.module).__name__} {told}", call.place)
 
     # ---------------------------------------------------------------------------------------- units
 
@@ -112,6 +188,13 @@ class Networks:
                 self.watch.tell("BH809", f"all {len(p)} units of a layer with weights {list(p.shape)} are identical and stay so: they were made alike")
 
 
+def rows_first(call: Call) -> bool:
+    """Whether rows are the first axis of what a network gives: other values in the first row of its inputs move nothing of the others."""
+    network = twin(call.module)
+    before, after = (scores_of(network, call, change) for change in (lambda t: t, _other_first)) if network is not None else (None, None)
+    return before is not None and after is not None and before.shape == after.shape and not bool((after - before)[1:].any()) and bool((after - before)[0].any())
+
+
 def _rows_in_columns(network: nn.Module, call: Call, before: Tensor) -> bool:
     """Whether rows lie along the second axis: neither the first nor the last of them moves the scores of another."""
     for at, others in ((0, slice(1, None)), (-1, slice(None, -1))):
@@ -123,18 +206,28 @@ def _rows_in_columns(network: nn.Module, call: Call, before: Tensor) -> bool:
     return True
 
 
-def scores_of(network: nn.Module, call: Call, change: Any) -> Tensor | None:
+def scores_of(network: nn.Module, call: Call, change: Any, seed: int = 0) -> Tensor | None:
     """The first floating-point result for changed inputs, in eval mode; None where the copy cannot be run so."""
     swapped = {id(t): change(t.detach().clone()) for t in call.inputs}
     args, kwargs = (_swap(g, swapped) for g in call.given)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         try:
             result = network(*args, **kwargs)
         except Exception:
             return None
     found = _first(result)
     return None if found is None else found.detach().double()
+
+
+def _by_row(given: Any, rows: int, depth: int = 3) -> bool:
+    """Whether a list that is no tensor, as of lengths or texts, has an entry for each row."""
+    if isinstance(given, dict):
+        return depth > 0 and any(_by_row(v, rows, depth - 1) for v in given.values())
+    if not isinstance(given, list | tuple):
+        return False
+    plain = len(given) == rows and not all(isinstance(v, Tensor) for v in given)
+    return plain or (depth > 0 and any(_by_row(v, rows, depth - 1) for v in given))
 
 
 def _first(value: Any) -> Tensor | None:
@@ -152,6 +245,15 @@ def _swap(value: Any, by: dict[int, Tensor]) -> Any:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(_swap(v, by) for v in value))
     return type(value)(_swap(v, by) for v in value) if isinstance(value, list | tuple) else value
+
+
+def _same(t: Tensor) -> Tensor:
+    return t
+
+
+def _turned(t: Tensor) -> Tensor:
+    """The rows in the opposite order."""
+    return t.flip(0)
 
 
 def _other_first(t: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ COPY = 1 - 1e-9  # squared correlation of a column that is the label
 LABELLED = 64
 SPARE = 0.1  # of the rows may hold a value that another one holds as well
 STRAY = 0.1  # of the rows of a held-out batch may be equal to train rows
+COVERED, MOSTLY = 0.5, 0.95  # of the train rows; of the rows of an evaluation: train rows are measured on purpose
 COLUMNS = 2  # that are scaled so, before it is told
 
 
@@ -62,12 +63,22 @@ class Batches:
 
 
 @dataclass(eq=False)
+class Asked:
+    """Rows that one line of an evaluation gave to a network."""
+
+    total: int = 0
+    known: set[bytes] = field(default_factory=set)
+    times: int = 0  # that rows which were trained on were given
+
+
+@dataclass(eq=False)
 class Phase:
     """An evaluation: rows between two steps of training. A batch of nothing but train rows is a train metric, and not counted."""
 
     batches: Batches = field(default_factory=Batches)
     known: int = 0
     total: int = 0
+    sets: dict[Place, Asked] = field(default_factory=dict)  # by line
     apart: set[bytes] = field(default_factory=set)  # rows of batches without train rows; one row at a time may be a step of a game
 
 
@@ -136,6 +147,10 @@ class Rows:
         known = sum(k in history.trained.rows for k in keys)
         if len(keys) > 1 and known <= STRAY * len(keys):
             phase.apart.update(keys)
+        asked = phase.sets.setdefault(call.place, Asked())
+        asked.total += len(keys) if len(keys) > 1 else 0
+        asked.times += known if len(keys) > 1 else 0
+        asked.known |= {k for k in keys if k in history.trained.rows}
         if known < len(keys):
             phase.known += known
             phase.total += len(keys)
@@ -168,6 +183,7 @@ class Rows:
             self._copies(history)
             if history.steps and history.phases:
                 self._shared(history)
+                self._at_last(history)
                 self._scaled(history)
                 self._windows(history)
 
@@ -191,6 +207,21 @@ class Rows:
         if len(part) == len(phases) and not all(history.trained.by_chance(p.known, p.total) for p in part):
             phase = part[-1]
             self.watch.tell("BH803", f"{phase.known} of {phase.total} rows of the evaluation are rows that were trained on", phase.batches.place)
+
+    def _at_last(self, history: History) -> None:
+        """Lines that evaluate after the last step, of which one is given a part of the train rows; one that is given most of them shows all rows."""
+        trained = history.trained
+        if not self.watch.complete or not history.open or len(trained.rows) < FEW or any(rule == "BH803" for rule, _ in self.watch.found):
+            return
+        once = sorted(trained.times.values())[len(trained.times) // 20]
+        repeated = sum(n for n in trained.times.values() if n >= REPEATED * once) / trained.times.total()
+        for place, asked in history.phases[-1].sets.items():
+            if asked.total < FEW or asked.times < FEW / 2 or len(asked.known) > COVERED * len(trained.rows):
+                continue
+            expected = repeated + SIGMAS * (repeated * (1 - repeated) / asked.total) ** 0.5
+            if max(STRAY, expected) <= asked.times / asked.total < MOSTLY:
+                told = f"{asked.times} of {asked.total} rows of the evaluation are rows that were trained on"
+                self.watch.tell("BH803", told, place)
 
     def _scaled(self, history: History) -> None:
         train = torch.stack(list(history.trained.rows.values())).double() if len({t.shape for t in history.trained.rows.values()}) == 1 else None

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import lr_scheduler
 
 from training.watch.forwards import Forwards
-from training.watch.horizons import beside_window
+from training.watch.horizons import beside_window, never_stops, rises_again
 from training.watch.loaders import Loaders
 from training.watch.patches import around
 from training.watch.record import Place, Watch, guarded
@@ -24,7 +24,9 @@ LAYERS = 2
 GONE, LOW, HIGH = 1e-4, 0.02, 1000.0  # of the first rate
 DIVERGED, RISEN = 10.0, 3.0  # of any loss, of one with labels
 TOGETHER, WHOLE = 0.5, 1e-4
+IDLE, TENTH = 3, 0.1  # first steps at rate 0; of a metric
 RISEN_TO = 0.5  # of the rate that was asked for, at the end of a run that only warmed up
+SHORT = 10  # times the steps of a run, of a schedule that it leaves at its beginning
 ADAPTIVE, TOO_HIGH, FALLEN = ("Adam", "NAdam", "RAdam", "RMSprop"), 0.1, 0.95  # rates that move each weight so far, and the loss at the end
 
 
@@ -182,11 +184,17 @@ class Schedules:
             self.watch.tell("BH113", f"{name} is made for {meant} steps, and was stepped {calls} times: it counts batches where epochs are meant", place)
         elif steps >= MANY and each and sum(r < GONE * first for r in rates.rates) > 0.4 * steps:
             self.watch.tell("BH113", f"{name} has brought the rate from {first:g} to {rates.rates[-1]:.2g}: it counts batches where epochs are meant", place)
-        elif steps >= MANY and not any(rates.rates[: max(SOME, steps // 10)]) and any(rates.rates):
+        elif steps >= MANY and idle_first(rates.rates, max(SOME, steps // 10)):
             self.watch.tell("BH127", f"the rate under {name} is exactly 0 for the first {next(i for i, r in enumerate(rates.rates) if r)} steps", place)
         elif seldom and rising(rates.rates) >= SOME and max(rates.rates) < RISEN_TO * first and name != "CyclicLR":
             told = f"the rate under {name} rises to the end, to {max(rates.rates) / first:.0%} of {first:g}: its {calls} calls do not leave a warm-up"
             self.watch.tell("BH114", f"{told} that counts the {steps} steps of its optimizer", place)
+        elif (again := rises_again(rates.rates)) and name not in ("OneCycleLR", "CyclicLR", "CosineAnnealingWarmRestarts"):
+            told = f"the rate under {name} falls from {rates.rates[again - 1]:.2g} to {rates.rates[again]:.2g} at step {again + 1}"
+            self.watch.tell("BH848", f"{told} and rises from there to the end, to {rates.rates[-1]:.2g}", place)
+        elif meant and each and steps >= 2 * MANY and calls * SHORT <= meant and never_stops(self.watch.program):
+            told = f"{name} is made for {meant} steps, and the whole run makes {steps}: the rate goes through {calls / meant:.0%} of its curve"
+            self.watch.tell("BH114", told, place)
         elif steps >= MANY and max(rates.rates) <= LOW * first:
             self.watch.tell("BH118", f"under {name} the rate was never above {max(rates.rates):.2g}, {first:g} was asked for", place)
         elif steps >= MANY and max(rates.rates) >= HIGH * max(first, 1e-12) and name not in ("OneCycleLR", "CyclicLR"):
@@ -208,7 +216,7 @@ class Schedules:
             self.watch.tell(
                 "BH119", "ReduceLROnPlateau waits for a lower metric, and is given a share of right rows, which rises as the loss falls", schedule.made
             )
-        elif scheduler.mode == "max" and together > 0.9 and metrics[-1] < metrics[0]:
+        elif scheduler.mode == "max" and together > 0.9 and falls_as_a_loss(metrics, means.tolist()):
             self.watch.tell("BH119", "ReduceLROnPlateau waits for a higher metric, and is given one that falls with the loss", schedule.made)
 
     def _diverged(self) -> None:
@@ -238,6 +246,30 @@ class Schedules:
             losses = max(series, key=len)
             told = f"the loss began at {losses[0]:.3g} and is at {statistics.median(losses[-len(losses) // 4 :]):.3g} after {len(rates.rates)} steps"
             self.watch.tell("BH831", f"{told} of {type(rates.optimizer).__name__} with a rate of {usual:g}", self.made(rates.optimizer))
+
+
+def idle_first(rates: list[float], many: int) -> bool:
+    """Whether the rate is exactly 0 for many steps, or for a few and then at once what it is at most.
+
+    >>> idle_first([0.0, 0.0, 0.0, 1.0, 0.9], 5), idle_first([0.0, 0.2, 0.4, 1.0], 5)
+    (True, False)
+    """
+    start = next((i for i, r in enumerate(rates) if r), 0)
+    return start >= many or (start >= IDLE and rates[start] > RISEN_TO * max(rates))
+
+
+def falls_as_a_loss(metrics: list[float], losses: list[float]) -> bool:
+    """Whether a metric falls; a share of rows may well fall a little as the train loss falls: rows are learned by heart.
+
+    >>> falls_as_a_loss([2.1, 1.4], [2.0, 1.0]), falls_as_a_loss([0.74, 0.71], [0.7, 0.5]), falls_as_a_loss([0.69, 0.4], [0.68, 0.3])
+    (True, False, True)
+    """
+    if metrics[-1] >= metrics[0]:
+        return False
+    if min(metrics) < 0 or max(metrics) > 1:
+        return True
+    fall, of_losses = (1 - values[-1] / max(values[0], 1e-12) for values in (metrics, losses))
+    return fall > max(TENTH, of_losses / 2)
 
 
 def rising(rates: list[float]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.training.watch.programs_of_data import BASES_OF_DATA, PLANTED_OF_DATA, SOUND_OF_DATA
 from tests.training.watch.programs_of_lengths import BASES_OF_LENGTHS, PLANTED_OF_LENGTHS, SOUND_OF_LENGTHS
 from tests.training.watch.programs_of_parts import BASES_OF_PARTS, PLANTED_OF_PARTS, SOUND_OF_PARTS, Planted
 from tests.training.watch.programs_of_samples import BASES_OF_SAMPLES, PLANTED_OF_SAMPLES, SOUND_OF_SAMPLES
@@ -150,6 +151,7 @@ BASES = {
     "table": TABLE,
     "sequences": SEQUENCES,
     "regression": REGRESSION,
+    **BASES_OF_DATA,
     **BASES_OF_PARTS,
     **BASES_OF_SAMPLES,
     **BASES_OF_LENGTHS,
@@ -314,6 +316,7 @@ PLANTED = (
         "import io\nfile = io.BytesIO()\ntorch.save({'net': model.state_dict(), 'epoch': epoch}, file)\nfile.seek(0)\nmodel = Curve()\nmodel.load_state_dict(torch.load(file)['net'])\noptimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)\nfor x, target in loader:\n    optimizer.zero_grad()\n    ((model(x) - target) ** 2).mean().backward()\n    optimizer.step()\nmodel.eval()\n",
     ),
     Planted("BH820", "table", "X = (X - mean) / std", "X = X * 30 + 200\nX[train] = (X[train] - X[train].mean(0)) / X[train].std(0)"),
+    *PLANTED_OF_DATA,
     *PLANTED_OF_PARTS,
     *PLANTED_OF_SAMPLES,
     *PLANTED_OF_LENGTHS,
@@ -477,6 +480,7 @@ SOUND = {
     "teacher": TEACHER,
     "tuning": TUNING,
     "odd": ODD,
+    **SOUND_OF_DATA,
     **SOUND_OF_PARTS,
     **SOUND_OF_SAMPLES,
     **SOUND_OF_LENGTHS,
