@@ -19,6 +19,7 @@ from training.review.findings import Finding, Rule
 from training.review.formats import as_json, as_sarif, as_text, explain
 from training.review.rules import KNOWN
 from training.watch.launch import run_watched
+from training.watch.spawned import starts_ranks
 
 Form = Literal["text", "json", "sarif"]
 
@@ -94,7 +95,7 @@ def review_run(program: Path, arguments: Sequence[str], seconds: float, ranks: i
         raise ConfigError(f"{program}: --run takes one Python file, the program that trains")
     text = program.read_text(encoding="utf-8", errors="replace")
     if ranks is None:
-        ranks = 2 if "init_process_group(" in text and "gloo" in text else 1
+        ranks = 2 if "init_process_group(" in text and "gloo" in text and not starts_ranks(text) else 1
     if ranks > 1 and "init_process_group" not in text:
         raise ConfigError(f"{program} makes no process group (torch.distributed.init_process_group); run it without --ranks")
     started = time.monotonic()

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,45 @@ def test_two_ranks_of_a_program(tmp_path: Path, rule: str, old: str, new: str) -
     done = call(tmp_path, "ranks.py", "--run", "--ranks", "2", "--format", "json")
     found = [f["rule"] for f in json.loads(done.stdout)["findings"]]
     assert (rule in found) if rule else (done.returncode == 0 and found == []), done.stdout
+
+
+def spawning(program: str) -> str:
+    """A program that makes its two ranks itself, by `torch.multiprocessing.spawn`."""
+    imports, _, rest = program.partition("dist.init_process_group")
+    body = textwrap.indent("dist.init_process_group" + rest.replace('("gloo")', '("gloo", f"file://{meeting}", rank=rank, world_size=2)'), "    ")
+    ends = "if __name__ == '__main__':\n    meeting = tempfile.mktemp()\n    torch.multiprocessing.spawn(work, args=(meeting,), nprocs=2)\n"
+    return f"import tempfile\nfrom torch.nn.utils import clip_grad_norm_\n{imports}\ndef work(rank, meeting):\n{body}\n\n{ends}"
+
+
+CLIPPED = "        loss.backward()\n        optimizer.step()\n"
+OF_SPAWNED = (
+    ("", "", ""),
+    (
+        "BH106",
+        CLIPPED,
+        "        loss.backward()\n        optimizer.step()\n        globals()['clip_grad_norm_'](net.parameters(), 1.0)\n",
+    ),  # seen by the run alone
+    *((rule, old, new.replace("dist.all_reduce", "getattr(dist, 'all_reduce')")) for rule, old, new in OF_RANKS if rule in ("BH604", "BH824")),
+)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("rule", "old", "new"), OF_SPAWNED, ids=lambda part: part[:5])
+def test_ranks_that_a_program_starts_itself_are_watched(tmp_path: Path, rule: str, old: str, new: str) -> None:
+    (tmp_path / "spawns.py").write_text(spawning(RANKS.replace(old, new) if old else RANKS))
+    done = call(tmp_path, "spawns.py", "--run", "--format", "json")
+    told = json.loads(done.stdout)
+    found = [f["rule"] for f in told["findings"] if f["message"].startswith("seen while it ran")]
+    assert rule in found if rule else (done.returncode == 0 and told["findings"] == []), done.stdout
+    assert told["run"]["steps"] == 12 or rule == "BH604"
+    assert told["run"]["error"] == "" or rule == "BH604"
+
+
+@pytest.mark.long
+def test_a_rank_that_fails_in_a_process_of_its_own_ends_the_program(tmp_path: Path) -> None:
+    (tmp_path / "spawns.py").write_text(spawning(RANKS.replace("    net.train()\n", "    raise KeyError('column')\n")))
+    done = call(tmp_path, "spawns.py", "--run")
+    assert done.returncode == 1 and "ended with ProcessRaisedException" in done.stdout and "KeyError" in done.stderr
 
 
 def test_json_and_sarif(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ recurrence  whether the gradient of a state goes from call to call
 metrics     metrics of scikit-learn
 orders      predictions in the order of a shuffling loader
 loaders     how batches are drawn
+spawned     processes that the program starts itself
 streams     whether each worker gives all rows of a stream
 rows        which rows were trained on and evaluated, and how they are scaled
 windows     held-out windows beside train windows

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from typing import Any
 
 from schemas.errors import ConfigError
 from training.watch.ranks_compared import compared, read_calls
+from training.watch.spawned import groups_in
 
 PATIENCE, STARTS_IN = 3.0, 60.0  # times the seconds that a program may take, and seconds more
 STALLED, ENDS_IN = 60.0, 10.0  # seconds without a sign of life, and after a rank has failed or all have told
@@ -37,10 +40,15 @@ def run_watched(program: Path, arguments: list[str], seconds: float, ranks: int,
         in_time = _wait(processes, reports, seconds)
     finally:
         for process in processes:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # and the processes that it has started
             process.wait()
     told = [json.loads(r.read_text(encoding="utf-8")) if r.exists() else None for r in reports]
     seen = compared(told, [read_calls(r.with_suffix(".calls")) for r in reports]) if ranks > 1 else []
+    for group in groups_in(folder):
+        spawned = [json.loads(r.read_text(encoding="utf-8")) if r.exists() else None for r in group]
+        seen += compared(spawned, [read_calls(r.with_suffix(".calls")) for r in group]) if len(group) > 1 else []
+        told += spawned
     first = next((t for t in told if t is not None), None)
     if first is None and not seen:
         if in_time:
@@ -49,6 +57,10 @@ def run_watched(program: Path, arguments: list[str], seconds: float, ranks: int,
             )
         raise ConfigError(f"{program} made no optimizer step for so long that it was ended; give --seconds more, or --args for a smaller run")
     merged = first or {"found": [], "steps": 0, "backwards": 0, "complete": False, "error": "", "failures": []}
+    for other in told[ranks:]:
+        merged |= {name: max(merged[name], (other or merged)[name]) for name in ("steps", "backwards")}
+        merged["complete"] = merged["complete"] and other is not None and other["complete"]
+        merged["failures"] = sorted({*merged["failures"], *(other or merged)["failures"]})
     for other in told:
         merged["found"] += [f for f in (other or {"found": []})["found"] if f not in merged["found"]]
         merged["error"] = merged["error"] or (other or {"error": "a rank that waited for the others without end"})["error"]
@@ -69,7 +81,7 @@ def _start(program: Path, arguments: list[str], seconds: float, rank: int, ranks
         env |= {name: str(value) for name, value in group.items()}
         env.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // ranks)))
     command = [sys.executable, "-m", "training.watch.main", str(report), str(seconds), str(program), *arguments]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=env)
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=env, start_new_session=True)
 
 
 def _wait(processes: list[subprocess.Popen[bytes]], reports: list[Path], seconds: float) -> bool:
@@ -85,7 +97,7 @@ def _wait(processes: list[subprocess.Popen[bytes]], reports: list[Path], seconds
             told_at = now
         if told_at is not None and now - told_at > ENDS_IN:
             return True  # all is told; a group of processes may hang where it is taken down
-        signs = [r.with_suffix(".calls") for r in reports if r.with_suffix(".calls").exists()]
+        signs = list(reports[0].parent.glob("*.calls"))
         quiet = time.time() - max((s.stat().st_mtime for s in signs), default=time.time())
         if now - started > seconds * PATIENCE + STARTS_IN or quiet > STALLED or (failed_at is not None and now - failed_at > ENDS_IN):
             return False

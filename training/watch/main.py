@@ -50,13 +50,14 @@ from training.watch.scales import Scales
 from training.watch.schedules import Schedules
 from training.watch.sets import Sets
 from training.watch.sides import Sides
+from training.watch.spawned import Spawned, starts_ranks
 from training.watch.streams import Streams
 from training.watch.targets import Targets
 from training.watch.updates import Updates
 from training.watch.wrappers import Wrappers
 
 
-def watch(program: Path, arguments: list[str], seconds: float, calls: Path | None = None) -> dict[str, Any]:
+def watch(program: Path, arguments: list[str], seconds: float, calls: Path | None = None, folder: Path | None = None) -> dict[str, Any]:
     """Run a program in this process, whose torch is listened to from then on.
 
     Args:
@@ -64,30 +65,57 @@ def watch(program: Path, arguments: list[str], seconds: float, calls: Path | Non
         arguments: of its command line.
         seconds: after which it is ended at its next optimizer step.
         calls: file for the collectives of one rank of several.
+        folder: for the reports of processes that it starts.
 
     Returns:
         What is reported.
     """
     program = program.resolve()
-    seen = Watch(program, seconds, calls.with_name("stop") if calls else None)
+
+    def run() -> dict[str, Any]:
+        sys.argv = [str(program), *arguments]
+        sys.path.insert(0, str(program.parent))
+        return runpy.run_path(str(program), run_name="__main__")
+
+    return watched(program, seconds, calls, run, leads=os.environ.get("RANK", "0") == "0", folder=folder)[0]
+
+
+def watched(
+    program: Path, seconds: float, calls: Path | None, run: Callable[[], dict[str, Any]], leads: bool, folder: Path | None = None
+) -> tuple[dict[str, Any], BaseException | None]:
+    """Call something with all listeners in place.
+
+    Args:
+        program: of whose lines is told.
+        seconds: after which it is ended at its next optimizer step.
+        calls: file for the collectives of one rank of several.
+        run: gives what must outlive it: networks in a process group may wait for ever when they are taken down after it.
+        leads: whether this is the first rank.
+        folder: for the reports of processes that it starts; None where these are not watched.
+
+    Returns:
+        What is reported, and what it raised.
+    """
+    seen = Watch(program, seconds, calls.with_name(f"{calls.stem.rpartition('-')[0]}stop") if calls else None, leads)
     functions, ranks_told = _listen(seen, calls)
-    sys.argv = [str(program), *arguments]
-    sys.path.insert(0, str(program.resolve().parent))
+    if folder is not None:
+        Spawned(seen, folder).install()
     error = ""
+    left: BaseException | None = None
     with functions:
         try:
-            seen.namespace = runpy.run_path(str(program), run_name="__main__")
+            seen.namespace = run()
             seen.complete = True
         except Enough:
             pass
         except SystemExit as ended:
-            seen.complete = ended.code in (None, 0)
+            seen.complete, left = ended.code in (None, 0), ended
             error = "" if seen.complete else f"it exited with {ended.code}"
         except (Exception, KeyboardInterrupt) as raised:
             traceback.print_exc()
-            error = f"{type(raised).__name__}: {(str(raised).splitlines() or [''])[0]}"
+            error, left = f"{type(raised).__name__}: {(str(raised).splitlines() or [''])[0]}", raised
     seen.emit("ended")
-    return {
+    report = {
         "found": [{"rule": f.rule, "path": f.place.path, "line": f.place.line, "message": f.message} for f in seen.found.values()],
         "steps": seen.steps,
         "backwards": seen.backwards + seen.differentiated,
@@ -96,6 +124,7 @@ def watch(program: Path, arguments: list[str], seconds: float, calls: Path | Non
         "failures": sorted(set(seen.failures)),
         "ranks": ranks_told(),
     }
+    return report, left
 
 
 def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], dict[str, Any]]]:
@@ -147,7 +176,8 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
 
 def one_rank(program: Path) -> None:
     """Let a program that expects a launcher be the only rank of a group."""
-    if "RANK" in os.environ or "init_process_group" not in program.read_text(encoding="utf-8", errors="replace"):
+    text = program.read_text(encoding="utf-8", errors="replace")
+    if "RANK" in os.environ or "init_process_group" not in text or starts_ranks(text):
         return
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -157,15 +187,20 @@ def one_rank(program: Path) -> None:
         os.environ.setdefault(name, value)
 
 
+def quieten() -> None:
+    """Turn compilation off: what is compiled into one kernel cannot be listened to."""
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+    torch.compiler.set_stance("force_eager")
+
+
 def main() -> None:
     """Run the program that the command line names."""
     report, seconds, program, *arguments = sys.argv[1:]
-    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # what is compiled into one kernel cannot be listened to
-    torch.compiler.set_stance("force_eager")
+    quieten()
     out = os.dup(1)
     os.dup2(2, 1)  # the caller's standard output is for the findings
     one_rank(Path(program))
-    told = watch(Path(program), arguments, float(seconds), log_of(Path(report)))
+    told = watch(Path(program), arguments, float(seconds), log_of(Path(report)), Path(report).parent)
     sys.stdout.flush()
     os.close(out)
     write_atomic(Path(report), json.dumps(told))

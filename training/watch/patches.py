@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+REPLACED: dict[int, tuple[Any, Any]] = {}  # by the id of the original: it and what stands in its place
+
 
 def around(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
     """Replace a function or method by `wrapper(original, *args, **kwargs)`."""
@@ -15,4 +17,5 @@ def around(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
     def replaced(*args: Any, **kwargs: Any) -> Any:
         return wrapper(original, *args, **kwargs)
 
+    REPLACED[id(original)] = (original, replaced)
     setattr(owner, name, replaced)

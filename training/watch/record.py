@@ -70,6 +70,7 @@ class Watch:
     program: Path
     seconds: float
     stop_file: Path | None = None  # of several ranks: holds the step after which all of them end
+    leads: bool = True  # of several ranks: whether it is the first
     listeners: list[Any] = field(default_factory=list)
     found: dict[tuple[str, Place], Seen] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
@@ -140,6 +141,6 @@ class Watch:
         up = time.monotonic() - self.started > self.seconds
         if self.stop_file is None:
             return up
-        if up and os.environ.get("RANK") == "0" and not self.stop_file.exists():
+        if up and self.leads and not self.stop_file.exists():
             write_atomic(self.stop_file, str(self.steps + AHEAD))
         return self.stop_file.exists() and self.steps >= int(self.stop_file.read_text())

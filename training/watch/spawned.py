@@ -1,0 +1,69 @@
+"""Processes that a program starts by `torch.multiprocessing.spawn`: each is watched as a rank of its own."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from schemas.digest import write_atomic
+from training.watch.patches import REPLACED, around
+from training.watch.record import Watch
+
+STARTS = re.compile(r"\b(?:spawn|start_processes)\(")
+
+
+def starts_ranks(text: str) -> bool:
+    """Whether a program starts the processes of its group itself."""
+    return bool(STARTS.search(text))
+
+
+class Spawned:
+    """Listens to `torch.multiprocessing.start_processes`, by way of which `spawn` goes."""
+
+    def __init__(self, watch: Watch, folder: Path) -> None:
+        self.watch, self.folder = watch, folder
+        self.groups = 0
+
+    def install(self) -> None:
+        """Listen."""
+        around(importlib.import_module("torch.multiprocessing.spawn"), "start_processes", self._start)
+
+    def _start(self, original: Callable[..., Any], fn: Any, args: Any = (), nprocs: int = 1, *more: Any, **options: Any) -> Any:
+        if self.watch.quiet or (options.get("start_method") or (more[2:] or ("spawn",))[0]) != "spawn":
+            return original(fn, args, nprocs, *more, **options)
+        self.groups += 1
+        report = self.folder / f"spawned-{self.groups}"
+        return original(rank, (fn, str(report), nprocs, str(self.watch.program), self.watch.seconds, args), nprocs, *more, **options)
+
+
+def rank(index: int, fn: Callable[..., Any], report: str, ranks: int, program: str, seconds: float, args: tuple[Any, ...]) -> None:
+    """One process: what the program wanted to run there, under watch, and a report beside the program's own."""
+    from training.watch.main import quieten, watched  # which imports this module
+
+    path = Path(f"{report}-{index}.json")
+    quieten()
+
+    def run() -> dict[str, Any]:
+        known = getattr(fn, "__globals__", {})  # the program has imported its names before anything was listened to
+        for name, value in list(known.items()):
+            if id(value) in REPLACED:
+                known[name] = REPLACED[id(value)][1]
+        fn(index, *args)
+        return {}
+
+    told, raised = watched(Path(program), seconds, path.with_suffix(".calls") if ranks > 1 else None, run, leads=not index)
+    write_atomic(path, json.dumps(told))
+    if raised is not None:
+        raise raised
+
+
+def groups_in(folder: Path) -> list[list[Path]]:
+    """Where the reports of such processes are or would be, group by group."""
+    groups: dict[str, set[Path]] = {}
+    for path in (*folder.glob("spawned-*.json"), *folder.glob("spawned-*.calls")):
+        groups.setdefault(path.stem.rpartition("-")[0], set()).add(path.with_suffix(".json"))
+    return [sorted(groups[name]) for name in sorted(groups)]
