@@ -152,6 +152,9 @@ def _made_a_column(program: Program, name: ast.Name) -> bool:
         call = program.parents[parent]
         if not (isinstance(use, ast.Name) and use.id == name.id and use is not name):
             continue
+        scope = program.scope(use)
+        if not (use.id in scope.parameters or any(b.how == "loop" for b in scope.bindings.get(use.id, ()))):
+            continue  # where rows are made, they go out as columns
         if isinstance(parent, ast.Attribute) and isinstance(call, ast.Call) and call.func is parent:
             given = [constant(a) for a in call.args]
             if (parent.attr == "unsqueeze" and given in ([1], [-1])) or (parent.attr in ("view", "reshape") and given == [-1, 1]):

@@ -20,7 +20,6 @@ from training.review.syntax import (
     keyword,
     last_name,
     method,
-    names_read,
     own_nodes,
     receiver,
     words,
@@ -207,7 +206,7 @@ def validation_of_train_rows(subject: Subject) -> Iterator[Place]:
                 continue
             if not program.resolve(call.func).startswith("torch.utils.data.") or any(keyword(call, s) is not None for s in SAMPLERS) or has_unpacking(call):
                 continue
-            of = {n for a in call.args for n in (names_read(a) | {last_name(a)})} - {""}
+            of = {n for a in call.args for n in (_read_whole(program, a) | {last_name(a)})} - {""}
             used = {n for c in calls(call) if c is not call for n in identifiers(c.func)}
             tests = "test" in words(name) and any("test" in words(n) for n in held - {name} - of) and not any("test" in words(n) for n in of)
             if tests and (chosen := sorted(n for n in of - used if {"val", "valid", "validation", "dev"} & words(n))):
@@ -229,6 +228,20 @@ def _published_train_part(program: Program) -> Iterator[Place]:
     for name, side, call, scope in made:
         if side == "test" and any(n == name and s == "train" and w is scope for n, s, _, w in made):
             yield call, f"the test rows are the published train part of {name.rpartition('.')[2]}, and so are the train rows"
+
+
+def _read_whole(program: Program, node: ast.expr) -> set[str]:
+    """Names that are read as they are: not `train_set` of `train_set.mean` among the arguments of a call."""
+    names = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
+    within = [n for n in names if isinstance(program.parents[n], ast.Attribute) and any(isinstance(a, ast.Call) for a in _between(program, n, node))]
+    return {n.id for n in names if n not in within}
+
+
+def _between(program: Program, inner: ast.AST, outer: ast.AST) -> Iterator[ast.AST]:
+    """What stands around a node, up to another one, that one included."""
+    while inner is not outer:
+        inner = program.parents[inner]
+        yield inner
 
 
 def _of_train(name: str) -> bool:

@@ -80,6 +80,7 @@ class Forwards:
         self._trained_before: set[int] = set()  # modules that have been trained in train mode
         self._in_eval: dict[int, int] = {}
         self._steps_at: int = -1
+        self._versions: dict[int, tuple[int, int]] = {}  # of frozen weights, by id, and at how many steps in a row it was the same
         self._single: Call | None = None  # made once between steps, in train mode and without gradients
 
     def install(self) -> None:
@@ -200,7 +201,15 @@ class Forwards:
                 self._single = call
         if not call.grad:
             self._steps_at = self.watch.steps
-        kept = [c for c in self._unbacked if c.module is call.module and c.grad and not c.training and any(o.requires_grad for o in c.outputs)]
+        kept = [
+            c
+            for c in self._unbacked
+            if c.module is call.module
+            and c.grad
+            and not c.training
+            and any(o.requires_grad for o in c.outputs)
+            and not any(t.requires_grad for t in c.inputs)  # by which it is to be differentiated
+        ]
         if len(kept) >= TWICE and call in kept:
             self._evaluated(call, "is evaluated with gradients on, and nothing uses them", "BH202")
 
@@ -245,13 +254,20 @@ class Forwards:
             self.watch.tell("BH602", f"{type(call.module).__name__} is trained past its {type(wrapper).__name__}: ranks do not exchange gradients", call.place)
         self._frozen_norms(call)
         tail = call.tail
-        if isinstance(tail, nn.Linear) and tail not in self.loaded and not tail.weight.requires_grad and tail in set(call.module.modules()):
+        frozen = isinstance(tail, nn.Linear) and tail not in self.loaded and not tail.weight.requires_grad and tail in set(call.module.modules())
+        if isinstance(tail, nn.Linear) and frozen and self._still(tail.weight):
             told = f"the last layer of {type(call.module).__name__} ({list(tail.weight.shape)}) is frozen as it was made, while layers before it are trained"
             self.watch.tell("BH427", told, call.place)
 
+    def _still(self, weight: Tensor) -> bool:
+        """Whether nothing has written to a frozen weight for some steps, as a teacher's average does at each."""
+        version, times = self._versions.get(id(weight), (weight._version, 0))
+        self._versions[id(weight)] = (weight._version, times + 1 if version == weight._version else 0)
+        return self._versions[id(weight)][1] > TWICE
+
     def _frozen_norms(self, call: Call) -> None:
         norms = [(n, m) for n, m in call.module.named_modules() if isinstance(m, Norm) and m.affine and m.track_running_stats and m.training]
-        frozen = [n for n, m in norms if not m.weight.requires_grad and not m.bias.requires_grad]
+        frozen = [n for n, m in norms if not m.weight.requires_grad and not m.bias.requires_grad and self._still(m.weight)]
         if frozen:
             self.watch.tell("BH811", f"the weights of {_few(frozen)} are frozen, but in train mode their running statistics move with each batch", call.place)
 

@@ -39,7 +39,7 @@ class Lengths:
         if self.calls[key] not in LOOKED_AT or tokens is None or sum(t.numel() for t in call.inputs) > MOST:
             return
         lengths = lengths_of(tokens)
-        if lengths is None or (network := twin(call.module)) is None:
+        if lengths is None or (network := twin(call.module)) is None or not _looks_up_sequences(network, call, tokens):
             return
         n, width = tokens.shape
         rows = (lengths <= min(width * (1 - SHARE), float(lengths.median()))).nonzero().squeeze(1)
@@ -64,6 +64,17 @@ class Lengths:
                     f"without the padding behind the tokens the same sequences get other scores, by {moved[-1]:.1g} of their standard deviation: padding counts"
                 )
                 self.watch.tell("BH860", told, place)
+
+
+def _looks_up_sequences(network: nn.Module, call: Call, tokens: Tensor) -> bool:
+    """Whether one table of the network is given all places of a row: codes of several columns go to a table each."""
+    whole: list[bool] = []
+    tables = [m for m in network.modules() if isinstance(m, nn.Embedding)]
+    handles = [m.register_forward_pre_hook(lambda _, given: whole.append(bool(given) and given[0].numel() == tokens.numel())) for m in tables]
+    scores_of(network, call, lambda t: t)
+    for handle in handles:
+        handle.remove()
+    return any(whole)
 
 
 def lengths_of(tokens: Tensor) -> Tensor | None:
