@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.loops import is_loader_loop, step_groups
+from training.review.loops import is_loader_loop, names_loader, step_groups
 from training.review.program import Program
 from training.review.syntax import calls, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, words
 from training.review.trace import Loop
@@ -137,8 +137,10 @@ def _makes_network(program: Program, call: ast.Call) -> bool:
         """,
 )
 def step_after_the_loop(subject: Subject) -> Iterator[Place]:
-    """Every backward before a step stands in a loop over batches that does not hold the step, and clears in it too, or divides nothing."""
+    """Every backward before a step stands in a loop over batches that does not hold the step, and clears in it too, or divides nothing; or behind it, of a loss that it left."""
     for steps in step_groups(subject):
+        for loop in (found for b in steps.backwards if (found := _left_by(subject.program, b.event.node)) is not None):
+            yield steps.step.node, "one update for each passage over the batches, by the loss of its last batch alone", loop
         loops = [b.event.loops[-1] for b in steps.backwards if b.event.loops and b.event.loops[-1] not in steps.step.loops]
         if steps.step.via or not loops or len(loops) < len(steps.backwards) or not all(map(_over_batches, loops)):
             continue
@@ -148,6 +150,25 @@ def step_after_the_loop(subject: Subject) -> Iterator[Place]:
         if cleared or not any(_divides(x.node) for x in loops):
             of = "the gradient of its last batch alone" if cleared else "a sum over all batches that nothing divides"
             yield steps.step.node, f"one update for each passage over the batches, by {of}", loops[0].node
+
+
+def _left_by(program: Program, call: ast.AST) -> ast.For | None:
+    """The loop over batches, beside a backward pass, in which alone its loss is made, anew for each batch."""
+    loss, scope = receiver(call), program.scope(call)
+    bound = scope.bindings.get(loss.id, []) if isinstance(loss, ast.Name) else []
+    if not bound or not any(isinstance(a, ast.For | ast.While) for a in program.ancestors(call)):
+        return None
+    for binding in bound:
+        loop = next((a for a in program.ancestors(binding.statement) if isinstance(a, ast.For)), None)
+        if (
+            binding.how != "assign"
+            or loop is None
+            or loop in program.ancestors(call)
+            or not names_loader(loop.iter)
+            or {last_name(loss)} & names_read(binding.value)
+        ):
+            return None
+    return loop
 
 
 def _divides(loop: ast.AST) -> bool:

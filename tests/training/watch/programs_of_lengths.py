@@ -45,6 +45,39 @@ RECURRENT = READ.replace("self.layer = nn.Linear(24, 24)", "self.layer = nn.GRU(
 RECURRENT = RECURRENT.replace("h = F.relu(self.layer(self.embed(words)))", "h, _ = self.layer(self.embed(words))")
 LAST = "        return self.head(h[torch.arange(len(h)), (words != 0).sum(1) - 1])\n"
 
+CODES = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+codes = torch.randint(0, 9, (400, 8)) * (torch.rand(400, 8) < 0.5)
+labels = (codes[:, 0] > codes[:, 7]).long()
+
+
+class Columns(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(9, 6) for _ in range(8))
+        self.head = nn.Sequential(nn.Linear(48, 24), nn.ReLU(), nn.Linear(24, 2))
+
+    def forward(self, codes):
+        return self.head(torch.cat([table(codes[:, i]) for i, table in enumerate(self.tables)], 1))
+
+
+net = Columns()
+optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
+for epoch in range(5):
+    for rows in torch.randperm(320).split(40):
+        optimizer.zero_grad()
+        F.cross_entropy(net(codes[rows]), labels[rows]).backward()
+        optimizer.step()
+    net.eval()
+    with torch.no_grad():
+        print((net(codes[320:]).argmax(1) == labels[320:]).float().mean().item())
+    net.train()
+"""
+
 PLACED = READ.replace("        self.head", "        self.places = nn.Parameter(torch.randn(12, 24) * 0.1)\n        self.head").replace(
     "self.embed(words)", "self.embed(words) + self.places"
 )
@@ -52,6 +85,7 @@ BASES_OF_LENGTHS = {"lengths": READ, "lengths_placed": PLACED}
 SOUND_OF_LENGTHS = {
     "lengths_last": RECURRENT.replace(MEAN, LAST),
     "lengths_highest": READ.replace(MEAN, '        return self.head(h.masked_fill(~there, float("-inf")).amax(1))\n'),
+    "lengths_codes": CODES,
     "lengths_alike": READ.replace(MEAN, "        return self.head(h.mean(1))\n").replace("torch.randint(3, 12, (400,))", "torch.full((400,), 9)"),
 }
 PLANTED_OF_LENGTHS = (

@@ -119,8 +119,92 @@ for step in range(40):
     optimizer.step()
 """
 
+TARGET = """
+import copy
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+X = torch.randn(480, 8)
+
+
+class Learner(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.online = nn.Sequential(nn.Linear(8, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Linear(24, 8))
+        self.guess = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+        self.target = copy.deepcopy(self.online).requires_grad_(False)
+
+    def forward(self, x):
+        with torch.no_grad():
+            wanted = self.target(x + 0.1 * torch.randn_like(x))
+        return 2 - 2 * F.cosine_similarity(self.guess(self.online(x + 0.1 * torch.randn_like(x))), wanted).mean()
+
+    @torch.no_grad()
+    def follow(self):
+        for mine, theirs in zip(self.target.parameters(), self.online.parameters()):
+            mine.lerp_(theirs, 0.05)
+
+
+net = Learner()
+optimizer = torch.optim.Adam([*net.online.parameters(), *net.guess.parameters()], lr=2e-3)
+for epoch in range(4):
+    net.train()
+    for rows in torch.randperm(480).split(40):
+        loss = net(X[rows])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        net.follow()
+"""
+
+SLOPES = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+
+
+class Curve(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Dropout(0.0), nn.Linear(16, 1))
+
+    def forward(self, t):
+        return self.body(t)
+
+
+def left(net, t):
+    t = t.clone().requires_grad_(True)
+    x = net(t)
+    slope, = torch.autograd.grad(x, t, torch.ones_like(x), create_graph=True)
+    return slope + x
+
+
+def score(net):
+    net.eval()
+    t = torch.linspace(0, 2, 60).unsqueeze(1)
+    found = net(t).detach()
+    return (found - torch.exp(-t)).abs().mean().item(), left(net, t).detach().abs().mean().item()
+
+
+net = Curve()
+optimizer = torch.optim.Adam(net.parameters(), lr=5e-3)
+start = torch.zeros(1, 1)
+for step in range(60):
+    net.train()
+    t = torch.rand(64, 1) * 2
+    loss = left(net, t).pow(2).mean() + (net(start) - 1).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step % 20 == 19:
+        print(score(net))
+"""
+
 BASES_OF_UPDATES = {"uneven": UNEVEN, "rare": RARE}
-SOUND_OF_UPDATES = {"factored": FACTORED, "tiny": TINY}
+SOUND_OF_UPDATES = {"factored": FACTORED, "tiny": TINY, "target": TARGET, "slopes": SLOPES}
 
 PLANTED_OF_UPDATES = (
     Planted("BH837", "uneven", "return self.head(h)", "return self.drop(self.head(h))"),

@@ -1,0 +1,82 @@
+"""Rule BH137: a learning rate that changes in a variable alone."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.kinds import is_optimizer_origin
+from training.review.program import Program
+from training.review.syntax import keyword, last_name, method, names_read
+
+SHOWS = {"print", "format", "round", "str", "float", "info", "debug", "write", "set_postfix", "append", "log", "add_scalar", "set_description", "log_metric"}
+
+
+@rule(
+    "BH137",
+    "rate-changed-in-a-name",
+    "error",
+    title="The learning rate is changed in a variable, not in the optimizer",
+    why="An optimizer copies its rate into param_groups when it is made. A variable that is made smaller afterwards changes what is printed, and no step.",
+    remedy='write it to the groups: `for g in optimizer.param_groups: g["lr"] = lr`, or use a schedule of torch.optim.lr_scheduler',
+    bad="""
+        import torch
+
+        def fit(model, train_epoch, epochs):
+            lr = 0.1
+            optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+            for epoch in range(epochs):
+                if epoch == 6:
+                    lr = lr * 0.1
+                train_epoch(model, optimizer)
+                print(epoch, lr)
+        """,
+    good="""
+        import torch
+
+        def fit(model, train_epoch, epochs):
+            lr = 0.1
+            optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+            for epoch in range(epochs):
+                if epoch == 6:
+                    lr = lr * 0.1
+                    for group in optimizer.param_groups:
+                        group["lr"] = lr
+                train_epoch(model, optimizer)
+                print(epoch, lr)
+        """,
+)
+def rate_changed_in_a_name(subject: Subject) -> Iterator[Place]:
+    """A name that an optimizer of the same function was given as its rate is made of itself in a loop, and nothing but messages reads it there."""
+    program = subject.program
+    if "param_groups" in program.identifiers:
+        return
+    for call in program.all_calls:
+        given = keyword(call, "lr", 1)
+        scope = program.scope(call)
+        if not isinstance(given, ast.Name) or not any(is_optimizer_origin(o) for o in program.origins(call, scope)):
+            continue
+        around = program.ancestors(call)
+        loops = {a for a in around if isinstance(a, ast.For | ast.While)}
+        for binding in scope.bindings.get(given.id, ()):
+            inside = [a for a in program.ancestors(binding.statement) if isinstance(a, ast.For | ast.While) and a not in loops]
+            own = binding.how == "augment" or (binding.how == "assign" and given.id in names_read(binding.value))
+            if own and inside and not loops and not _read_otherwise(program, given, {call, binding.statement}):
+                yield binding.statement, f"{given.id} changes, and the optimizer keeps the rate that it was made with", inside[-1]
+                break
+
+
+def _read_otherwise(program: Program, name: ast.Name, but: set[ast.AST]) -> bool:
+    """Whether the name is read in its function by anything but these, a message or a test."""
+    scope = program.scope(name)
+    for use in program.nodes[ast.Name]:
+        if not (isinstance(use, ast.Name) and use.id == name.id and isinstance(use.ctx, ast.Load) and program.scope(use) is scope):
+            continue
+        around = [use, *program.ancestors(use)]
+        shown = any(isinstance(a, ast.Call) and (method(a) in SHOWS or last_name(a.func) in SHOWS) for a in around) or any(
+            isinstance(a, ast.Compare | ast.FormattedValue) for a in around
+        )
+        if not shown and not but & set(around):
+            return True
+    return False
