@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.frames import moved_after
 from training.review.program import Binding, Program, Scope, argument
 from training.review.splitting import line_of
 from training.review.syntax import constant, dotted, keyword, last_name, method, names_read, own_nodes, receiver, words
@@ -138,13 +139,16 @@ def _is_unsigned_type(node: ast.expr | None) -> bool:
         """,
 )
 def rows_permuted_alone(subject: Subject) -> Iterator[Place]:
-    """A permutation is the index of one array and of nothing else, and that array goes into a data set, split or loop beside another that kept its order."""
+    """A permutation is the index of one array and of nothing else, and that array goes into a data set, split or loop beside another that kept its order; or
+    a table is sorted, sampled or thinned out after labels were taken of it as an array.
+    """
     program = subject.program
     for scope in program.scopes:
         if ON_PURPOSE & (words(scope.name) | {scope.name}):
             continue
         yield from _at_once(program, scope)
         yield from _sampled(program, scope)
+        yield from moved_after(program, scope)
         for name, bindings in scope.bindings.items():
             if len(bindings) == 1 and isinstance(bindings[0].value, ast.Call) and last_name(bindings[0].value.func) in PERMUTES:
                 used = _only_index(program, name, scope)

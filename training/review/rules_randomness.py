@@ -12,6 +12,7 @@ from training.review.rules_loader import loaders, name_of
 from training.review.splitting import splits
 from training.review.syntax import FunctionNode, constant, dotted, has_unpacking, identifiers, is_true, keyword, last_name
 from training.review.trace import Event
+from training.review.unseeded import unseeded_split
 
 
 @rule(
@@ -81,9 +82,9 @@ def same_noise_in_every_worker(subject: Subject) -> Iterator[Place]:
     "BH515",
     "seed-incomplete",
     "warning",
-    title="Some generators are seeded, torch's is not",
-    why="Initial weights, dropout and the order of batches come from torch: without `torch.manual_seed` the run cannot be repeated.",
-    remedy="also call `torch.manual_seed(seed)`",
+    title="Some generators are seeded, another that is drawn from is not",
+    why="Initial weights, dropout and the order of batches come from torch, a split perhaps from `random`: without the seed of each the run cannot be repeated.",
+    remedy="also call `torch.manual_seed(seed)`; of a split by `random`, `random.seed(seed)` or `random.Random(seed).shuffle(rows)`",
     bad="""
         import random
         import numpy as np
@@ -113,8 +114,10 @@ def same_noise_in_every_worker(subject: Subject) -> Iterator[Place]:
         """,
 )
 def seed_incomplete(subject: Subject) -> Iterator[Place]:
-    """`random.seed` or `numpy.random.seed` with a value in a file that trains, and nothing that seeds torch."""
+    """`random.seed` or `numpy.random.seed` with a value in a file that trains, and nothing that seeds torch; or a split by `random`, that alone unseeded."""
     program = subject.program
+    if subject.trains:
+        yield from unseeded_split(program)
     seeded = [c for c in program.all_calls if program.resolve(c.func) in ("random.seed", "numpy.random.seed") and c.args]
     others = {n for n in program.called_names if "seed" in n} - {"seed", "initial_seed", "get_seed"}
     if seeded and not others and subject.trains and "torch" in program.modules_imported and "seed_everything" not in program.identifiers:
