@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.own_row import own_label_in_window
 from training.review.program import Program, Scope
 from training.review.sides import divided, of_one_side
 from training.review.splitting import before, cuts, is_part, line_of, sources_of, splits, values_read
@@ -22,7 +23,7 @@ FORECAST = {"horizon", "lag", "lags", "lookback", "future", "forecast", "tomorro
     "error",
     title="A feature of a series looks ahead",
     why="A centred window, a filter that runs both ways and a value filled from behind hold what is to be foretold: the score is that of a model that knows tomorrow.",
-    remedy="let the window end at the row itself: `rolling(k)` without `center`, `lfilter`, `ffill`; of a convolution `mode='full'` and its first n values",
+    remedy="let the window end at the row itself: `rolling(k)` without `center`, `lfilter`, `ffill`; of a convolution `mode='full'` and its first n values; of the label itself `shift(1).rolling(k)`",
     bad="""
         import pandas as pd
         import torch
@@ -45,9 +46,12 @@ FORECAST = {"horizon", "lag", "lags", "lookback", "future", "forecast", "tomorro
         """,
 )
 def window_looks_ahead(subject: Subject) -> Iterator[Place]:
-    """A series is smoothed both ways where a later value of one is made the label; or gaps are filled from behind, alone, in a table that is split below."""
+    """A series is smoothed both ways where a later value of one is made the label; or gaps are filled from behind, alone, in a table that is split below;
+    or a window of the label's own column ends at the row whose label is to be foretold.
+    """
     program = subject.program
     yield from _filled_from_behind(program)
+    yield from own_label_in_window(program)
     for call in program.all_calls:
         how = looks_ahead(program, call)
         scope = program.scope(call)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope, argument
-from training.review.sides import side_of
-from training.review.splitting import values_read
+from training.review.sides import side_of, takes, targets_of
+from training.review.splitting import line_of, values_read
 from training.review.syntax import constant, is_true, keyword, last_name, method, names_read, own_nodes, receiver, words
 from training.review.whole import LABEL_WORDS
 
@@ -72,11 +72,28 @@ def _codes(program: Program) -> Iterator[tuple[ast.expr, str, ast.expr]]:
             yield call, name, of
         elif name == "unique" and is_true(keyword(call, "return_inverse")) and call.args:
             yield call, "unique", call.args[0]
+    for node in program.nodes[ast.DictComp]:
+        rows = _enumerated(node) if isinstance(node, ast.DictComp) else None
+        if isinstance(node, ast.DictComp) and rows is not None:
+            yield node, "enumerate", rows
     for node in program.nodes[ast.Attribute]:
         match node:
             case ast.Attribute(attr="codes", value=ast.Attribute(attr="cat", value=ast.Call() as made)) if method(made) == "astype":
                 if made.args and constant(made.args[0]) == "category" and (of := receiver(made)) is not None:
                     yield node, "cat.codes", of
+
+
+def _enumerated(node: ast.DictComp) -> ast.expr | None:
+    """The column whose values a dict numbers: of `{v: i for i, v in enumerate(sorted(set(part["kind"])))}` `part["kind"]`."""
+    over, target = node.generators[0].iter, node.generators[0].target
+    if not (isinstance(over, ast.Call) and last_name(over.func) == "enumerate" and over.args and isinstance(target, ast.Tuple)):
+        return None
+    if last_name(node.value) != last_name(target.elts[0]) or last_name(node.key) != last_name(target.elts[-1]):
+        return None
+    rows: ast.expr | None = over.args[0]
+    while isinstance(rows, ast.Call) and last_name(rows.func) in ("sorted", "set", "unique", "list", "tolist"):
+        rows = rows.args[0] if rows.args else receiver(rows)
+    return rows if isinstance(rows, ast.Subscript) and isinstance(constant(rows.slice), str) else None
 
 
 def _is_label(rows: ast.expr) -> bool:
@@ -126,6 +143,19 @@ def _by_calls(program: Program, scope: Scope, names: set[str], node: ast.expr) -
         same = len({tuple(ast.dump(a) for a in c.args[1:] if isinstance(a, ast.Constant)) for _, c in given}) == 1
         if "train" in sides and others and same and len({tuple(sorted(k.arg or "" for k in c.keywords)) for _, c in given}) == 1:
             return f"{sides['train']} and {others[0]}"
+        if same and (both := _complements(program, given)):
+            return both
+    return ""
+
+
+def _complements(program: Program, given: list[tuple[ast.expr | None, ast.Call]]) -> str:
+    """Two arguments that are the rows of one table on either side of a condition, whatever they are called: `past` and `recent`."""
+    named = [(v.id, program.scope(c)) for v, c in given if isinstance(v, ast.Name)]
+    found = [t for t in takes(program) if t.family[0] == "mask" and len(t.names) == 1 and (t.names[0], t.scope) in named]
+    for a, b in ((a, b) for a in found for b in found if line_of(a.node) <= line_of(b.node)):
+        alike = a.scope is b.scope and a.family == b.family and ast.dump(a.rows) == ast.dump(b.rows)
+        if alike and a.member != b.member and a.names != b.names:
+            return f"{a.names[0]} and {b.names[0]}"
     return ""
 
 
@@ -133,4 +163,12 @@ def _is_lent(program: Program, node: ast.expr, scope: Scope) -> bool:
     """Whether what was learned is given back, to be used for another side."""
     kept = receiver(node)
     returned = [n for n in own_nodes(scope.node) if isinstance(n, ast.Return) and n.value is not None]
+    if isinstance(node, ast.DictComp):
+        made = set(targets_of(program, node))
+        return any(r.value is node or made & _bare_names(r.value) for r in returned)
     return isinstance(kept, ast.Name) and any(kept.id in names_read(r.value) for r in returned)
+
+
+def _bare_names(node: ast.expr | None) -> set[str]:
+    """The names that are given back as they are, alone or in a tuple."""
+    return {e.id for e in (node.elts if isinstance(node, ast.Tuple) else [node]) if isinstance(e, ast.Name)}

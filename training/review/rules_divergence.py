@@ -25,7 +25,7 @@ THROUGH = {"sum", "mean", "flatten", "view", "reshape", "squeeze"}
 
         def loss(x, x_hat, mu, logvar):
             kl = 0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp(), dim=1).mean()
-            return F.mse_loss(x_hat, x) + kl
+            return F.mse_loss(x_hat, x, reduction="sum") / len(x) + kl
         """,
     good="""
         import torch
@@ -33,7 +33,7 @@ THROUGH = {"sum", "mean", "flatten", "view", "reshape", "squeeze"}
 
         def loss(x, x_hat, mu, logvar):
             kl = -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp(), dim=1).mean()
-            return F.mse_loss(x_hat, x) + kl
+            return F.mse_loss(x_hat, x, reduction="sum") / len(x) + kl
         """,
 )
 def divergence_with_wrong_sign(subject: Subject) -> Iterator[Place]:
@@ -41,7 +41,11 @@ def divergence_with_wrong_sign(subject: Subject) -> Iterator[Place]:
     program = subject.program
     for node in program.nodes[ast.BinOp]:
         above = program.parents[node]
-        if not isinstance(node, ast.BinOp) or (isinstance(above, ast.BinOp) and isinstance(above.op, ast.Add | ast.Sub)) or (sign := _bound(node)) == 0:
+        if (
+            not isinstance(node, ast.BinOp)
+            or (isinstance(above, ast.BinOp) and isinstance(above.op, ast.Add | ast.Sub))
+            or (sign := divergence_sign(node)) == 0
+        ):
             continue
         sign, statement = _outwards(program, node, sign)
         name = dotted(statement.targets[0]).rpartition(".")[2] if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else ""
@@ -59,7 +63,7 @@ def _terms(node: ast.expr, sign: int) -> list[tuple[int, ast.expr]]:
     return [(sign, node)]
 
 
-def _bound(node: ast.expr) -> int:
+def divergence_sign(node: ast.expr) -> int:
     """-1 where it is 1 + a - b² - exp(a), which is never above 0, +1 where it is the negative of that, 0 for anything else."""
     terms = _terms(node, 1)
     ones = [s for s, t in terms if constant(t) in (1, 1.0)]

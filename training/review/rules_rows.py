@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.owners import rows_of_owners
 from training.review.program import Program, Scope
 from training.review.sides import divisions, given_back, of_one_side, takes, trivial_groups
 from training.review.splitting import before, is_part, line_of, shares_rows, shuffled_cuts, sources_of, splits, stored
@@ -113,6 +114,7 @@ def random_split_of_groups(subject: Subject) -> Iterator[Place]:
     """A frame with a column like `patient_id`, or rows that belong to repeated `patients`, is split by row: the file splits by group nowhere, or them elsewhere."""
     program = subject.program
     yield from grouped_elsewhere(program)
+    yield from rows_of_owners(program)
     if any("group" in n.lower() and n != "groupby" for n in program.called_names) or "groups" in program.identifiers or "unique" in program.called_names:
         return
     for split, scope, parts in splits(program):

@@ -6,11 +6,11 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.program import Program, Scope
+from training.review.program import Program, Scope, argument
 from training.review.rules_loader import loaders
 from training.review.rules_module import is_layer
 from training.review.settings import argument_of
-from training.review.syntax import constant, dotted, last_name, method
+from training.review.syntax import constant, dotted, last_name, method, receiver
 
 SHARES = {"get_worker_info", "worker_init_fn", "split_dataset_by_node", "split_by_worker", "sharding_filter", "get_rank", "StatefulDataLoader"}
 FOLDS = {"KFold", "StratifiedKFold", "GroupKFold", "StratifiedGroupKFold", "RepeatedKFold", "LeaveOneOut", "LeaveOneGroupOut", "RepeatedStratifiedKFold"}
@@ -107,19 +107,23 @@ def _goes_through(program: Program, owner: ast.ClassDef) -> bool:
         """,
 )
 def one_network_for_all_folds(subject: Subject) -> Iterator[Place]:
-    """A network and its optimizer are made before a loop over folds, which uses both, and nothing in it sets the network back."""
+    """A network is made before a loop over folds, its optimizer too, or in the loop or in a function called there: and nothing sets the network back."""
     program = subject.program
     for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For)):
         scope = program.scope(loop)
-        over = [c for c in ast.walk(loop.iter) if isinstance(c, ast.Call) and method(c) == "split"]
+        named = [b.value for n in ast.walk(loop.iter) if isinstance(n, ast.Name) for b in scope.bindings.get(n.id, ()) if b.how == "assign"]
+        over = [c for part in (loop.iter, *named) for c in ast.walk(part) if isinstance(c, ast.Call) and method(c) == "split"]
         folds = [c for c in over if isinstance(c.func, ast.Attribute) and any(o.last in FOLDS for o in program.origins(c.func.value, scope))]
         inside = list(ast.walk(loop))
-        if not folds or RESETS & {last_name(n.func) for n in inside if isinstance(n, ast.Call)}:
+        once = any(isinstance(s, ast.Break) for s in loop.body)
+        if not folds or once or RESETS & {last_name(n.func) for n in inside if isinstance(n, ast.Call)}:
             continue
         used = {n.id for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
         for name, network, bound in _networks_before(program, loop, scope):
             if name in used and network in used:
                 yield bound, f"{network} was made before the loop over folds of line {loop.lineno}, and learns in all of them", loop
+        for network, bound in _trained_inside(program, loop, scope):
+            yield bound, f"{network} was made before the loop over folds of line {loop.lineno}, and learns in all of them", loop
 
 
 def _networks_before(program: Program, loop: ast.For, scope: Scope) -> Iterator[tuple[str, str, ast.expr]]:
@@ -137,3 +141,34 @@ def _networks_before(program: Program, loop: ast.For, scope: Scope) -> Iterator[
                 and any(is_layer(program, o.call, o.scope) or o.name in program.classes for o in program.origins(own[0].value, scope))
             ):
                 yield name, network, own[0].value
+
+
+def _trained_inside(program: Program, loop: ast.For, scope: Scope) -> Iterator[tuple[str, ast.expr]]:
+    """Networks made once before a loop that get a new optimizer in it, or in a function that it calls, which trains them and sets nothing back."""
+    for call in (n for n in ast.walk(loop) if isinstance(n, ast.Call)):
+        function = program.callees_by_name(call, scope)
+        if function is not None and RESETS & {last_name(n.func) for n in ast.walk(function.node) if isinstance(n, ast.Call)}:
+            continue
+        trained = _given_to_optimizers(program, function.node) if function is not None else set()
+        plain = trained & set(function.parameters) - function.bindings.keys() if function is not None else set()
+        given = {dotted(argument(call, function, p)) for p in plain} if function is not None else set()
+        for name in sorted((given | (_given_to_optimizers(program, call) if program.resolve(call.func).startswith("torch.optim.") else set())) - {""}):
+            made = _made_before(program, name, loop, scope)
+            if made is not None:
+                yield name, made
+
+
+def _given_to_optimizers(program: Program, node: ast.AST) -> set[str]:
+    """The names of networks all of whose parameters an optimizer gets."""
+    made = [c for c in ast.walk(node) if isinstance(c, ast.Call) and program.resolve(c.func).startswith("torch.optim.") and c.args]
+    of = [c.args[0] for c in made if method(c.args[0]) == "parameters"]
+    return {dotted(receiver(c)) for c in of}
+
+
+def _made_before(program: Program, name: str, loop: ast.For, scope: Scope) -> ast.expr | None:
+    """What makes a network of the file or of torch once, before a loop; None for anything else."""
+    own = scope.bindings.get(name, [])
+    if len(own) != 1 or own[0].value.lineno > loop.lineno or own[0].how != "assign":
+        return None
+    new = any(is_layer(program, o.call, o.scope) or o.name in program.classes for o in program.origins(own[0].value, scope))
+    return own[0].value if new else None

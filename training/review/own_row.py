@@ -1,0 +1,103 @@
+"""Features of a row that are computed of its own label."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.program import Program
+from training.review.syntax import constant, dotted, identifiers, last_name, method, receiver, words
+from training.review.whole import LABEL_WORDS
+
+WINDOWS = {"rolling", "ewm", "expanding"}
+MOVED = {"shift", "diff", "pct_change", "roll"}
+TAKEN_BY = {"to_numpy", "astype", "reshape", "tensor", "as_tensor", "array", "asarray", "from_numpy"}
+
+
+def own_label_in_window(program: Program) -> Iterator[tuple[ast.expr, str]]:
+    """`df["mean"] = df["sales"].rolling(3).mean()` where `sales` of the same row is the label: a window that ends at the row holds it."""
+    if not WINDOWS & program.called_names:
+        return
+    labels = _labels(program)
+    for node in program.nodes[ast.Assign] if labels else ():
+        target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+        if not isinstance(node, ast.Assign) or not isinstance(target, ast.Subscript):
+            continue
+        feature = constant(target.slice)
+        window = next((c for c in ast.walk(node.value) if isinstance(c, ast.Call) and method(c) in WINDOWS), None)
+        called = {last_name(c.func) for c in ast.walk(node.value) if isinstance(c, ast.Call)}
+        if window is None or called & MOVED or any(k.arg == "closed" for k in window.keywords) or not isinstance(target.value, ast.Name):
+            continue
+        label = next((n for n in sorted(labels) if n in _columns(node.value)), None)
+        if label is None or feature in labels or (isinstance(feature, str) and _elsewhere(program, feature, node)):
+            continue
+        yield window, f"the window ends at the row itself, and {label!r} of the same row is the label: shift it by one row first"
+
+
+def _labels(program: Program) -> set[str]:
+    """Columns that are left out of the features, and read by themselves as the label; none where a row's label is of a later row."""
+    for call in program.all_calls:
+        by = call.args[0] if call.args else next((k.value for k in call.keywords if k.arg == "periods"), None)
+        if method(call) == "shift" and not (_is_column(receiver(call))):
+            return set()  # the whole table, or features of it, are shifted
+        if last_name(call.func) in ("shift", "roll") and isinstance(by, ast.UnaryOp):
+            return set()
+    for slice_ in program.nodes[ast.Slice]:  # windows of rows before the label
+        bounds = [slice_.lower, slice_.upper] if isinstance(slice_, ast.Slice) else []
+        if isinstance(bounds[0], ast.BinOp | ast.Name) and isinstance(bounds[1], ast.BinOp | ast.Name):
+            return set()
+    return _left_out(program) & _read_as_label(program)
+
+
+def _left_out(program: Program) -> set[str]:
+    found: set[object] = set()
+    for node in program.nodes[ast.comprehension]:
+        for test in node.ifs if isinstance(node, ast.comprehension) else ():
+            if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.NotEq) and isinstance(test.left, ast.Name):
+                found.add(constant(test.comparators[0]))
+    for call in program.all_calls:
+        if method(call) in ("drop", "difference", "pop"):
+            given = [*call.args[:1], *(k.value for k in call.keywords if k.arg == "columns")]
+            lists = [g.elts if isinstance(g, ast.List | ast.Tuple) else [g] for g in given]
+            found |= {constant(e) for elements in lists if len(elements) == 1 for e in elements}
+    return {c for c in found if isinstance(c, str)}
+
+
+def _read_as_label(program: Program) -> set[str]:
+    """Columns by themselves that are given a name of labels, or made an array or a tensor."""
+    found: set[str] = set()
+    for node in program.nodes[ast.Assign]:
+        if not isinstance(node, ast.Assign):
+            continue
+        named = {w for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name) for w in words(n.id)} & LABEL_WORDS
+        for part in ast.walk(node.value):
+            column = constant(part.slice) if isinstance(part, ast.Subscript) else None
+            if isinstance(column, str) and (named or (isinstance(above := program.parents[part], ast.Attribute) and above.attr in TAKEN_BY | {"values"})):
+                found.add(column)
+    return found | {str(constant(c.args[0])) for c in program.all_calls if method(c) == "pop" and c.args}
+
+
+def _is_column(node: ast.expr | None) -> bool:
+    """Whether it is one column of a table, perhaps within groups or windows of it."""
+    while isinstance(node, ast.Call) and method(node):
+        node = receiver(node)
+    if isinstance(node, ast.Subscript):
+        return isinstance(constant(node.slice), str)
+    return isinstance(node, ast.Attribute) and bool(dotted(node))
+
+
+def _columns(value: ast.expr) -> set[str]:
+    """The columns that an expression reads."""
+    return {str(constant(n.slice)) for n in ast.walk(value) if isinstance(n, ast.Subscript)} | identifiers(value)
+
+
+def _elsewhere(program: Program, feature: str, statement: ast.Assign) -> bool:
+    """Whether a column is given another value, taken apart or left out elsewhere: its name stands anywhere but in a list of columns."""
+    for node in program.nodes[ast.Constant]:
+        if isinstance(node, ast.Constant) and node.value == feature and program.statement(node) is not statement:
+            above = program.parents[node]
+            around = program.parents[above]
+            listed = isinstance(above, ast.List) and isinstance(around, ast.Assign | ast.Subscript | ast.BinOp)
+            if not listed:
+                return True
+    return False

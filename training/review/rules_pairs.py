@@ -1,0 +1,123 @@
+"""Rule BH533: an image and what goes with its pixels, moved by separate draws."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.program import Program, Scope
+from training.review.syntax import constant, dotted, last_name, names_read, own_nodes, words
+
+IMAGES = {"image", "images", "img", "imgs", "picture", "pictures", "photo", "photos", "scan", "scans", "tile", "tiles", "x"}
+MAPS = {"mask", "masks", "seg", "segmentation", "boxes", "bboxes", "heatmap", "depth", "annotation", "labelmap"}
+DRAWS = {"random", "rand", "randint", "uniform", "integers", "randrange", "choice"}
+MOVES = {"flip", "hflip", "vflip", "fliplr", "flipud", "rot90", "rotate", "roll", "crop", "affine", "transpose", "resized_crop"}
+TRANSFORMS = {"RandomHorizontalFlip", "RandomVerticalFlip", "RandomCrop", "RandomResizedCrop", "RandomRotation", "RandomAffine", "RandomPerspective"}
+REPEATS_DRAW = {"manual_seed", "seed", "set_state", "setstate", "set_rng_state", "fork_rng", "get_params", "get_state", "getstate"}
+
+
+@rule(
+    "BH533",
+    "mask-moved-on-its-own",
+    "error",
+    title="An image and its mask are moved by separate draws",
+    why="Each is flipped, turned or cropped by a draw of its own: in half of all pairs the mask lies elsewhere than what it marks.",
+    remedy="draw once, and move both by what was drawn",
+    bad="""
+        import torch
+        from torch.utils.data import Dataset
+
+        class Cells(Dataset):
+            def __init__(self, images, masks):
+                self.images, self.masks = images, masks
+
+            def __getitem__(self, i):
+                image, mask = self.images[i], self.masks[i]
+                if torch.rand(()) < 0.5:
+                    image = image.flip(-1)
+                if torch.rand(()) < 0.5:
+                    mask = mask.flip(-1)
+                return image, mask
+        """,
+    good="""
+        import torch
+        from torch.utils.data import Dataset
+
+        class Cells(Dataset):
+            def __init__(self, images, masks):
+                self.images, self.masks = images, masks
+
+            def __getitem__(self, i):
+                image, mask = self.images[i], self.masks[i]
+                if torch.rand(()) < 0.5:
+                    image, mask = image.flip(-1), mask.flip(-1)
+                return image, mask
+        """,
+)
+def mask_moved_on_its_own(subject: Subject) -> Iterator[Place]:
+    """In one function an image and its mask are each given to the same random movement, or moved each under a draw of its own; no draw is repeated."""
+    program = subject.program
+    for scope in program.scopes:
+        called = {last_name(n.func) for n in own_nodes(scope.node) if isinstance(n, ast.Call)}
+        if not scope.name or REPEATS_DRAW & called:
+            continue
+        alone: dict[str, tuple[str, str, ast.AST]] = {}
+        for node, name, how in _moved(program, scope):
+            kind = "image" if IMAGES & words(name) else "mask"
+            if not (IMAGES & words(name) and MAPS & words(name)):
+                alone.setdefault(kind + how, (name, how, node))
+        for kind, (name, how, node) in alone.items():
+            if kind.startswith("mask") and (image := alone.get("image" + how)) is not None and image[2] is not node:
+                yield node, f"{image[0]} and {name} are each moved by a draw of their own ({how})"
+                break
+
+
+def _moved(program: Program, scope: Scope) -> Iterator[tuple[ast.AST, str, str]]:
+    """What is moved by a draw of its own: where, its name, and by what."""
+    for call in (n for n in own_nodes(scope.node) if isinstance(n, ast.Call) and len(n.args) == 1 and not n.keywords):
+        name = last_name(call.args[0])
+        if not {*IMAGES, *MAPS} & words(name):
+            continue
+        function = program.callees_by_name(call, scope)
+        if (function is not None and _draws_and_moves(function)) or (function is None and _is_random_transform(program, call, scope)):
+            yield call, name, ast.unparse(call.func)
+    for node in own_nodes(scope.node):
+        if not isinstance(node, ast.If) or node.orelse or not any(isinstance(c, ast.Call) and last_name(c.func) in DRAWS for c in ast.walk(node.test)):
+            continue
+        for name in _moved_in(node):
+            yield node, name, "if"
+
+
+def _moved_in(node: ast.If) -> list[str]:
+    """The one name that a branch moves, which reads and gives a value to nothing else: `mask = mask.flip(-1)`."""
+    stored = {n.id for s in node.body for n in ast.walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    if len(stored) != 1 or not all(isinstance(s, ast.Assign) for s in node.body):
+        return []
+    name = stored.pop()
+    moves = any(isinstance(c, ast.Call) and last_name(c.func) in MOVES for s in node.body for c in ast.walk(s))
+    known = {*IMAGES, *MAPS} & words(name)
+    return [name] if moves and known and all(name in names_read(s) for s in node.body) else []
+
+
+def _draws_and_moves(function: Scope) -> bool:
+    """Whether a function of one image draws a number and flips, turns, rolls or crops by it."""
+    called = {last_name(c.func) for c in ast.walk(function.node) if isinstance(c, ast.Call)}
+    whole = [p for p in function.parameters if p not in ("self", "cls")]
+    draws = any(_is_draw(c) for c in ast.walk(function.node))
+    return len(whole) == 1 and draws and bool(called & MOVES)
+
+
+def _is_draw(node: ast.AST) -> bool:
+    """Whether it is a draw of a library's generator, not of one that was made for this image."""
+    return isinstance(node, ast.Call) and last_name(node.func) in DRAWS and dotted(node.func).partition(".")[0] in ("random", "torch", "np", "numpy")
+
+
+def _is_random_transform(program: Program, call: ast.Call, scope: Scope) -> bool:
+    """Whether what is called is a transform of torchvision that moves by a draw, or a composition with one."""
+    for origin in program.origins(call.func, scope):
+        inside = [c for c in ast.walk(origin.call) if isinstance(c, ast.Call) and "torchvision.transforms" in program.resolve(c.func)]
+        certain = [c for c in inside if constant(next((k.value for k in c.keywords if k.arg == "p"), None)) not in (0, 1, 0.0, 1.0)]
+        if any(last_name(c.func) in TRANSFORMS for c in certain):
+            return not {"Mask", "wrap_dataset_for_transforms_v2", "tv_tensors"} & program.identifiers
+    return False
