@@ -133,11 +133,11 @@ def test_two_ranks_of_a_program(tmp_path: Path, rule: str, old: str, new: str) -
     assert (rule in found) if rule else (done.returncode == 0 and found == []), done.stdout
 
 
-def spawning(program: str) -> str:
-    """A program that makes its two ranks itself, by `torch.multiprocessing.spawn`."""
+def spawning(program: str, starts: str = "spawn") -> str:
+    """A program that makes its two ranks itself."""
     imports, _, rest = program.partition("dist.init_process_group")
     body = textwrap.indent("dist.init_process_group" + rest.replace('("gloo")', '("gloo", f"file://{meeting}", rank=rank, world_size=2)'), "    ")
-    ends = "if __name__ == '__main__':\n    meeting = tempfile.mktemp()\n    torch.multiprocessing.spawn(work, args=(meeting,), nprocs=2)\n"
+    ends = f"if __name__ == '__main__':\n    meeting = tempfile.mktemp()\n    torch.multiprocessing.{starts}(work, args=(meeting,), nprocs=2)\n"
     return f"import tempfile\nfrom torch.nn.utils import clip_grad_norm_\n{imports}\ndef work(rank, meeting):\n{body}\n\n{ends}"
 
 
@@ -156,7 +156,8 @@ OF_SPAWNED = (
 @pytest.mark.long
 @pytest.mark.parametrize(("rule", "old", "new"), OF_SPAWNED, ids=lambda part: part[:5])
 def test_ranks_that_a_program_starts_itself_are_watched(tmp_path: Path, rule: str, old: str, new: str) -> None:
-    (tmp_path / "spawns.py").write_text(spawning(RANKS.replace(old, new) if old else RANKS))
+    starts = "start_processes" if rule == "BH824" else "spawn"
+    (tmp_path / "spawns.py").write_text(spawning(RANKS.replace(old, new) if old else RANKS, starts))
     done = call(tmp_path, "spawns.py", "--run", "--format", "json")
     told = json.loads(done.stdout)
     found = [f["rule"] for f in told["findings"] if f["message"].startswith("seen while it ran")]
@@ -170,6 +171,13 @@ def test_a_rank_that_fails_in_a_process_of_its_own_ends_the_program(tmp_path: Pa
     (tmp_path / "spawns.py").write_text(spawning(RANKS.replace("    net.train()\n", "    raise KeyError('column')\n")))
     done = call(tmp_path, "spawns.py", "--run")
     assert done.returncode == 1 and "ended with ProcessRaisedException" in done.stdout and "KeyError" in done.stderr
+
+
+@pytest.mark.long
+def test_ranks_that_a_program_starts_itself_end_when_their_time_is_up(tmp_path: Path) -> None:
+    (tmp_path / "spawns.py").write_text(spawning(RANKS.replace("range(2)", "range(10**6)")))
+    done = call(tmp_path, "spawns.py", "--run", "--seconds", "3")
+    assert done.returncode == 0 and "ended when its time was up" in done.stdout, done.stdout
 
 
 def test_json_and_sarif(tmp_path: Path) -> None:

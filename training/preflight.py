@@ -192,8 +192,8 @@ def check_forward(subject: Subject) -> CheckResult:
                 f"scores of {bad} of {rows} rows are not finite with the initial weights{_first_bad_module(subject, rows)}.",
                 "look for log, division, sqrt or exp of unbounded values in forward, and for weights that were never initialised",
             )
-    if scores.dtype == torch.float64:
-        wide = [name for name, t in (*subject.network.named_parameters(), *subject.network.named_buffers()) if t.dtype == torch.float64]
+    if scores.dtype == torch.float64 and not any(p.dtype == torch.float64 for p in subject.network.parameters()):  # of which `parameters` tells
+        wide = [name for name, t in subject.network.named_buffers() if t.dtype == torch.float64]
         return CheckResult(
             name="forward",
             verdict="warn",

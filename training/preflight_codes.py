@@ -22,10 +22,11 @@ def frozen_codes(network: nn.Module, shape: ModelShape, inputs: dict[str, Tensor
     Returns:
         Names of the tables with the row, as `tables.0, row 6`.
     """
-    student = copy.deepcopy(network)
-    tables = {n: m for n, m in student.named_modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.padding_idx is not None}
-    if not tables or "categorical" not in inputs:
+    padded = [n for n, m in network.named_modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.padding_idx is not None]
+    if not padded or "categorical" not in inputs:
         return []
+    student = copy.deepcopy(network)
+    tables = {name: student.get_submodule(name) for name in padded}
     seen: dict[str, list[Tensor]] = {name: [] for name in tables}
     for name, table in tables.items():
 

@@ -88,8 +88,7 @@ def _other_function(network: nn.Module, rows: dict[str, Tensor]) -> CheckResult 
         network: deterministic; its rows mix in train mode.
         rows: inputs of a few rows.
     """
-    several = {name: -(-NORM_ROWS // len(t)) for name, t in rows.items()}
-    many = {name: torch.cat([t] * several[name]) for name, t in rows.items()}  # the variance that is kept is that of n - 1
+    many = {name: torch.cat([t] * -(-NORM_ROWS // len(t))) for name, t in rows.items()}  # the variance that is kept is that of n - 1
     settled = copy.deepcopy(network).train()
     norms = {name: m for name, m in settled.named_modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.training and m.track_running_stats}
     calls: dict[str, int] = dict.fromkeys(norms, 0)

@@ -96,6 +96,11 @@ def is_frozen_name(key: str) -> bool:
     return bool(FROZEN & words(key))
 
 
+def looks_trained_on(name: str) -> bool:
+    """Whether an identifier speaks of train rows."""
+    return bool({"train", "training", "tr"} & words(name))
+
+
 def looks_held_out(name: str) -> bool:
     """Whether an identifier speaks of validation or test rows.
 

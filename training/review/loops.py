@@ -10,7 +10,7 @@ from typing import NamedTuple
 from training.review.findings import Subject
 from training.review.kinds import is_optimizer_origin
 from training.review.program import Program
-from training.review.syntax import dotted, last_name, receiver, words
+from training.review.syntax import LoopNode, dotted, last_name, receiver, words
 from training.review.trace import Event, Loop
 
 
@@ -134,6 +134,11 @@ def _goes_over_loader(body: list[ast.stmt]) -> bool:
 def is_loader_loop(loop: Loop) -> bool:
     """Whether a loop goes over batches, by the names in its head."""
     return not isinstance(loop.node, ast.While) and names_loader(loop.node.iter)
+
+
+def innermost_loop(program: Program, node: ast.AST) -> ast.AST | None:
+    """The nearest loop around a node, comprehensions left out."""
+    return next((a for a in program.ancestors(node) if isinstance(a, LoopNode)), None)
 
 
 def goes_over_again(outer: Loop, inner: Loop) -> bool:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.loops import innermost_loop
 from training.review.program import Binding, Program, Scope
 from training.review.provenance import is_loader, sources
 from training.review.syntax import calls, constant, dotted, identifiers, keyword, last_name, method, names_read, own_nodes, receiver
@@ -51,7 +52,7 @@ def sum_divided_by_other_count(subject: Subject) -> Iterator[Place]:
         scope = program.scope(loop)
         if not is_loader(program, loop.iter, scope) or _single_rows(program, loop, scope):
             continue
-        added = [n for n in ast.walk(loop) if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add) and _innermost(program, n) is loop]
+        added = [n for n in ast.walk(loop) if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add) and innermost_loop(program, n) is loop]
         sums = {dotted(n.target): kind for n in added if (kind := _summed(program, n.value, loop, scope))}
         for ratio in own_nodes(scope.node) if sums else ():
             if not (isinstance(ratio, ast.BinOp) and isinstance(ratio.op, ast.Div)) or ratio.lineno < loop.lineno:
@@ -61,10 +62,6 @@ def sum_divided_by_other_count(subject: Subject) -> Iterator[Place]:
             if name in sums and counted and counted != sums[name] and _only_sum(program, name, added, scope, loop):
                 told = "adds up means of batches, and is divided by rows" if sums[name] == "batches" else "is weighed by rows, and divided by batches"
                 yield ratio, f"{name} {told}: {ast.unparse(ratio)} is wrong by the batch size", loop
-
-
-def _innermost(program: Program, node: ast.AST) -> ast.AST | None:
-    return next((a for a in program.ancestors(node) if isinstance(a, ast.For | ast.While)), None)
 
 
 def _single_rows(program: Program, loop: ast.For, scope: Scope) -> bool:
@@ -245,7 +242,7 @@ def _of_batch(program: Program, places: list[ast.expr], at: ast.AST) -> bool:
     found = [sources(program, p, scope) for p in places]
     decided = any(s.kind == "network" and "decided" in s.done for of in found for s in of)
     labels = any(s.kind == "label" for of in found for s in of)
-    loop = _innermost(program, at)
+    loop = innermost_loop(program, at)
     batches = isinstance(loop, ast.For) and is_loader(program, loop.iter, scope)
     return decided and (labels or len(places) == 1 or batches) and all(found)
 

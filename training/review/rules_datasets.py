@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import looks_held_out
+from training.review.kinds import looks_held_out, looks_trained_on
 from training.review.program import Binding, Program
 from training.review.sides import side_of_names, targets_of
 from training.review.splitting import line_of
@@ -245,4 +245,4 @@ def _between(program: Program, inner: ast.AST, outer: ast.AST) -> Iterator[ast.A
 
 
 def _of_train(name: str) -> bool:
-    return bool({"train", "training", "tr"} & words(name)) and not looks_held_out(name)
+    return looks_trained_on(name) and not looks_held_out(name)

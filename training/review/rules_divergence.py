@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program
-from training.review.syntax import constant, dotted, last_name, method, receiver
+from training.review.syntax import constant, dotted, exponent, last_name, method, receiver
 
 THROUGH = {"sum", "mean", "flatten", "view", "reshape", "squeeze"}
 
@@ -68,7 +68,7 @@ def divergence_sign(node: ast.expr) -> int:
     terms = _terms(node, 1)
     ones = [s for s, t in terms if constant(t) in (1, 1.0)]
     squares = [s for s, t in terms if _is_square(t)]
-    powers = [(s, ast.unparse(inner)) for s, t in terms if (inner := _exponent(t)) is not None]
+    powers = [(s, ast.unparse(inner)) for s, t in terms if (inner := exponent(t)) is not None]
     plain = {ast.unparse(t): s for s, t in terms if isinstance(t, ast.Name | ast.Attribute | ast.Subscript)}
     if len(terms) != 4 or not (len(ones) == len(squares) == len(powers) == 1) or powers[0][1] not in plain:
         return 0
@@ -81,12 +81,6 @@ def _is_square(node: ast.expr) -> bool:
         return constant(node.right) == 2
     squared = isinstance(node, ast.Call) and last_name(node.func)
     return squared == "square" or (squared == "pow" and isinstance(node, ast.Call) and bool(node.args) and constant(node.args[-1]) == 2)
-
-
-def _exponent(node: ast.expr) -> ast.expr | None:
-    if not isinstance(node, ast.Call) or last_name(node.func) != "exp":
-        return None
-    return node.args[0] if node.args else receiver(node)
 
 
 def _outwards(program: Program, node: ast.AST, sign: int) -> tuple[int, ast.AST]:

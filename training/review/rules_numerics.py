@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.syntax import dotted, identifiers, method, receiver, words
+from training.review.syntax import dotted, exponent, identifiers, method, receiver, words
 
 BOUNDED = {
     "max",
@@ -75,7 +75,7 @@ def softmax_by_hand(subject: Subject) -> Iterator[Place]:
         if not program.is_module(scope.owner) or dotted(node.left) == "" or not _sum_of(program, node.right, dotted(node.left)):
             continue
         for binding in program.bindings_of(node.left, scope):
-            given = _exponent(program, binding.value) if binding.how == "assign" and binding.index is None else None
+            given = exponent(binding.value) if binding.how == "assign" and binding.index is None else None
             if given is not None and _of_layer(program, given, scope):
                 yield node, f"{dotted(node.left)} is exp({ast.unparse(given)}), divided by its own sum: from a score of 89 on both are inf"
                 break
@@ -88,15 +88,6 @@ def _sum_of(program: Program, node: ast.expr, name: str) -> bool:
     return (method(node) == "sum" and dotted(receiver(node)) == name) or (
         program.is_torch(node.func, "sum") and bool(node.args) and dotted(node.args[0]) == name
     )
-
-
-def _exponent(program: Program, node: ast.expr) -> ast.expr | None:
-    """What exp is taken of."""
-    if not isinstance(node, ast.Call):
-        return None
-    if program.is_torch(node.func, "exp") and node.args:
-        return node.args[0]
-    return receiver(node) if method(node) == "exp" and not node.args else None
 
 
 def _of_layer(program: Program, node: ast.expr, scope: Scope, depth: int = DEPTH) -> bool:

@@ -10,7 +10,7 @@ from training.review.kinds import is_optimizer_origin
 from training.review.program import Program
 from training.review.syntax import keyword, last_name, method, names_read
 
-SHOWS = {"print", "format", "round", "str", "float", "info", "debug", "write", "set_postfix", "append", "log", "add_scalar", "set_description", "log_metric"}
+SHOWS = {"print", "info", "debug", "write", "set_postfix", "append", "log", "add_scalar", "set_description", "log_metric"}
 
 
 @rule(

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.loops import innermost_loop
 from training.review.program import Program, Scope, argument
 from training.review.syntax import calls, constant, last_name, method, names_read, receiver
 from training.review.train_scores import Loops, loss_names
@@ -48,7 +49,7 @@ def same_draw_each_step(subject: Subject) -> Iterator[Place]:
     """A generator is made from a seed that does not change, in the loop with the backward or in a helper that it calls, and the loss comes from what it draws."""
     program = subject.program
     for loop in (n for n in (*program.nodes[ast.For], *program.nodes[ast.While]) if isinstance(n, Loops)):
-        if not any(method(c) in ("backward", "manual_backward") and _innermost(program, c) is loop for c in calls(loop)):
+        if not any(method(c) in ("backward", "manual_backward") and innermost_loop(program, c) is loop for c in calls(loop)):
             continue
         scope = program.scope(loop)
         for statement in _behind_the_loss(program, loop):
@@ -60,10 +61,6 @@ def same_draw_each_step(subject: Subject) -> Iterator[Place]:
                         (made, f"{ast.unparse(made)} begins anew whenever {helper.name} is called, in every step", loop)
                         for made in _rows_by(program, helper, call)
                     )
-
-
-def _innermost(program: Program, node: ast.AST) -> ast.AST | None:
-    return next((a for a in program.ancestors(node) if isinstance(a, Loops)), None)
 
 
 def _seed(program: Program, call: ast.Call) -> ast.expr | None:
@@ -90,7 +87,7 @@ def _changes(program: Program, seed: ast.expr, loop: ast.AST, scope: Scope) -> b
 
 def _behind_the_loss(program: Program, loop: ast.For | ast.AsyncFor | ast.While) -> list[ast.stmt]:
     """The statements of a loop, in no inner loop and no branch, on whose results the loss depends, and those that compute it."""
-    own = [s for s in ast.walk(loop) if isinstance(s, ast.stmt) and s is not loop and _innermost(program, s) is loop and not _branched(program, s, loop)]
+    own = [s for s in ast.walk(loop) if isinstance(s, ast.stmt) and s is not loop and innermost_loop(program, s) is loop and not _branched(program, s, loop)]
     needed = set(loss_names(program, loop))
     final = [s for s in own if isinstance(s, ast.Expr) and any(method(c) in ("backward", "manual_backward") for c in calls(s))]
     needed |= {n for s in final for n in names_read(s)}
@@ -116,7 +113,7 @@ def _rows_by(program: Program, helper: Scope, call: ast.Call) -> Iterator[ast.Ca
     for made in (c for c in calls(helper.node) if program.scope(c) is helper):
         seed = _seed(program, made)
         statement = program.statement(made)
-        if seed is None or _innermost(program, made) is not None or any(isinstance(a, ast.If) for a in program.ancestors(made)):
+        if seed is None or innermost_loop(program, made) is not None or any(isinstance(a, ast.If) for a in program.ancestors(made)):
             continue
         given = argument(call, helper, seed.id) if isinstance(seed, ast.Name) else None
         parameter = isinstance(seed, ast.Name) and seed.id in helper.parameters

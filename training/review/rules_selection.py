@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.held_out import measures_test
 from training.review.keepers import becomes_best, keeper_calls, live_states_in_dicts, tests_of
-from training.review.kinds import is_model, looks_held_out
+from training.review.kinds import is_model, looks_held_out, looks_trained_on
 from training.review.loops import last_name_of_key
 from training.review.program import Binding, Program, Scope
 from training.review.rules_evaluation import evaluations
@@ -246,7 +246,7 @@ def _beside_held_out(program: Program, node: ast.AST, place: ast.expr, score: as
             yield place, f"{ast.unparse(score)} is computed from the rows of each step of training, and {beside} is at hand", loop
         return
     inside = set(ast.walk(loop))
-    made = [n for n in scope.bindings if looks_held_out(n) and not _of_train_name(n)]
+    made = [n for n in scope.bindings if looks_held_out(n) and not looks_trained_on(n)]
     at_hand = [n for n in made if any(b.statement in inside for b in scope.bindings[n])]
     key = [
         str(constant(n.slice)) for n in inside if isinstance(n, ast.Subscript) and isinstance(score, ast.Subscript) and dotted(n.value) == dotted(score.value)
@@ -273,15 +273,11 @@ def _entries(score: ast.expr, scope: Scope) -> dict[str, ast.expr]:
 def _of_train(score: ast.expr, scope: Scope) -> bool:
     """Whether a score is named after train rows, or computed from some, and what it was computed from is not held out."""
     entry = _entries(score, scope).get(str(constant(score.slice))) if isinstance(score, ast.Subscript) else None
-    if entry is not None and any(map(_of_train_name, identifiers(entry))) and not any(map(looks_held_out, identifiers(entry))):
+    if entry is not None and any(map(looks_trained_on, identifiers(entry))) and not any(map(looks_held_out, identifiers(entry))):
         return True
     name = str(constant(score.slice)) if isinstance(score, ast.Subscript) else last_name(score)
     made = [b.value for b in scope.bindings.get(name, ()) if b.how == "assign"] if isinstance(score, ast.Name) else []
-    return _of_train_name(name) and not looks_held_out(name) and not any(looks_held_out(n) for v in made for n in identifiers(v))
-
-
-def _of_train_name(name: str) -> bool:
-    return bool({"train", "training", "tr"} & words(name))
+    return looks_trained_on(name) and not looks_held_out(name) and not any(looks_held_out(n) for v in made for n in identifiers(v))
 
 
 @rule(

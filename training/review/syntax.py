@@ -112,6 +112,13 @@ def names_read(node: ast.AST | None) -> set[str]:
     return set() if node is None else {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
 
 
+def exponent(node: ast.AST | None) -> ast.expr | None:
+    """What `exp` is taken of, as a function or a method."""
+    if not isinstance(node, ast.Call) or last_name(node.func) != "exp":
+        return None
+    return node.args[0] if node.args else receiver(node)
+
+
 def calls(node: ast.AST) -> Iterator[ast.Call]:
     """All calls within."""
     return (n for n in ast.walk(node) if isinstance(n, ast.Call))

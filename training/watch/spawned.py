@@ -9,6 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.multiprocessing
+
 from schemas.digest import write_atomic
 from training.watch.patches import REPLACED, around
 from training.watch.record import Watch
@@ -22,7 +25,7 @@ def starts_ranks(text: str) -> bool:
 
 
 class Spawned:
-    """Listens to `torch.multiprocessing.start_processes`, by way of which `spawn` goes."""
+    """Listens to `torch.multiprocessing.start_processes`, which `spawn` calls, too."""
 
     def __init__(self, watch: Watch, folder: Path) -> None:
         self.watch, self.folder = watch, folder
@@ -30,7 +33,8 @@ class Spawned:
 
     def install(self) -> None:
         """Listen."""
-        around(importlib.import_module("torch.multiprocessing.spawn"), "start_processes", self._start)
+        for owner in (importlib.import_module("torch.multiprocessing.spawn"), torch.multiprocessing):
+            around(owner, "start_processes", self._start)
 
     def _start(self, original: Callable[..., Any], fn: Any, args: Any = (), nprocs: int = 1, *more: Any, **options: Any) -> Any:
         if self.watch.quiet or (options.get("start_method") or (more[2:] or ("spawn",))[0]) != "spawn":
