@@ -18,8 +18,7 @@ from training.review.engine import chosen_rules, python_files, review_file, revi
 from training.review.findings import Finding, Rule
 from training.review.formats import as_json, as_sarif, as_text, explain
 from training.review.rules import KNOWN
-from training.watch.launch import run_watched
-from training.watch.spawned import starts_ranks
+from training.watch.launch import run_watched, starts_ranks
 
 Form = Literal["text", "json", "sarif"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,10 +16,15 @@ from typing import Any
 
 from schemas.errors import ConfigError
 from training.watch.ranks_compared import compared, read_calls
-from training.watch.spawned import groups_in
 
 PATIENCE, STARTS_IN = 3.0, 60.0  # times the seconds that a program may take, and seconds more
 STALLED, ENDS_IN = 60.0, 10.0  # seconds without a sign of life, and after a rank has failed or all have told
+STARTS = re.compile(r"\b(?:spawn|start_processes)\(")
+
+
+def starts_ranks(text: str) -> bool:
+    """Whether a program starts the processes of its group itself."""
+    return bool(STARTS.search(text))
 
 
 def run_watched(program: Path, arguments: list[str], seconds: float, ranks: int, folder: Path) -> dict[str, Any]:
@@ -103,3 +109,11 @@ def _wait(processes: list[subprocess.Popen[bytes]], reports: list[Path], seconds
             return False
         time.sleep(0.05)
     return True
+
+
+def groups_in(folder: Path) -> list[list[Path]]:
+    """Where the reports of such processes are or would be, group by group."""
+    groups: dict[str, set[Path]] = {}
+    for path in (*folder.glob("spawned-*.json"), *folder.glob("spawned-*.calls")):
+        groups.setdefault(path.stem.rpartition("-")[0], set()).add(path.with_suffix(".json"))
+    return [sorted(groups[name]) for name in sorted(groups)]

@@ -29,6 +29,7 @@ from training.watch.fits import Fits
 from training.watch.forwards import Call, Forwards
 from training.watch.gradients import Gradients
 from training.watch.kept import Kept
+from training.watch.launch import starts_ranks
 from training.watch.layers import Layers
 from training.watch.lengths import Lengths
 from training.watch.loaders import Loaders
@@ -50,7 +51,7 @@ from training.watch.scales import Scales
 from training.watch.schedules import Schedules
 from training.watch.sets import Sets
 from training.watch.sides import Sides
-from training.watch.spawned import Spawned, starts_ranks
+from training.watch.spawned import Spawned
 from training.watch.streams import Streams
 from training.watch.targets import Targets
 from training.watch.updates import Updates

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,6 @@ import torch.multiprocessing
 from schemas.digest import write_atomic
 from training.watch.patches import REPLACED, around
 from training.watch.record import Watch
-
-STARTS = re.compile(r"\b(?:spawn|start_processes)\(")
-
-
-def starts_ranks(text: str) -> bool:
-    """Whether a program starts the processes of its group itself."""
-    return bool(STARTS.search(text))
 
 
 class Spawned:
@@ -63,11 +55,3 @@ def rank(index: int, fn: Callable[..., Any], report: str, ranks: int, program: s
     write_atomic(path, json.dumps(told))
     if raised is not None:
         raise raised
-
-
-def groups_in(folder: Path) -> list[list[Path]]:
-    """Where the reports of such processes are or would be, group by group."""
-    groups: dict[str, set[Path]] = {}
-    for path in (*folder.glob("spawned-*.json"), *folder.glob("spawned-*.calls")):
-        groups.setdefault(path.stem.rpartition("-")[0], set()).add(path.with_suffix(".json"))
-    return [sorted(groups[name]) for name in sorted(groups)]
