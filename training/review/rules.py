@@ -59,6 +59,7 @@ from training.review import (
     rules_sums,
     rules_sync,
     rules_tensor,
+    rules_terms,
     rules_threshold,
     rules_window,
 )
@@ -74,6 +75,7 @@ FAMILIES = (
     rules_window,
     rules_epoch,
     rules_redraw,
+    rules_terms,
     rules_precision,
     rules_evaluation,
     rules_selection,
