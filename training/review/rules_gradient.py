@@ -36,6 +36,8 @@ class Product(NamedTuple):
     why="The optimizer makes the loss small: log probability times advantage without a minus makes good actions rare, and an entropy with a plus takes exploration away.",
     remedy="`loss = -(log_prob * advantage).mean() - 0.01 * entropy.mean()`",
     bad="""
+        import torch
+
         def update(policy, optimizer, state, action, advantage):
             dist = policy(state)
             loss = (dist.log_prob(action) * advantage).mean()
