@@ -71,7 +71,14 @@ def same_draw_each_step(subject: Subject) -> Iterator[Place]:
 
 
 def _seeded_anew(program: Program, loop: ast.For | ast.AsyncFor | ast.While, scope: Scope) -> Iterator[tuple[ast.AST, str, ast.AST]]:
-    """A global generator is seeded with what does not change in a statement of the loop itself, and the loop draws by it or calls a network."""
+    """A global generator is seeded with what does not change in a statement of the loop itself, and the loop draws by it or calls a network.
+
+    None where the loop makes what it steps: each of its rounds is a run of its own.
+    """
+    stored = {n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    stepped = {last_name(receiver(c)) for c in calls(loop) if method(c) == "step"} | {last_name(a) for c in calls(loop) if method(c) == "step" for a in c.args}
+    if not stepped - {""} or stepped & stored:
+        return
     draws = {last_name(c.func) for c in calls(loop)} & (ROWS | NUMBERS) or any(is_model(program, c.func, scope) for c in calls(loop))
     for statement in loop.body:
         call = statement.value if isinstance(statement, ast.Expr) else None

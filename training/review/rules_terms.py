@@ -78,10 +78,17 @@ def _sums_with(program: Program, term: ast.Name, scope: Scope, call: ast.Call) -
                 continue
             if b.index is None and isinstance(b.value, ast.BinOp) and isinstance(b.value.op, ast.Add) and name != term.id:
                 terms = _terms(b.value)
-                if term.id in terms and len(terms) > 1:
+                if term.id in terms and len(terms) > 1 and name not in terms and all(_made_beside(program, t, scope, loop) for t in terms):
                     yield name, terms
             elif b.index is not None and isinstance(b.value, ast.Call) and name != term.id:
                 yield from ((name, terms) for terms in _returned_sums(program, b.value, b.index, term, scope))
+
+
+def _made_beside(program: Program, name: str, scope: Scope, loop: ast.AST | None) -> bool:
+    """Whether a term is computed in the same passage of the loop, with a gradient."""
+    bound = [b for b in scope.bindings.get(name, ()) if b.how == "assign" and innermost_loop(program, b.value) is loop]
+    quiet = [b for b in bound for a in program.ancestors(b.value) if isinstance(a, ast.With) and {"no_grad", "inference_mode"} & identifiers(a.items[0])]
+    return bool(bound) and not quiet and not any({"detach", "item", "no_grad"} & identifiers(b.value) for b in bound)
 
 
 def _returned_sums(program: Program, call: ast.Call, index: int, term: ast.Name, scope: Scope) -> Iterator[set[str]]:
@@ -223,6 +230,8 @@ def same_rows_each_step(subject: Subject) -> Iterator[Place]:
         if not any(method(c) in ("backward", "manual_backward") and innermost_loop(program, c) is loop for c in calls(loop)):
             continue
         table = dotted(node.value)
+        if any(isinstance(a, Loops) for b in program.bindings_of(node.value, program.scope(node)) for a in (b.statement, *program.ancestors(b.statement))):
+            continue  # an outer loop gives other rows
         if table and _feeds(program, node, loop) and not _changed(program, loop, table, {table, dotted(bound)}) and not _on_purpose(program, node):
             yield node, f"{ast.unparse(node)} is the same in every step: other rows are never learned", loop
 
@@ -261,5 +270,20 @@ def _on_purpose(program: Program, node: ast.AST) -> bool:
     """Whether the function says that it learns a few rows by heart, or measures time."""
     return bool(
         words(program.scope(node).name)
-        & {"overfit", "overfits", "test", "sanity", "benchmark", "bench", "profile", "memorize", "memorise", "smoke", "lr", "warmup"}
+        & {
+            "overfit",
+            "overfits",
+            "test",
+            "sanity",
+            "benchmark",
+            "bench",
+            "profile",
+            "memorize",
+            "memorise",
+            "smoke",
+            "warmup",
+            "attack",
+            "adapt",
+            "inner",
+        }
     )
