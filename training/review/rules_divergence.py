@@ -1,4 +1,4 @@
-"""Rule BH313: a divergence that is added with the wrong sign."""
+"""Rule BH313: a divergence with a wrong sign or a wrong term."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program
-from training.review.syntax import constant, dotted, exponent, last_name, method, receiver
+from training.review.syntax import constant, dotted, exponent, identifiers, last_name, method, receiver, words
 
 THROUGH = {"sum", "mean", "flatten", "view", "reshape", "squeeze"}
+MEANS = {"mu", "mus", "mean", "means", "loc", "m"}
 
 
 @rule(
     "BH313",
     "divergence-with-wrong-sign",
     "error",
-    title="A KL divergence is added with the wrong sign",
+    title="A KL divergence has a wrong sign or a wrong term",
     why="1 + log σ² - μ² - σ² is never above 0: without the minus in front, minimising the loss drives the posterior as far from the prior as it goes.",
     remedy="`kl = -0.5 * (1 + logvar - mu**2 - logvar.exp()).sum(1).mean()`",
     bad="""
@@ -37,15 +38,15 @@ THROUGH = {"sum", "mean", "flatten", "view", "reshape", "squeeze"}
         """,
 )
 def divergence_with_wrong_sign(subject: Subject) -> Iterator[Place]:
-    """`1 + a - b² - exp(a)` goes on with a plus, and nothing that it is given to, by its name, is subtracted or turned round."""
+    """`1 + a - b² - exp(a)` goes on with a plus, and nothing that it is given to, by its name, is subtracted or turned round; or it is nearly that formula."""
     program = subject.program
     for node in program.nodes[ast.BinOp]:
         above = program.parents[node]
-        if (
-            not isinstance(node, ast.BinOp)
-            or (isinstance(above, ast.BinOp) and isinstance(above.op, ast.Add | ast.Sub))
-            or (sign := divergence_sign(node)) == 0
-        ):
+        if not isinstance(node, ast.BinOp) or (isinstance(above, ast.BinOp) and isinstance(above.op, ast.Add | ast.Sub)):
+            continue
+        if (sign := divergence_sign(node)) == 0:
+            if wrong := _wrong_term(node):
+                yield node, wrong
             continue
         sign, statement = _outwards(program, node, sign)
         name = dotted(statement.targets[0]).rpartition(".")[2] if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else ""
@@ -76,9 +77,95 @@ def divergence_sign(node: ast.expr) -> int:
     return -signs[0] if len(set(signs)) == 1 else 0
 
 
+def divergences(program: Program) -> list[tuple[ast.BinOp, ast.expr, ast.expr]]:
+    """Every `1 + a - b² - exp(a)` or its negative: the expression, a, which is a log variance, and b, a mean."""
+    found = []
+    for node in program.nodes[ast.BinOp]:
+        if isinstance(node, ast.BinOp) and divergence_sign(node):
+            terms = [t for _, t in _terms(node, 1)]
+            logs = [inner for t in terms if (inner := exponent(t)) is not None]
+            found.append((node, logs[0], next(squared for t in terms if (squared := _root(t)) is not None)))
+    return found
+
+
+def is_log_variance(name: str) -> bool:
+    """Whether a name speaks of the logarithm of a variance.
+
+    >>> [is_log_variance(n) for n in ("logvar", "z_log_var", "log_variance", "log_std", "var")]
+    [True, True, True, False, False]
+    """
+    plain = name.lower().replace("_", "")
+    return plain.endswith(("logvar", "logvariance", "logsigma2", "logsigmasq")) or "logvar" in plain
+
+
+def _wrong_term(node: ast.BinOp) -> str:
+    """What is wrong in four terms of a log variance and a mean, called so, one of them 1: nearly the divergence, but another function."""
+    terms = _terms(node, 1)
+    if len(terms) != 4 or sum(constant(t) in (1, 1.0) for _, t in terms) != 1:
+        return ""
+    names = {ast.unparse(n) for _, t in terms for n in _values(t)}
+    logs = {n for n in names if is_log_variance(n.rpartition(".")[2])}
+    means = {n for n in names - logs if words(n.rpartition(".")[2]) & MEANS}
+    if len(logs) != 1 or len(means) != 1 or names != logs | means:
+        return ""
+    log, mean = logs.pop(), means.pop()
+    unit = next(s for s, t in terms if constant(t) in (1, 1.0))
+    wanted = {"log": unit, "square of mean": -unit, "exp of log": -unit}
+    kinds = [(s * unit, _kind(t, log, mean)) for s, t in terms if constant(t) is None]
+    if any(not kind for _, kind in kinds):
+        return ""
+    right = f"1 + {log} - {mean}² - exp({log})"
+    for sign, kind in kinds:
+        if kind not in wanted:
+            told = kind.replace("log", log).replace("mean", mean)
+            return f"{told} stands in the divergence, which is minus a half of {right}"
+        if sign != wanted[kind] * unit:
+            told = kind.replace("log", log).replace("mean", mean)
+            return f"{told} has the wrong sign in the divergence, which is minus a half of {right}"
+    return ""
+
+
+def _values(node: ast.expr) -> list[ast.expr]:
+    """The names and attributes that a term is computed of, functions left out."""
+    if isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
+        return [node]
+    if isinstance(node, ast.Call):
+        own = [receiver(node)] if not node.args or last_name(receiver(node)) not in ("torch", "np", "numpy", "math") else []
+        return [v for part in (*own, *node.args) if part is not None for v in _values(part)]
+    return [v for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr) for v in _values(part)]
+
+
+def _kind(node: ast.expr, log: str, mean: str) -> str:
+    """Which function of the log variance or the mean a term is; empty for any other."""
+    text = ast.unparse(node)
+    if text in (log, mean):
+        return "log" if text == log else "mean"
+    if (root := _root(node)) is not None and ast.unparse(root) in (log, mean):
+        return "square of log" if ast.unparse(root) == log else "square of mean"
+    inner = exponent(node)
+    if inner is None:
+        return ""
+    if ast.unparse(inner) in (log, mean):
+        return "exp of log" if ast.unparse(inner) == log else "exp of mean"
+    halved = isinstance(inner, ast.BinOp) and {constant(inner.left), constant(inner.right)} & {0.5, 2} and identifiers(inner) <= identifiers(ast.parse(log))
+    return "exp of half of log" if halved and ("0.5" in ast.unparse(inner) or isinstance(getattr(inner, "op", None), ast.Div)) else ""
+
+
+def _root(node: ast.expr) -> ast.expr | None:
+    """What is squared; None for anything else."""
+    if not _is_square(node):
+        return None
+    if isinstance(node, ast.BinOp):
+        return node.left
+    given = node.args if isinstance(node, ast.Call) else []
+    return given[0] if isinstance(node, ast.Call) and len(given) == (1 if last_name(node.func) == "square" else 2) else receiver(node)
+
+
 def _is_square(node: ast.expr) -> bool:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
         return constant(node.right) == 2
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return ast.unparse(node.left) == ast.unparse(node.right)
     squared = isinstance(node, ast.Call) and last_name(node.func)
     return squared == "square" or (squared == "pow" and isinstance(node, ast.Call) and bool(node.args) and constant(node.args[-1]) == 2)
 

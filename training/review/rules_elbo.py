@@ -1,16 +1,19 @@
-"""Rule BH315: a reconstruction that is a mean over all values beside a divergence that is a sum over latents."""
+"""Rule BH315: a reconstruction that is a mean over all values beside a divergence that is a sum over latents, or over the whole batch."""
 
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.program import Program, Scope
+from training.review.program import Program, Scope, argument
 from training.review.rules_divergence import divergence_sign
-from training.review.syntax import constant, last_name, method, own_nodes, receiver
+from training.review.syntax import calls, constant, identifiers, last_name, method, own_nodes, receiver, words
 
 MEANS = {"mse_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "l1_loss", "smooth_l1_loss"}
+DEPTH = 3  # how many names a factor is followed through
+COUNTS = 0.01  # a factor from which a sum over rows is no mere change of scale
 
 
 @rule(
@@ -38,7 +41,10 @@ MEANS = {"mse_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
         """,
 )
 def divergence_outweighs_reconstruction(subject: Subject) -> Iterator[Place]:
-    """`rec + kl` without a factor, in the function that makes both or where it is unpacked: the one of the default reduction, the other summed."""
+    """`rec + kl` without a factor, in the function that makes both or where it is unpacked: the one of the default reduction, the other summed.
+
+    With a factor, that is nowhere below 1 % as far as the file tells and divides by no number of rows: the other summed over the rows of the batch as well.
+    """
     program = subject.program
     for node in program.nodes[ast.BinOp]:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
@@ -46,6 +52,48 @@ def divergence_outweighs_reconstruction(subject: Subject) -> Iterator[Place]:
             sides = {_kind(program, side, scope) for side in (node.left, node.right)}
             if sides == {"mean", "sum"}:
                 yield node, "the reconstruction is a mean over all values, and the divergence, unweighted, a sum over latents"
+            elif "mean" in sides:
+                for side in (node.left, node.right):
+                    if (factor := _weighted_whole(program, side, scope)) is not None:
+                        yield (
+                            node,
+                            f"the reconstruction is a mean over all values, and the divergence, times {ast.unparse(factor)}, a sum over latents and all rows of the batch",
+                        )
+
+
+def _weighted_whole(program: Program, node: ast.expr, scope: Scope) -> ast.expr | None:
+    """The factor of a divergence that is summed over everything; None for anything else."""
+    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
+        return None
+    for factor, of in ((node.left, node.right), (node.right, node.left)):
+        if _kind(program, of, scope) == "sum" and _whole(program, of, scope) and _largest(program, factor, scope) >= COUNTS:
+            return factor
+    return None
+
+
+def _whole(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> bool:
+    """Whether the sum of a divergence is taken over all axes."""
+    if isinstance(node, ast.Name) and depth < 4:
+        bound = scope.bindings.get(node.id, [])
+        return len(bound) == 1 and bound[0].index is None and _whole(program, bound[0].value, scope, depth + 1)
+    sums = [c for c in calls(node) if last_name(c.func) == "sum"]
+    return len(sums) == 1 and not sums[0].keywords and len(sums[0].args) == (program.resolve(sums[0].func) == "torch.sum")
+
+
+def _largest(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> float:
+    """The largest number in a factor and in what its names hold, those of callers too; 0 where nothing is known, infinitely little where it counts rows."""
+    if {"len", "shape", "size", "numel"} & identifiers(node) or any("batch" in words(n) for n in identifiers(node)):
+        return -math.inf
+    known = [float(n.value) for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, int | float)]
+    for name in (n for n in ast.walk(node) if isinstance(n, ast.Name)):
+        values = [(b.value, b.scope) for b in program.bindings_of(name, scope) if b.how == "assign"] if depth < DEPTH else []
+        if name.id in scope.parameters:
+            values += [(given, caller) for call, caller in program.call_sites[scope] if (given := argument(call, scope, name.id)) is not None]
+        found = [_largest(program, value, where, depth + 1) for value, where in (values if depth < DEPTH else ())]
+        if -math.inf in found:
+            return -math.inf
+        known += found
+    return max(known, default=0.0)
 
 
 def _kind(program: Program, node: ast.expr, scope: Scope, depth: int = 0, index: int | None = None) -> str:

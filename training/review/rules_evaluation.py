@@ -11,7 +11,7 @@ from training.review.loops import last_name_of_key
 from training.review.program import Program, Scope
 from training.review.syntax import dotted, identifiers, last_name, receiver, words
 from training.review.trace import Event, Loop
-from training.review.unnamed import collected_with_gradients, never_in_eval_mode
+from training.review.unnamed import collected_with_gradients, never_in_eval_mode, switching_never_off
 
 QUIET = {"no_grad", "inference_mode", "set_grad_enabled", "eval_mode"}
 
@@ -81,7 +81,7 @@ def _over_held_out(loop: Loop, inside: list[Event]) -> bool:
         """,
 )
 def eval_mode_missing(subject: Subject) -> Iterator[Place]:
-    """Before a loop over held-out batches the last change of mode is not `eval`; or nothing sets it, and a loop measures the network under `no_grad`."""
+    """Before a loop over held-out batches the last change of mode is not `eval`; or nothing sets it, and the network is measured under `no_grad`."""
     for loop, forwards, trace in evaluations(subject):
         first = trace.index(forwards[0])
         modes = [e for e in trace[:first] if e.kind in ("eval", "train")]
@@ -98,6 +98,8 @@ def eval_mode_missing(subject: Subject) -> Iterator[Place]:
         )
     for loop, forward in never_in_eval_mode(subject):
         yield forward.node, f"{dotted(forward.call.func)} is measured here, and nothing in the file puts it into eval mode", loop.node
+    for call, owner in switching_never_off(subject):
+        yield call, f"{owner.name} looks at self.training, is measured here, and nothing in the file puts it into eval mode"
 
 
 def _same_network(mode: Event, forward: Event) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.kept import DETACHED, kept_by
 from training.review.kinds import is_model
+from training.review.latents import drawn_without_gradient
 from training.review.loops import last_name_of_key
 from training.review.program import Origin, Program, Scope
 from training.review.syntax import dotted, identifiers, last_name, method, names_read, own_nodes, receiver, words
@@ -326,7 +327,10 @@ ON_PURPOSE = {
         """,
 )
 def sample_without_gradient(subject: Subject) -> Iterator[Place]:
-    """In a module, what `sample()` draws from a distribution that has `rsample`, with parameters that were computed, goes on; its log_prob is asked for nowhere."""
+    """In a module, what `sample()` draws from a distribution that has `rsample`, with parameters that were computed, goes on; its log_prob is asked for nowhere.
+
+    Anywhere, what `torch.normal` or a Normal's `sample()` draws about the mean of a divergence.
+    """
     program = subject.program
     scored = {n for c in program.all_calls if method(c) == "log_prob" for a in c.args for n in names_read(a)}
     for call in program.all_calls:
@@ -339,6 +343,9 @@ def sample_without_gradient(subject: Subject) -> Iterator[Place]:
         known = made and all(o.name.startswith("torch.distributions.") and o.last in REPARAMETRIZED and _computed(o) for o in made)
         if known and not graphless and not drawn & scored:
             yield call, "sample() has no gradient: what gives its mean and deviation does not learn from what is made of it", scope.node
+    for call, drawn_by in drawn_without_gradient(program):
+        if not words(program.scope(call).name) & ON_PURPOSE:
+            yield call, f"{drawn_by} has no gradient: what gives its mean and deviation does not learn from what is made of it", program.scope(call).node
 
 
 def _computed(made: Origin) -> bool:

@@ -13,6 +13,7 @@ from training.review.values import PASSED_ON, LossCall, activation, loss_calls, 
 
 SCORES = {"logits", "output", "outputs", "pred", "preds", "prediction", "predictions", "y_hat", "y_pred", "out", "scores"}
 DEVIATIONS, SQUARED = {"std", "stds", "stdev", "stddev", "sd", "sigma", "sigmas", "deviation"}, {"sq", "squared", "square", "2", "log", "var"}
+OF_LOGITS = {"Categorical", "Bernoulli", "OneHotCategorical", "OneHotCategoricalStraightThrough", "RelaxedOneHotCategorical", "RelaxedBernoulli", "Multinomial"}
 TARGETS = {"label", "labels", "target", "targets", "y", "y_true", "yb", "gt"}
 
 
@@ -20,7 +21,7 @@ TARGETS = {"label", "labels", "target", "targets", "y", "y_true", "yb", "gt"}
     "BH301",
     "softmax-before-cross-entropy",
     "error",
-    title="Softmax before cross-entropy",
+    title="Softmax before cross-entropy or `logits=`",
     why="The loss takes the softmax itself: a second one squeezes the scores into [0, 1], so that the loss cannot fall below about ln(1 + (C-1)/e), and gradients fade.",
     remedy="give raw scores (logits) to the loss; take the softmax for predictions alone",
     bad="""
@@ -39,11 +40,17 @@ TARGETS = {"label", "labels", "target", "targets", "y", "y_true", "yb", "gt"}
         """,
 )
 def softmax_before_cross_entropy(subject: Subject) -> Iterator[Place]:
-    """The scores that a cross-entropy gets went through a softmax (or a sigmoid) last."""
+    """The scores that a cross-entropy, or a distribution as its `logits`, gets went through a softmax (or a sigmoid) last."""
     for loss in loss_calls(subject.program):
         made = activation(subject.program, loss.scores, loss.scope)
         if loss.kind == "cross_entropy" and made in ("softmax", "sigmoid"):
             yield loss.call, f"{made} is applied before cross-entropy, which expects raw scores", _function(loss)
+    for call in subject.program.all_calls:
+        name = subject.program.resolve(call.func)
+        if name.startswith("torch.distributions.") and name.rpartition(".")[2] in OF_LOGITS:
+            made = activation(subject.program, keyword(call, "logits"), subject.program.scope(call))
+            if made in ("softmax", "sigmoid"):
+                yield call, f"{made} is applied before the logits of {name.rpartition('.')[2]}, which expects raw scores"
 
 
 def _function(loss: LossCall) -> ast.AST:

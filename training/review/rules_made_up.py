@@ -65,9 +65,22 @@ def sides_made_up_alike(subject: Subject) -> Iterator[Place]:
         made_by = function.owner.name if function.owner is not None and function.name == "__init__" else function.name
         sites = [(c, s, _sides_of(program, c)) for c, s in program.call_sites[function]]
         for (a, scope, one), (b, again, two) in combinations(sites, 2):
-            if one and two and one != two and scope is again and not apart(program, a, b) and _alike(program, a, b, function, seeds[0].args[0]):
-                yield b, f"{two} rows are made by {made_by} from the seed that made the {one} rows in line {line_of(a)}", function.node
+            if _two_sides(program, a, b, one, two) and scope is again and not apart(program, a, b) and _alike(program, a, b, function, seeds[0].args[0]):
+                of = f"the {one} rows" if one else ", ".join(targets_of(program, a))
+                yield (
+                    b,
+                    f"{f'{two} rows' if two else ', '.join(targets_of(program, b))} are made by {made_by} from the seed that made {of} in line {line_of(a)}",
+                    function.node,
+                )
                 break
+
+
+def _two_sides(program: Program, a: ast.Call, b: ast.Call, one: str, two: str) -> bool:
+    """Whether two calls make rows of two sides, or those of one side, held out, and others that are called nothing else."""
+    if one and two:
+        return one != two
+    names, others = (set(targets_of(program, c)) for c in (a, b))
+    return bool(one or two) and (one or two) != "train" and bool(names and others) and not names & others
 
 
 def _sides_of(program: Program, call: ast.Call) -> str:

@@ -50,7 +50,7 @@ def advantage_with_gradient(subject: Subject) -> Iterator[Place]:
             scope = program.scope(node)
             if (
                 isinstance(weight, ast.Name)
-                and _of_logs(other)
+                and of_logs(other)
                 and (value := _value_in(program, weight, scope))
                 and _learned_by(program, {weight.id, value}, scope)
             ):
@@ -58,7 +58,7 @@ def advantage_with_gradient(subject: Subject) -> Iterator[Place]:
                 break
 
 
-def _of_logs(node: ast.expr) -> bool:
+def of_logs(node: ast.expr) -> bool:
     """Whether it is named after log probabilities."""
     return any(kind <= words(name) for name in identifiers(node) for kind in LOGS)
 

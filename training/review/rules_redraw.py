@@ -6,12 +6,15 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.kinds import is_model
 from training.review.loops import innermost_loop
 from training.review.program import Program, Scope, argument
 from training.review.syntax import calls, constant, last_name, method, names_read, receiver
 from training.review.train_scores import Loops, loss_names
 
 GENERATORS = {"numpy.random.default_rng", "numpy.random.RandomState", "random.Random"}
+GLOBAL = {"torch.manual_seed", "numpy.random.seed", "random.seed", "torch.random.manual_seed", "torch.cuda.manual_seed", "torch.cuda.manual_seed_all"}
+NUMBERS = {"rand", "randn", "randn_like", "rand_like", "normal", "uniform", "bernoulli", "dropout", "random", "gauss"}
 ROWS = {"randint", "integers", "choice", "choices", "permutation", "randperm", "sample", "shuffle", "multinomial", "random_integers", "randrange"}
 
 
@@ -46,12 +49,16 @@ ROWS = {"randint", "integers", "choice", "choices", "permutation", "randperm", "
         """,
 )
 def same_draw_each_step(subject: Subject) -> Iterator[Place]:
-    """A generator is made from a seed that does not change, in the loop with the backward or in a helper that it calls, and the loss comes from what it draws."""
+    """A generator is made from a seed that does not change, in the loop with the backward or in a helper that it calls, and the loss comes from what it draws.
+
+    Or a global generator is seeded so in that loop.
+    """
     program = subject.program
     for loop in (n for n in (*program.nodes[ast.For], *program.nodes[ast.While]) if isinstance(n, Loops)):
         if not any(method(c) in ("backward", "manual_backward") and innermost_loop(program, c) is loop for c in calls(loop)):
             continue
         scope = program.scope(loop)
+        yield from _seeded_anew(program, loop, scope)
         for statement in _behind_the_loss(program, loop):
             for call in calls(statement):
                 if (seed := _seed(program, call)) is not None and not _changes(program, seed, loop, scope):
@@ -61,6 +68,23 @@ def same_draw_each_step(subject: Subject) -> Iterator[Place]:
                         (made, f"{ast.unparse(made)} begins anew whenever {helper.name} is called, in every step", loop)
                         for made in _rows_by(program, helper, call)
                     )
+
+
+def _seeded_anew(program: Program, loop: ast.For | ast.AsyncFor | ast.While, scope: Scope) -> Iterator[tuple[ast.AST, str, ast.AST]]:
+    """A global generator is seeded with what does not change in a statement of the loop itself, and the loop draws by it or calls a network.
+
+    None where the loop makes what it steps: each of its rounds is a run of its own.
+    """
+    stored = {n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    stepped = {last_name(receiver(c)) for c in calls(loop) if method(c) == "step"} | {last_name(a) for c in calls(loop) if method(c) == "step" for a in c.args}
+    if not stepped - {""} or stepped & stored:
+        return
+    draws = {last_name(c.func) for c in calls(loop)} & (ROWS | NUMBERS) or any(is_model(program, c.func, scope) for c in calls(loop))
+    for statement in loop.body:
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        seeds = isinstance(call, ast.Call) and program.resolve(call.func) in GLOBAL and len(call.args) == 1
+        if isinstance(call, ast.Call) and seeds and not _changes(program, call.args[0], loop, scope) and draws:
+            yield call, f"{ast.unparse(call)} begins anew in every step: each draws the same", loop
 
 
 def _seed(program: Program, call: ast.Call) -> ast.expr | None:

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Subject
-from training.review.kinds import is_frozen_name
+from training.review.kinds import is_frozen_name, looks_held_out
 from training.review.program import Program, Scope
-from training.review.syntax import dotted, last_name, method, own_nodes, receiver
+from training.review.syntax import dotted, identifiers, last_name, method, names_read, own_nodes, receiver
 from training.review.trace import Event, Loop
 
 GRADIENTS = {"set_grad_enabled", "autograd", "enable_grad", "requires_grad", "requires_grad_"}
@@ -44,6 +44,36 @@ def never_in_eval_mode(subject: Subject) -> Iterator[tuple[Loop, Event]]:
         counts = isinstance(loop.node, ast.For | ast.comprehension) and last_name(getattr(loop.node.iter, "func", None)) in ("range", "zip")
         if known and quiet and not counts and not isinstance(program.parents[first.node], ast.Expr) and not _on_purpose(program, loop.scope):
             yield loop, first
+
+
+def switching_never_off(subject: Subject) -> Iterator[tuple[ast.Call, ast.ClassDef]]:
+    """Networks of the file that look at `self.training`, measured under `no_grad` on held-out rows, also by a helper, where nothing ever sets eval mode."""
+    program = subject.program
+    sets = any(method(c) == "eval" or (method(c) == "train" and (c.args or c.keywords)) for c in program.all_calls)
+    stored = any(isinstance(n, ast.Attribute) and n.attr == "training" and isinstance(n.ctx, ast.Store) for n in program.nodes[ast.Attribute])
+    switching = {o for o in program.module_classes if any(_looks_at_mode(m.node) for m in program.methods[o].values())}
+    if not subject.trains or subject.framework or sets or stored or not switching:
+        return
+    for call in program.all_calls:
+        given = [*call.args, *(k.value for k in call.keywords)]
+        scope = program.scope(call)
+        if scope.owner in switching or not _quiet(program, call, scope) or not any(looks_held_out(n) for a in given for n in names_read(a)):
+            continue
+        for network in (call.func, *given):
+            owner = next((program.classes[o.name] for o in program.origins(network, scope) if o.name in program.classes), None)
+            if owner in switching and not is_frozen_name(last_name(network)):
+                yield call, owner
+                break
+
+
+def _looks_at_mode(node: ast.AST) -> bool:
+    return any(isinstance(n, ast.Attribute) and n.attr == "training" and dotted(n) == "self.training" for n in ast.walk(node))
+
+
+def _quiet(program: Program, call: ast.Call, scope: Scope) -> bool:
+    decorators = scope.node.decorator_list if not isinstance(scope.node, ast.Module) else []
+    blocks = [i.context_expr for a in program.ancestors(call) if isinstance(a, ast.With) for i in a.items]
+    return any({"no_grad", "inference_mode"} & identifiers(d) for d in (*decorators, *blocks))
 
 
 def _on_purpose(program: Program, scope: Scope) -> bool:

@@ -5,6 +5,7 @@ patches     where torch is listened to
 forwards    every call of a network: modes, what it changes, what it makes
 gradients   optimizers, backward passes, clipping and scaling
 adversaries networks that are trained against each other
+opponents   in which direction such networks push scores
 leaves      parameters in the graphs of losses, and which of them nothing moves
 losses      what loss functions are given
 operators   what single functions are given: reshapes, differences of bytes, powers, variances

@@ -6,6 +6,7 @@ import statistics
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import permutations
 from typing import Any, NamedTuple
 
 import torch
@@ -335,13 +336,10 @@ class Gradients:
 
     def _in_turns(self) -> None:
         """Parameters that one optimizer has to itself, and another moves as well, in turns."""
-        both = list(self.held.values())
-        if len(both) != TWICE or not all(h.steps >= SOME for h in both):
-            return
-        mine, others = sorted(({id(p) for p, _ in h.items()} for h in both), key=len)
-        shared = [s for p, s in both[0].items() if id(p) in mine & others]
-        if mine < others and all(len(s.moved_by) > TURNS for s in shared):
-            larger = max(both, key=lambda h: len(list(h.items())))
-            self.watch.tell(
-                "BH421", f"two optimizers take turns in moving the same {len(shared)} parameters: one of them holds all of the other's", larger.made
-            )
+        often = [h for h in self.held.values() if h.steps >= SOME]
+        for one, other in permutations(often, TWICE):
+            mine, others = ({id(p) for p, _ in h.items()} for h in (one, other))
+            shared = [s for p, s in one.items() if id(p) in mine & others]
+            if mine and mine < others and all(len(s.moved_by) > TURNS and set(s.moved_by) == {id(one.optimizer), id(other.optimizer)} for s in shared):
+                told = f"two optimizers take turns in moving the same {len(shared)} parameters: one of them holds all of the other's"
+                self.watch.tell("BH421", told, other.made)

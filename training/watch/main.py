@@ -40,6 +40,7 @@ from training.watch.movement import Movement
 from training.watch.networks import Networks
 from training.watch.noise import Noise
 from training.watch.operators import Operators
+from training.watch.opponents import Opponents
 from training.watch.orders import Orders
 from training.watch.padding import Padding
 from training.watch.precision import Precision
@@ -169,7 +170,20 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
 
     functions.on_loss.append(lost)
     seen.listeners += [Sets(seen, loaders), Copies(seen, forwards, gradients), scales, targets, lookups, Balance(seen, loaders, classes)]
-    seen.listeners += [forwards, functions, loaders, gradients, Adversaries(seen, gradients), precision, kept, networks, rows, fits, sides]
+    seen.listeners += [
+        forwards,
+        functions,
+        loaders,
+        gradients,
+        Adversaries(seen, gradients),
+        Opponents(seen, gradients),
+        precision,
+        kept,
+        networks,
+        rows,
+        fits,
+        sides,
+    ]
     seen.listeners += [schedules, recurrence, ranks, orders]
     seen.listeners += [*samples, Streams(seen), lengths, layers, classes, Updates(seen, gradients), movement, cuts, wrappers]
     return functions, lambda: ranks.told(rows.first(), next((h.made for h in gradients.held.values()), None), sides.told())

@@ -1,0 +1,194 @@
+"""Rules BH437 and BH438: which way a policy gradient goes, and whose log probability it weighs."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from training.review.findings import Place, Subject, rule
+from training.review.program import Program, Scope
+from training.review.rules_policy import CRITIC, LOGS, of_logs
+from training.review.signs import Signs, is_turned
+from training.review.syntax import calls, exponent, identifiers, is_true, last_name, method, own_nodes, receiver, words
+
+REWARDS = {"reward", "rewards", "return", "returns", "advantage", "advantages", "adv", "advs", "gae", "gaes"}
+SHORT = {"R", "G", "A", "Gt"}
+COSTS = {"loss", "losses", "cost", "costs", "nll", "error", "penalty", "penalties", "regret"}
+DECIDED = {"argmax", "mode"}
+
+
+class Product(NamedTuple):
+    """A log probability, or a ratio of probabilities, times what was gained."""
+
+    node: ast.BinOp
+    log: ast.expr
+    weight: ast.expr
+    scope: Scope
+    ratio: bool
+
+
+@rule(
+    "BH437",
+    "policy-gradient-with-wrong-sign",
+    "error",
+    title="The policy is pushed the wrong way",
+    why="The optimizer makes the loss small: log probability times advantage without a minus makes good actions rare, and an entropy with a plus takes exploration away.",
+    remedy="`loss = -(log_prob * advantage).mean() - 0.01 * entropy.mean()`",
+    bad="""
+        import torch
+
+        def update(policy, optimizer, state, action, advantage):
+            dist = policy(state)
+            loss = (dist.log_prob(action) * advantage).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """,
+    good="""
+        import torch
+
+        def update(policy, optimizer, state, action, advantage):
+            dist = policy(state)
+            loss = -(dist.log_prob(action) * advantage).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """,
+)
+def policy_gradient_with_wrong_sign(subject: Subject) -> Iterator[Place]:
+    """A log probability or a ratio times what was gained arrives at `backward` with a plus on each way; beside one with a minus, the entropy does."""
+    program = subject.program
+    if any(
+        (k.arg == "maximize" and not isinstance(k.value, ast.Constant)) or (k.arg == "maximize" and is_true(k.value))
+        for c in program.all_calls
+        for k in c.keywords
+    ):
+        return
+    signs = Signs(program)
+    turned = is_turned(program, {n for n in program.identifiers if any(kind <= words(n) for kind in LOGS)})
+    rising: set[Scope] = set()
+    for product in _products(program):
+        way = signs.into_backward(product.node, _inner_sign(product.log) * _inner_sign(product.weight))
+        direct = any(method(c) == "log_prob" for c in calls(product.log)) or product.ratio
+        if way == {1} and (direct or not turned):
+            yield product.node, f"{ast.unparse(product.node)} goes into the loss with a plus: what was gained most becomes rare"
+        if way <= {1, -1} and way:
+            rising.add(product.scope)
+    for call in program.all_calls if rising else ():
+        if method(call) == "entropy" and not call.args and not call.keywords and program.scope(call) in rising and signs.into_backward(call) == {1}:
+            yield call, f"{ast.unparse(call)} goes into the loss with a plus, which makes it small: exploration is taken away"
+
+
+def _products(program: Program) -> Iterator[Product]:
+    for node in program.nodes[ast.BinOp]:
+        if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
+            continue
+        scope = program.scope(node)
+        for log, weight in ((node.left, node.right), (node.right, node.left)):
+            ratio = _is_ratio(program, log, scope)
+            if (ratio or of_logs(log)) and not of_logs(weight) and not _is_gain(log) and _is_gain(weight) and not _of_costs(program, weight, scope):
+                yield Product(node, log, weight, scope, ratio)
+                break
+
+
+def _is_gain(node: ast.expr) -> bool:
+    return any(words(n) & REWARDS or n in SHORT for n in identifiers(node))
+
+
+def _is_ratio(program: Program, node: ast.expr, scope: Scope) -> bool:
+    """Whether a name is bound to the exp of a difference of log probabilities."""
+    bound = program.bindings_of(node, scope) if isinstance(node, ast.Name) else []
+    inner = [exponent(b.value) for b in bound]
+    return bool(inner) and all(i is not None and of_logs(i) for i in inner)
+
+
+def _of_costs(program: Program, weight: ast.expr, scope: Scope) -> bool:
+    """Whether a gain is made of a loss or a cost, or is what a critic expects less what came."""
+    values = [b.value for n in ast.walk(weight) if isinstance(n, ast.Name) for b in program.bindings_of(n, scope)]
+    for value in (weight, *values):
+        if any(words(n) & COSTS for n in identifiers(value)):
+            return True
+        if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Sub) and any(words(n) & CRITIC for n in identifiers(value.left)):
+            return not any(words(n) & REWARDS for n in identifiers(value.left))
+    return False
+
+
+def _inner_sign(node: ast.expr) -> int:
+    return -_inner_sign(node.operand) if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) else 1
+
+
+@rule(
+    "BH438",
+    "log-probability-of-other-action",
+    "error",
+    title="The log probability is not that of a drawn action",
+    why="A policy gradient holds for the action that was drawn and rewarded: a second draw is another one, and what argmax chooses is never explored.",
+    remedy="`action = dist.sample()`, act with it, and weigh `dist.log_prob(action)`",
+    bad="""
+        import torch
+
+        def update(policy, optimizer, state, act):
+            dist = policy(state)
+            reward = act(dist.sample())
+            loss = -(dist.log_prob(dist.sample()) * reward).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """,
+    good="""
+        import torch
+
+        def update(policy, optimizer, state, act):
+            dist = policy(state)
+            action = dist.sample()
+            reward = act(action)
+            loss = -(dist.log_prob(action) * reward).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """,
+)
+def log_probability_of_other_action(subject: Subject) -> Iterator[Place]:
+    """In a product with what was gained: `log_prob` of a fresh `sample()`, of one that goes nowhere else beside another one, or of what argmax gave."""
+    program = subject.program
+    for product in _products(program):
+        made = _value(program, product.log, product.scope)
+        for call in (c for c in calls(made) if method(c) == "log_prob" and len(c.args) == 1):
+            scope = program.scope(call)
+            given = call.args[0]
+            bound = program.bindings_of(given, scope) if isinstance(given, ast.Name) else []
+            value = bound[0].value if len(bound) == 1 and bound[0].index is None and bound[0].how == "assign" else given
+            if _draws(given) or (_draws(value) and _read_once(scope, given) and _drawn_again(scope, value)):
+                yield call, f"{ast.unparse(call)} is the log probability of another draw than that which was acted on"
+            elif _decided(value):
+                yield call, f"{ast.unparse(given)} is chosen, not drawn: {ast.unparse(value)} explores nothing, and its log probability is learned"
+
+
+def _value(program: Program, node: ast.expr, scope: Scope) -> ast.expr:
+    """The only value of a name, one step back; of anything else itself."""
+    bound = program.bindings_of(node, scope) if isinstance(node, ast.Name) else []
+    return bound[0].value if len(bound) == 1 and bound[0].how == "assign" and bound[0].index is None else node
+
+
+def _draws(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and method(node) == "sample" and not node.args
+
+
+def _read_once(scope: Scope, node: ast.expr) -> bool:
+    return sum(isinstance(n, ast.Name) and n.id == last_name(node) and isinstance(n.ctx, ast.Load) for n in own_nodes(scope.node)) == 1
+
+
+def _drawn_again(scope: Scope, value: ast.expr) -> bool:
+    """Whether the same distribution is sampled elsewhere in the function."""
+    on = ast.dump(receiver(value) or value)
+    return any(_draws(n) and n is not value and ast.dump(receiver(n) or n) == on for n in own_nodes(scope.node) if isinstance(n, ast.expr))
+
+
+def _decided(node: ast.expr) -> bool:
+    """Whether it is the most probable action: `argmax`, `max(…)[1]`, `max(…).indices` or the distribution's `mode`."""
+    if isinstance(node, ast.Subscript) or (isinstance(node, ast.Attribute) and node.attr == "indices"):
+        return isinstance(node.value, ast.Call) and last_name(node.value.func) in ("max", "topk")
+    if isinstance(node, ast.Attribute):
+        return node.attr == "mode"
+    return isinstance(node, ast.Call) and last_name(node.func) in DECIDED
