@@ -203,7 +203,40 @@ for step in range(60):
         print(score(net))
 """
 
-BASES_OF_UPDATES = {"uneven": UNEVEN, "rare": RARE}
+TURNS = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+X = torch.randn(400, 6)
+group = (X[:, 0] > 0).float()
+y = X[:, 1] + 0.5 * X[:, 2]
+encoder = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 8))
+head, spy = nn.Linear(8, 1), nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+warm = torch.optim.Adam(head.parameters(), lr=1e-3)
+for step in range(12):
+    rows = torch.randint(320, (40,))
+    warm.zero_grad()
+    F.mse_loss(head(encoder(X[rows]).detach()).squeeze(1), y[rows]).backward()
+    warm.step()
+optimizer = torch.optim.Adam([*encoder.parameters(), *head.parameters()], lr=2e-3)
+of_spy = torch.optim.Adam(spy.parameters(), lr=2e-3)
+for step in range(60):
+    rows = torch.randint(320, (40,))
+    of_spy.zero_grad()
+    F.binary_cross_entropy_with_logits(spy(encoder(X[rows]).detach()).squeeze(1), group[rows]).backward()
+    of_spy.step()
+    h = encoder(X[rows])
+    fooled = F.binary_cross_entropy_with_logits(spy(h).squeeze(1), torch.full((40,), 0.5))
+    optimizer.zero_grad()
+    (F.mse_loss(head(h).squeeze(1), y[rows]) + 0.1 * fooled).backward()
+    optimizer.step()
+with torch.no_grad():
+    print(F.mse_loss(head(encoder(X[320:])).squeeze(1), y[320:]))
+"""
+
+BASES_OF_UPDATES = {"uneven": UNEVEN, "rare": RARE, "turns": TURNS}
 SOUND_OF_UPDATES = {"factored": FACTORED, "tiny": TINY, "target": TARGET, "slopes": SLOPES}
 
 PLANTED_OF_UPDATES = (
@@ -227,4 +260,5 @@ PLANTED_OF_UPDATES = (
     ),
     Planted("BH842", "uneven", "counts.sum() / (3 * counts)", "counts / counts.sum()"),
     Planted("BH842", "rare", "(1 - y[:320]).sum() / y[:320].sum()", "y[:320].sum() / (1 - y[:320]).sum()"),
+    Planted("BH863", "turns", "*head.parameters()]", "*head.parameters(), *spy.parameters()]"),
 )
