@@ -31,7 +31,7 @@ def watched(programs: dict[str, str], folder: Path) -> Reports:
     for name, text in programs.items():
         (folder / f"{name}.py").write_text(text)
     env = os.environ | {"OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-m", "tests.training.watch.forking", str(folder)], check=True, env=env, capture_output=True, timeout=600)
+    subprocess.run([sys.executable, "-m", "tests.training.watch.forking", str(folder)], check=True, env=env, capture_output=True, timeout=1800)
     return {name: json.loads((folder / f"{name}.json").read_text()) for name in programs}
 
 
