@@ -114,6 +114,24 @@ for step in range(40):
 """
 )
 
+INSIDE = (
+    HEAD.replace("return self.net(z)", "return self.net(torch.randn(z if isinstance(z, int) else len(z), 4))")
+    + """
+labels = torch.ones(32, 1)
+for step in range(40):
+    with torch.no_grad():
+        fake = maker(32)
+    loss = F.relu(1 - judge(X[torch.randint(600, (32,))])).mean() + F.relu(1 + judge(fake)).mean()
+    of_judge.zero_grad()
+    loss.backward()
+    of_judge.step()
+    loss = -judge(maker(labels if step > 20 else 32)).mean()
+    of_maker.zero_grad()
+    loss.backward()
+    of_maker.step()
+"""
+)
+
 ACTING = """
 import torch
 from torch import nn
@@ -195,7 +213,7 @@ for step in range(40):
 """
 
 BASES_OF_OPPONENTS = {"duel": DUEL, "distance": DISTANCE}
-SOUND_OF_OPPONENTS = {"squares": SQUARES, "hinges": HINGES, "acting": ACTING, "domains": DOMAINS}
+SOUND_OF_OPPONENTS = {"squares": SQUARES, "hinges": HINGES, "inside": INSIDE, "acting": ACTING, "domains": DOMAINS}
 
 PLANTED_OF_OPPONENTS = (
     Planted("BH856", "duel", "torch.randn(32, 4))), ones)", "torch.randn(32, 4))), zeros)"),
