@@ -38,7 +38,7 @@ of_maker = torch.optim.Adam(maker.parameters(), lr=1e-3, betas=(0.5, 0.9))
 of_judge = torch.optim.Adam(judge.parameters(), lr=1e-3, betas=(0.5, 0.9))
 """
 
-DUEL = (
+RIVALS = (
     HEAD
     + """
 bce = F.binary_cross_entropy_with_logits
@@ -212,15 +212,15 @@ for step in range(40):
     of_domain.step()
 """
 
-BASES_OF_OPPONENTS = {"duel": DUEL, "distance": DISTANCE}
+BASES_OF_OPPONENTS = {"rivals": RIVALS, "distance": DISTANCE}
 SOUND_OF_OPPONENTS = {"squares": SQUARES, "hinges": HINGES, "inside": INSIDE, "acting": ACTING, "domains": DOMAINS}
 
 PLANTED_OF_OPPONENTS = (
-    Planted("BH856", "duel", "torch.randn(32, 4))), ones)", "torch.randn(32, 4))), zeros)"),
-    Planted("BH856", "duel", "bce(judge(fake), zeros)", "bce(judge(fake), ones)"),
+    Planted("BH856", "rivals", "torch.randn(32, 4))), ones)", "torch.randn(32, 4))), zeros)"),
+    Planted("BH856", "rivals", "bce(judge(fake), zeros)", "bce(judge(fake), ones)"),
     Planted("BH856", "distance", "loss = -judge(maker", "loss = judge(maker"),
     Planted("BH856", "distance", "judge(fake).mean() - judge(real).mean()", "judge(fake).mean() + judge(real).mean()"),
-    Planted("BH857", "duel", "judge(maker(torch.randn(32, 4)))", "judge(maker(torch.ones(32, 4)))"),
+    Planted("BH857", "rivals", "judge(maker(torch.randn(32, 4)))", "judge(maker(torch.ones(32, 4)))"),
     Planted("BH857", "distance", "-judge(maker(torch.randn(32, 4)))", "-judge(maker(torch.randn(32, 4, generator=torch.Generator().manual_seed(0))))"),
-    Planted("BH421", "duel", "Adam(maker.parameters()", "Adam([*maker.parameters(), *judge.parameters()]"),
+    Planted("BH421", "rivals", "Adam(maker.parameters()", "Adam([*maker.parameters(), *judge.parameters()]"),
 )
