@@ -177,7 +177,7 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
         loaders,
         gradients,
         Adversaries(seen, gradients),
-        Opponents(seen, gradients),
+        Opponents(seen, gradients, functions),
         precision,
         kept,
         networks,

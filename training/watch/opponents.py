@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from training.watch.forwards import Call
 from training.watch.gradients import Gradients
+from training.watch.losses import Functions
 from training.watch.record import Place, Watch, guarded
 
 SOME = 10  # steps
@@ -22,6 +24,7 @@ ROWS = 0.95  # of a batch that are pushed the same way
 STRAIGHT, NEAR = 1e-9, 1e-9  # share of a gradient's squares that a line over the scores leaves: below, it is that of a squared distance
 NOTHING = 1e-12
 LARGEST = 1_000_000  # values that are hashed
+DRAWS = ("randn", "rand", "randn_like", "rand_like", "normal", "normal_", "uniform_", "bernoulli", "bernoulli_", "dropout", "randint", "multinomial")
 KEPT = 32  # outputs
 TWICE = 2
 
@@ -32,7 +35,7 @@ class Made:
 
     storage: StorageWeakRef
     owners: frozenset[int]
-    key: bytes  # of what it was made of; empty where that was not looked at
+    key: bytes  # of what it was made of; empty where that does not tell
     alike: bool  # all rows of that are equal
 
 
@@ -71,13 +74,19 @@ class Pair:
 class Opponents:
     """Listens to calls, backward passes and steps of at least two optimizers."""
 
-    def __init__(self, watch: Watch, gradients: Gradients) -> None:
-        self.watch, self.gradients = watch, gradients
+    def __init__(self, watch: Watch, gradients: Gradients, functions: Functions) -> None:
+        self.watch, self.gradients, self.forwards = watch, gradients, gradients.forwards
+        self.drawing: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # draw their noise themselves
+        functions.listen(DRAWS, after=self._drew)
         self.made: list[Made] = []
         self.scored: list[Scored] = []
         self.pairs: dict[tuple[frozenset[int], frozenset[int]], Pair] = {}
         self.place: Place | None = None  # of the backward pass that runs
         self.stepping_since = False
+
+    def _drew(self, *_: Any, **__: Any) -> None:
+        if self.forwards.stack:
+            self.drawing.add(self.forwards.stack[0])
 
     def _owners(self, call: Call) -> frozenset[int]:
         mine = {id(p) for p in call.module.parameters()}
@@ -89,22 +98,24 @@ class Opponents:
         """Keep what was made, and listen to the gradient of scores of something that a network may have made."""
         if len(self.gradients.held) < TWICE or not call.outputs:
             return
-        owners = self._owners(call)
-        if not owners:
+        owners, out = self._owners(call), call.outputs[0]
+        if type(out) is not Tensor or not owners:
             return
         self.made = [m for m in self.made if not m.storage.expired()][-KEPT:]
         made = next((m for t in call.inputs for m in self.made if _lies_in(t, m) and not m.owners & owners), None)
-        out = call.outputs[0]
+        key = _key(call.inputs)
         if call.grad and out.requires_grad and out.is_floating_point() and call.inputs:
-            record = Scored(owners, made, any(t.requires_grad for t in call.inputs), _key(call.inputs), out.detach(), len(call.inputs) == 1)
+            record = Scored(owners, made, any(t.requires_grad for t in call.inputs), key, out.detach(), len(call.inputs) == 1)
             out.register_hook(self._pushed(record))
         if out.layout == torch.strided and out.numel():
-            self.made.append(Made(StorageWeakRef(out.untyped_storage()), owners, _key(call.inputs), _rows_alike(call.inputs)))
+            told = call.module not in self.drawing and all(t.is_floating_point() for t in call.inputs)
+            self.made.append(Made(StorageWeakRef(out.untyped_storage()), owners, key if told else b"", told and _rows_alike(call.inputs)))
 
     def _pushed(self, record: Scored) -> Callable[[Tensor], None]:
         def listen(gradient: Tensor) -> None:
             self._listen(record, gradient)
 
+        listen.__dict__["__torch_unserializable__"] = True  # torch warns of other hooks where a program saves these scores
         return listen
 
     @guarded
@@ -233,12 +244,17 @@ def _left(basis: Tensor, values: Tensor) -> float:
 
 
 def _lies_in(tensor: Tensor, made: Made) -> bool:
-    return tensor.layout == torch.strided and not made.storage.expired() and StorageWeakRef(tensor.untyped_storage()).cdata == made.storage.cdata
+    return (
+        type(tensor) is Tensor
+        and tensor.layout == torch.strided
+        and not made.storage.expired()
+        and StorageWeakRef(tensor.untyped_storage()).cdata == made.storage.cdata
+    )
 
 
 def _key(tensors: list[Tensor]) -> bytes:
     """Of the values; empty where there are too many."""
-    if any(t.layout != torch.strided or t.dtype in (torch.bfloat16,) for t in tensors) or sum(t.numel() for t in tensors) > LARGEST:
+    if not tensors or any(t.layout != torch.strided or t.dtype in (torch.bfloat16,) for t in tensors) or sum(t.numel() for t in tensors) > LARGEST:
         return b""
     digest = hashlib.blake2b(digest_size=8)
     for tensor in tensors:

@@ -38,7 +38,7 @@ of_maker = torch.optim.Adam(maker.parameters(), lr=1e-3, betas=(0.5, 0.9))
 of_judge = torch.optim.Adam(judge.parameters(), lr=1e-3, betas=(0.5, 0.9))
 """
 
-DUEL = (
+RIVALS = (
     HEAD
     + """
 bce = F.binary_cross_entropy_with_logits
@@ -109,6 +109,24 @@ for step in range(40):
     of_judge.step()
     of_maker.zero_grad()
     loss = -F.binary_cross_entropy_with_logits(judge(made), torch.zeros(32)) if step % 2 else -judge(made).mean()
+    loss.backward()
+    of_maker.step()
+"""
+)
+
+INSIDE = (
+    HEAD.replace("return self.net(z)", "return self.net(torch.randn(z if isinstance(z, int) else len(z), 4))")
+    + """
+labels = torch.ones(32, 1)
+for step in range(40):
+    with torch.no_grad():
+        fake = maker(32)
+    loss = F.relu(1 - judge(X[torch.randint(600, (32,))])).mean() + F.relu(1 + judge(fake)).mean()
+    of_judge.zero_grad()
+    loss.backward()
+    of_judge.step()
+    loss = -judge(maker(labels if step > 20 else 32)).mean()
+    of_maker.zero_grad()
     loss.backward()
     of_maker.step()
 """
@@ -194,15 +212,15 @@ for step in range(40):
     of_domain.step()
 """
 
-BASES_OF_OPPONENTS = {"duel": DUEL, "distance": DISTANCE}
-SOUND_OF_OPPONENTS = {"squares": SQUARES, "hinges": HINGES, "acting": ACTING, "domains": DOMAINS}
+BASES_OF_OPPONENTS = {"rivals": RIVALS, "distance": DISTANCE}
+SOUND_OF_OPPONENTS = {"squares": SQUARES, "hinges": HINGES, "inside": INSIDE, "acting": ACTING, "domains": DOMAINS}
 
 PLANTED_OF_OPPONENTS = (
-    Planted("BH856", "duel", "torch.randn(32, 4))), ones)", "torch.randn(32, 4))), zeros)"),
-    Planted("BH856", "duel", "bce(judge(fake), zeros)", "bce(judge(fake), ones)"),
+    Planted("BH856", "rivals", "torch.randn(32, 4))), ones)", "torch.randn(32, 4))), zeros)"),
+    Planted("BH856", "rivals", "bce(judge(fake), zeros)", "bce(judge(fake), ones)"),
     Planted("BH856", "distance", "loss = -judge(maker", "loss = judge(maker"),
     Planted("BH856", "distance", "judge(fake).mean() - judge(real).mean()", "judge(fake).mean() + judge(real).mean()"),
-    Planted("BH857", "duel", "judge(maker(torch.randn(32, 4)))", "judge(maker(torch.ones(32, 4)))"),
+    Planted("BH857", "rivals", "judge(maker(torch.randn(32, 4)))", "judge(maker(torch.ones(32, 4)))"),
     Planted("BH857", "distance", "-judge(maker(torch.randn(32, 4)))", "-judge(maker(torch.randn(32, 4, generator=torch.Generator().manual_seed(0))))"),
-    Planted("BH421", "duel", "Adam(maker.parameters()", "Adam([*maker.parameters(), *judge.parameters()]"),
+    Planted("BH421", "rivals", "Adam(maker.parameters()", "Adam([*maker.parameters(), *judge.parameters()]"),
 )
