@@ -49,17 +49,6 @@ OF_UPDATES: tuple[tuple[str, str, Severity, str, str, str, str, str], ...] = (
         "optimizer = Adam(model.parameters(), betas=(0.9, 0.999))",
     ),
     (
-        "BH863",
-        "optimizer-holds-the-others",
-        "error",
-        "Two optimizers take turns, and one holds all that the other holds",
-        "The optimizer of a generator, an encoder or an actor that also holds the critic lets the critic learn what suits its adversary: each step of the one undoes "
-        "the last step of the other.",
-        "give each optimizer the parameters of its own network alone",
-        "opt_g = Adam([*generator.parameters(), *critic.parameters()])\nopt_c = Adam(critic.parameters())",
-        "opt_g = Adam(generator.parameters())\nopt_c = Adam(critic.parameters())",
-    ),
-    (
         "BH841",
         "nothing-is-learned",
         "error",

@@ -51,7 +51,6 @@ from training.watch.rows import Rows
 from training.watch.scales import Scales
 from training.watch.schedules import Schedules
 from training.watch.sets import Sets
-from training.watch.shared import Shared
 from training.watch.sides import Sides
 from training.watch.spawned import Spawned
 from training.watch.streams import Streams
@@ -186,7 +185,7 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
         sides,
     ]
     seen.listeners += [schedules, recurrence, ranks, orders]
-    seen.listeners += [*samples, Streams(seen), lengths, layers, classes, Updates(seen, gradients), Shared(seen, gradients), movement, cuts, wrappers]
+    seen.listeners += [*samples, Streams(seen), lengths, layers, classes, Updates(seen, gradients), movement, cuts, wrappers]
     return functions, lambda: ranks.told(rows.first(), next((h.made for h in gradients.held.values()), None), sides.told())
 
 

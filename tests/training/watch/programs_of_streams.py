@@ -90,7 +90,7 @@ LEVELS = CURVES.replace("torch.randn(680, 18).cumsum(1)", "torch.cat([torch.rand
 )
 
 BASES_OF_STREAMS = {"stream": STREAM, "forecast": FORECAST}
-SOUND_OF_STREAMS = {"broken_off": BROKEN_OFF, "few_levels": FEW_LEVELS, "curves": CURVES, "phases": PHASES, "levels": LEVELS}
+SOUND_OF_STREAMS = {"broken_off": BROKEN_OFF, "few_levels": FEW_LEVELS, "curves": CURVES, "phases": PHASES, "tall_levels": LEVELS}
 
 PLANTED_OF_STREAMS = (
     Planted("BH521", "stream", EVERY_WORKER, "torch.randperm(self.rows).tolist()"),

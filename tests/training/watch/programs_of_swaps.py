@@ -83,7 +83,7 @@ AVERAGED = "        loss.backward()\n        for p in net.module.middle.paramete
 BASES_OF_SWAPS = {"wrapped": WRAPPED, "grown": GROWN}
 SOUND_OF_SWAPS = {
     "wrapped_anew": WRAPPED.replace("adapted(Net()))\n", "Net())\nnet = DistributedDataParallel(adapted(net.module))\n"),
-    "averaged": WRAPPED.replace("adapted(Net()))\n", "Net())\nadapted(net.module)\n").replace("        loss.backward()\n", AVERAGED),
+    "averaged_when_wrapped": WRAPPED.replace("adapted(Net()))\n", "Net())\nadapted(net.module)\n").replace("        loss.backward()\n", AVERAGED),
     "cuts_tried": WRAPPED.replace("(scores > 0)", "max(((scores > cut / 10) for cut in range(-20, 20, 3)), key=lambda told: (told == y[320:].bool()).sum())"),
     "cut_tuned": WRAPPED.replace("scores > 0)", "scores > 0.48213)"),
 }

@@ -260,5 +260,5 @@ PLANTED_OF_UPDATES = (
     ),
     Planted("BH842", "uneven", "counts.sum() / (3 * counts)", "counts / counts.sum()"),
     Planted("BH842", "rare", "(1 - y[:320]).sum() / y[:320].sum()", "y[:320].sum() / (1 - y[:320]).sum()"),
-    Planted("BH863", "turns", "*head.parameters()]", "*head.parameters(), *spy.parameters()]"),
+    Planted("BH421", "turns", "*head.parameters()]", "*head.parameters(), *spy.parameters()]"),
 )
