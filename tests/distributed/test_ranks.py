@@ -17,7 +17,6 @@ from tests.training.runs import keep_torch_settings, make_run, synthetic
 from tests.training.test_train import SCRIPTED, last_state, same
 from training.parallel import Parallel
 
-WORLD_SIZES = (1, 2, 3)
 STEADY = {"model": {"kind": "mlp", "hidden": [64, 64], "dropout": 0.2}, "train": {"epochs": 2, "batch_size": 16, "micro_batch_size": 3, "log_every": 1}}
 PLAIN = {
     "model": {"kind": "mlp", "hidden": [16], "dropout": 0.0},
@@ -38,24 +37,33 @@ def prepare(folder: Path, size: int) -> None:
     make_run(folder / "bad", arrays=bad, **STEADY)
 
 
-@pytest.fixture(scope="module")
-def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
-    results: dict[int, list[dict[str, Any]]] = {}
-    for size in WORLD_SIZES:
-        folder = tmp_path_factory.mktemp(f"world{size}")
+class Worlds(dict[int, list[dict[str, Any]]]):
+    """What each rank of a world found; a world is started when a test first asks for it."""
+
+    def __init__(self, factory: pytest.TempPathFactory) -> None:
+        super().__init__()
+        self.factory = factory
+
+    def __missing__(self, size: int) -> list[dict[str, Any]]:
+        folder = self.factory.mktemp(f"world{size}")
         prepare(folder, size)
         if size == 1:
             with pytest.MonkeyPatch.context() as patch, keep_torch_settings():
                 patch.setenv("BULKHEAD_ALLOW_IMPORTS", "tests")
-                results[size] = [json.loads(json.dumps(everything(Parallel(), str(folder))))]
+                self[size] = [json.loads(json.dumps(everything(Parallel(), str(folder))))]
         else:
-            results[size] = run_ranks("tests.distributed.rank_work:everything", size, folder / "ranks", folder=str(folder))
-        for rank in results[size]:
+            self[size] = run_ranks("tests.distributed.rank_work:everything", size, folder / "ranks", folder=str(folder))
+        for rank in self[size]:
             rank["folder"] = str(folder)
-    return results
+        return self[size]
 
 
-each_world = pytest.mark.parametrize("size", WORLD_SIZES)
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
+    return Worlds(tmp_path_factory)
+
+
+each_world = pytest.mark.parametrize("size", [1, 2, pytest.param(3, marks=pytest.mark.long)])
 
 
 @pytest.mark.req("T3")
@@ -89,11 +97,11 @@ def test_every_row_is_scored_once_and_metrics_are_those_of_the_whole(worlds: dic
 
 
 @pytest.mark.req("T9")
-def test_training_in_more_ranks_gives_the_same_weights_to_rounding(worlds: dict[int, Any]) -> None:
-    weights = {size: best_weights(worlds[size][0]["trained"]["plain"]["report"]) for size in WORLD_SIZES}
-    for name, single in weights[1].items():
-        for size in (2, 3):
-            torch.testing.assert_close(weights[size][name], single, rtol=1e-4, atol=1e-5)
+@each_world
+def test_training_in_more_ranks_gives_the_same_weights_to_rounding(worlds: dict[int, Any], size: int) -> None:
+    more = best_weights(worlds[size][0]["trained"]["plain"]["report"])
+    for name, single in best_weights(worlds[1][0]["trained"]["plain"]["report"]).items():
+        torch.testing.assert_close(more[name], single, rtol=1e-4, atol=1e-5)
 
 
 def best_weights(report: dict[str, Any]) -> dict[str, torch.Tensor]:
