@@ -5,6 +5,7 @@ from __future__ import annotations
 from training.review import (
     rules_ahead,
     rules_amounts,
+    rules_apart,
     rules_arrays,
     rules_attention,
     rules_average,
@@ -114,6 +115,7 @@ FAMILIES = (
     rules_codes,
     rules_ahead,
     rules_arrays,
+    rules_apart,
     rules_pairs,
     rules_loader,
     rules_datasets,

@@ -1,4 +1,4 @@
-"""Rule BH533: an image and what goes with its pixels, moved by separate draws."""
+"""Rule BH533: an image and what goes with its pixels, not moved together."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ REPEATS_DRAW = {"manual_seed", "seed", "set_state", "setstate", "set_rng_state",
     "BH533",
     "mask-moved-on-its-own",
     "error",
-    title="An image and its mask are moved by separate draws",
-    why="Each is flipped, turned or cropped by a draw of its own: in half of all pairs the mask lies elsewhere than what it marks.",
+    title="An image and its mask are not moved together",
+    why="Each is flipped, turned or cropped by a draw of its own, or the image alone is: in half of all pairs the mask lies elsewhere than what it marks.",
     remedy="draw once, and move both by what was drawn",
     bad="""
         import torch
@@ -56,7 +56,7 @@ REPEATS_DRAW = {"manual_seed", "seed", "set_state", "setstate", "set_rng_state",
         """,
 )
 def mask_moved_on_its_own(subject: Subject) -> Iterator[Place]:
-    """In one function an image and its mask are each given to the same random movement, or moved each under a draw of its own; no draw is repeated."""
+    """In one function an image and its mask are each given to the same random movement, or moved each under a draw of its own, or the image alone is; no draw is repeated."""
     program = subject.program
     for scope in program.scopes:
         called = {last_name(n.func) for n in own_nodes(scope.node) if isinstance(n, ast.Call)}
@@ -71,6 +71,27 @@ def mask_moved_on_its_own(subject: Subject) -> Iterator[Place]:
             if kind.startswith("mask") and (image := alone.get("image" + how)) is not None and image[2] is not node:
                 yield node, f"{image[0]} and {name} are each moved by a draw of their own ({how})"
                 break
+        left = _left_behind(program, scope) if alone and all(kind.startswith("image") for kind in alone) else ""
+        if left:
+            moved, how, node = next(iter(alone.values()))
+            yield node, f"{moved} is moved by a draw ({how}), and {left} stays where it was"
+
+
+def _left_behind(program: Program, scope: Scope) -> str:
+    """The mask that a function looks up beside an image and gives back with it, without another use of it."""
+    for node in (n for n in own_nodes(scope.node) if isinstance(n, ast.Return | ast.Yield) and isinstance(n.value, ast.Tuple)):
+        given = [e.id for e in node.value.elts if isinstance(e, ast.Name)] if isinstance(node.value, ast.Tuple) else []
+        masks = [n for n in given if MAPS & words(n) and not IMAGES & words(n)]
+        if len(masks) != 1 or not any(IMAGES & words(n) and n not in masks for n in given):
+            continue
+        bound = scope.bindings.get(masks[0], [])
+        looked_up = (
+            len(bound) == 1 and any(isinstance(n, ast.Subscript) for n in ast.walk(bound[0].value)) and not any(_is_draw(n) for n in ast.walk(bound[0].value))
+        )
+        read = [n for n in own_nodes(scope.node) if isinstance(n, ast.Name) and n.id == masks[0] and isinstance(n.ctx, ast.Load)]
+        if looked_up and len(read) == 1:
+            return masks[0]
+    return ""
 
 
 def _moved(program: Program, scope: Scope) -> Iterator[tuple[ast.AST, str, str]]:
@@ -79,7 +100,7 @@ def _moved(program: Program, scope: Scope) -> Iterator[tuple[ast.AST, str, str]]
         name = last_name(call.args[0])
         if not {*IMAGES, *MAPS} & words(name):
             continue
-        function = program.callees_by_name(call, scope)
+        function = program.callees_by_name(call, scope) or _called_object(program, call, scope)
         if (function is not None and _draws_and_moves(function)) or (function is None and _is_random_transform(program, call, scope)):
             yield call, name, ast.unparse(call.func)
     for node in own_nodes(scope.node):
@@ -111,6 +132,12 @@ def _draws_and_moves(function: Scope) -> bool:
 def _is_draw(node: ast.AST) -> bool:
     """Whether it is a draw of a library's generator, not of one that was made for this image."""
     return isinstance(node, ast.Call) and last_name(node.func) in DRAWS and dotted(node.func).partition(".")[0] in ("random", "torch", "np", "numpy")
+
+
+def _called_object(program: Program, call: ast.Call, scope: Scope) -> Scope | None:
+    """The `__call__` of the class of this file whose object is called."""
+    owners = [program.classes[o.name] for o in program.origins(call.func, scope) if o.name in program.classes]
+    return program.find_method(owners[0], "__call__") if len(owners) == 1 else None
 
 
 def _is_random_transform(program: Program, call: ast.Call, scope: Scope) -> bool:

@@ -12,6 +12,7 @@ from training.review.sides import divisions, given_back, of_one_side, takes, tri
 from training.review.splitting import before, is_part, line_of, shares_rows, shuffled_cuts, sources_of, splits, stored
 from training.review.syntax import constant, dotted, is_false, is_true, keyword, last_name, method, names_read, receiver, words
 from training.review.whole import copies, plain
+from training.review.windows import cut_into_windows, random_parts
 
 ONE_ROW_EACH = {"customer", "client", "account", "member"}
 REPEATS = {"repeat", "repeat_interleave"}
@@ -305,7 +306,7 @@ def _orders(call: ast.Call) -> bool:
         """,
 )
 def random_split_of_windows(subject: Subject) -> Iterator[Place]:
-    """`random_split` of a data set of this file whose `__getitem__` gives `series[i : i + width]`."""
+    """A random split of a data set of this file whose `__getitem__` gives `series[i : i + width]`, or of what a function cut so, starts closer than the width."""
     program = subject.program
     for call, scope, parts in splits(program):
         if last_name(call.func) != "random_split" or not parts:
@@ -315,6 +316,10 @@ def random_split_of_windows(subject: Subject) -> Iterator[Place]:
             getter = program.methods[owner].get("__getitem__") if owner else None
             if getter is not None and _cuts_windows(getter):
                 yield call, f"{origin.name} gives overlapping windows: neighbours land on different sides"
+    for node, scope, parts in random_parts(program):
+        made_by = next((name for part in parts[:1] if (name := cut_into_windows(program, part, scope))), "")
+        if made_by:
+            yield node, f"{made_by} cuts overlapping windows: neighbours land on different sides"
 
 
 def _cuts_windows(getter: Scope) -> bool:

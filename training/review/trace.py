@@ -242,7 +242,7 @@ class Tracer:
                     self.enter(closure, node, frame)
         kind, key, via = classify(self.program, node, frame)
         self.add(kind, key, node, frame, via)
-        if kind in ("call", "train", "eval", "step"):
+        if kind in ("call", "train", "eval", "step", "zero"):
             for function in self.program.callees(node, frame.scope):
                 self.enter(function, node, frame)
 

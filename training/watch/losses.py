@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import linecache
 import math
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -20,6 +22,7 @@ TWICE = 2
 JUDGING = {"argmax", "max", "topk", "softmax", "sigmoid", "round", "sub", "gt", "ge", "eq", "squeeze", "flatten", "cross_entropy", "mse_loss", "l1_loss"}
 JUDGING |= {"__gt__", "__ge__", "__eq__", "nll_loss", "binary_cross_entropy_with_logits", "binary_cross_entropy"}
 THROUGH = ("View", "Squeeze", "Unsqueeze", "Reshape", "UnsafeView", "Select", "Slice", "Clamp", "ToCopy", "Transpose", "T", "Permute", "Alias")
+DECIDED = re.compile(r"dropout\w*\(.*\btraining\s*=\s*(?!True\b)")  # a flag that the program computes
 SUBTRACTIONS = ("sub", "__sub__", "__rsub__", "rsub", "subtract")
 Listener = Callable[..., None]
 
@@ -225,6 +228,9 @@ class Functions(TorchFunctionMode):
     def _dropout(self, name: str, input: Tensor, p: float = 0.5, training: bool = True, *_: Any, **__: Any) -> None:
         stack = self.forwards.stack
         if training and p > 0 and stack and not stack[-1].training and not isinstance(stack[-1], nn.modules.dropout._DropoutNd):
+            place = self.watch.here()
+            if DECIDED.search(linecache.getline(place.path, place.line)):
+                return  # the program decides when, and samples in evaluation on purpose
             self.often("BH403", f"dropout goes on in {type(stack[-1]).__name__} in eval mode", 1)
 
     def _attention(self, name: str, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, dropout_p: float = 0.0, *_: Any, **__: Any) -> None:

@@ -236,8 +236,42 @@ with torch.no_grad():
     print(F.mse_loss(head(encoder(X[320:])).squeeze(1), y[320:]))
 """
 
+SAMPLING = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+X = torch.rand(400, 1) * 6 - 3
+y = torch.sin(2 * X[:, 0]) + 0.1 * torch.randn(400)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(1, 32), nn.Linear(32, 1)
+
+    def forward(self, x, sample=None):
+        on = self.training if sample is None else sample
+        h = F.dropout(torch.tanh(self.first(x)), 0.1, training=on)
+        return self.second(h).squeeze(1)
+
+
+net = Net()
+optimizer = torch.optim.Adam(net.parameters(), lr=5e-3)
+for step in range(60):
+    rows = torch.randint(320, (40,))
+    optimizer.zero_grad()
+    F.mse_loss(net(X[rows]), y[rows]).backward()
+    optimizer.step()
+net.eval()
+with torch.no_grad():
+    draws = torch.stack([net(X[320:], sample=True) for _ in range(20)])
+    print(F.mse_loss(draws.mean(0), y[320:]), draws.std(0).mean())
+"""
+
 BASES_OF_UPDATES = {"uneven": UNEVEN, "rare": RARE, "turns": TURNS}
-SOUND_OF_UPDATES = {"factored": FACTORED, "tiny": TINY, "target": TARGET, "slopes": SLOPES}
+SOUND_OF_UPDATES = {"factored": FACTORED, "tiny": TINY, "target": TARGET, "slopes": SLOPES, "sampling": SAMPLING}
 
 PLANTED_OF_UPDATES = (
     Planted("BH837", "uneven", "return self.head(h)", "return self.drop(self.head(h))"),

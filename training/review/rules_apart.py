@@ -1,0 +1,124 @@
+"""Rule BH537: rows and labels of one table of which one alone was reordered or thinned out."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from training.review.findings import Place, Subject, rule
+from training.review.program import Program, Scope
+from training.review.splitting import line_of
+from training.review.syntax import constant, identifiers, keyword, last_name, method, own_nodes, receiver
+
+BY_ROW = {"sample", "dropna", "drop_duplicates", "sort_values", "query", "sort_index", "nlargest", "nsmallest"}
+THROUGH = {"transform", "fit_transform", "tensor", "as_tensor", "from_numpy", "array", "asarray", "FloatTensor", "LongTensor", "ascontiguousarray"}
+TOGETHER = {"TensorDataset", "zip", "train_test_split", "fit"}
+DEPTH = 8
+
+
+class Made(NamedTuple):
+    """Where rows come from: the name that they go back to, where it got its value, and what was done to rows on the way."""
+
+    root: str
+    line: int
+    changes: tuple[str, ...]
+
+
+@rule(
+    "BH537",
+    "rows-and-labels-apart",
+    "error",
+    title="Rows and labels of one table no longer stand side by side",
+    why="The features were reordered or thinned out, the labels of the same table were not: each row has the label of another one, and nothing can be learned.",
+    remedy="change the whole table first, and take features and labels from it afterwards",
+    bad="""
+        import torch
+
+        def arrays(table):
+            features = table.drop(columns="price").sample(frac=1.0, random_state=0)
+            return torch.tensor(features.to_numpy()), torch.tensor(table["price"].to_numpy())
+        """,
+    good="""
+        import torch
+
+        def arrays(table):
+            table = table.sample(frac=1.0, random_state=0)
+            features = table.drop(columns="price")
+            return torch.tensor(features.to_numpy()), torch.tensor(table["price"].to_numpy())
+        """,
+)
+def rows_and_labels_apart(subject: Subject) -> Iterator[Place]:
+    """Two values that are returned or used together go back to one name, and rows were changed on the way to one of them alone, by no common index."""
+    program = subject.program
+    if "pandas" not in program.modules_imported and "polars" not in program.modules_imported and not BY_ROW & program.called_names:
+        return
+    for scope in program.scopes:
+        for node, first, second in _pairs(scope):
+            one, two = _made(program, first, scope, line_of(node)), _made(program, second, scope, line_of(node))
+            if one is None or two is None or (one.root, one.line) != (two.root, two.line) or bool(one.changes) is bool(two.changes):
+                continue
+            changed, left = (first, second) if one.changes else (second, first)
+            done = ", ".join(one.changes or two.changes)
+            yield node, f"rows of {_shown(changed)} went through {done}, those of {_shown(left)} did not"
+
+
+def _shown(node: ast.expr) -> str:
+    """What is written, without the call that makes a tensor of it."""
+    while isinstance(node, ast.Call) and last_name(node.func) in THROUGH and node.args:
+        node = node.args[0]
+    return ast.unparse(node)
+
+
+def _pairs(scope: Scope) -> Iterator[tuple[ast.AST, ast.expr, ast.expr]]:
+    """Two values that stand side by side: returned together, or given to what goes over both at once."""
+    for node in own_nodes(scope.node):
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple) and len(node.value.elts) == 2:
+            yield node, node.value.elts[0], node.value.elts[1]
+        elif isinstance(node, ast.Call) and last_name(node.func) in TOGETHER and len(node.args) >= 2:
+            yield node, node.args[0], node.args[1]
+
+
+def _made(program: Program, node: ast.expr, scope: Scope, line: int, depth: int = 0) -> Made | None:
+    """Where a value of rows comes from; None where that is not seen, or rows are taken by an index."""
+    if depth > DEPTH:
+        return None
+    match node:
+        case ast.Name():
+            before = [b for b in scope.bindings.get(node.id, ()) if line_of(b.statement) < line]
+            if not before:
+                return Made(node.id, 0, ())
+            last = max(before, key=lambda b: line_of(b.statement))
+            if last.how != "assign" or last.index is not None or any(isinstance(a, ast.If | ast.For | ast.While) for a in program.ancestors(last.statement)):
+                return None
+            return _made(program, last.value, scope, line_of(last.statement), depth + 1) or Made(node.id, line_of(last.statement), ())
+        case ast.Subscript():
+            if "index" in identifiers(node) or last_name(node.value) in ("loc", "iloc", "at"):
+                return None
+            filtered = isinstance(node.slice, ast.Compare | ast.UnaryOp) or (
+                isinstance(node.slice, ast.BinOp) and isinstance(node.slice.op, ast.BitAnd | ast.BitOr)
+            )
+            return None if filtered else _made(program, node.value, scope, line, depth + 1)
+        case ast.Attribute(attr="values" | "T"):
+            return _made(program, node.value, scope, line, depth + 1) if node.attr == "values" else None
+        case ast.Call():
+            return _of_call(program, node, scope, line, depth)
+    return None
+
+
+def _of_call(program: Program, node: ast.Call, scope: Scope, line: int, depth: int) -> Made | None:
+    name, target = last_name(node.func), receiver(node)
+    if name in THROUGH:
+        return _made(program, node.args[0], scope, line, depth + 1) if node.args else None
+    if target is None or program.resolve(node.func) or "index" in identifiers(node):
+        return None
+    if name in ("reset_index", "astype", "to_numpy", "copy", "drop", "fillna", "float", "long", "clip", "reshape", "ravel", "pop"):
+        return (
+            None
+            if name == "drop" and keyword(node, "columns") is None and constant(keyword(node, "axis")) not in (1, "columns")
+            else _made(program, target, scope, line, depth + 1)
+        )
+    if method(node) in BY_ROW and constant(keyword(node, "axis")) not in (1, "columns"):
+        of = _made(program, target, scope, line, depth + 1)
+        return None if of is None else Made(of.root, of.line, (*of.changes, name))
+    return None
