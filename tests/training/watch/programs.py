@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.training.watch.programs_of_data import BASES_OF_DATA, PLANTED_OF_DATA, SOUND_OF_DATA
 from tests.training.watch.programs_of_lengths import BASES_OF_LENGTHS, PLANTED_OF_LENGTHS, SOUND_OF_LENGTHS
+from tests.training.watch.programs_of_pairs import BASES_OF_PAIRS, PLANTED_OF_PAIRS, SOUND_OF_PAIRS
 from tests.training.watch.programs_of_parts import BASES_OF_PARTS, PLANTED_OF_PARTS, SOUND_OF_PARTS, Planted
 from tests.training.watch.programs_of_samples import BASES_OF_SAMPLES, PLANTED_OF_SAMPLES, SOUND_OF_SAMPLES
 from tests.training.watch.programs_of_streams import BASES_OF_STREAMS, PLANTED_OF_STREAMS, SOUND_OF_STREAMS
@@ -159,6 +160,7 @@ BASES = {
     **BASES_OF_UPDATES,
     **BASES_OF_STREAMS,
     **BASES_OF_SWAPS,
+    **BASES_OF_PAIRS,
 }
 
 PLANTED = (
@@ -324,6 +326,7 @@ PLANTED = (
     *PLANTED_OF_UPDATES,
     *PLANTED_OF_STREAMS,
     *PLANTED_OF_SWAPS,
+    *PLANTED_OF_PAIRS,
 )
 
 GAN = """
@@ -488,6 +491,7 @@ SOUND = {
     **SOUND_OF_UPDATES,
     **SOUND_OF_STREAMS,
     **SOUND_OF_SWAPS,
+    **SOUND_OF_PAIRS,
 }
 
 RANKS = """
