@@ -1,4 +1,4 @@
-"""Rules BH605, BH613 and BH534: what each rank knows of its share alone, how shares are added up, and how they are drawn."""
+"""Rules BH605, BH613, BH614 and BH534: what each rank knows of its share alone, how shares are added up, and how they are drawn."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.freezing import switches
 from training.review.kinds import looks_held_out
 from training.review.leaves import leaves
 from training.review.program import Program
@@ -13,7 +14,7 @@ from training.review.rules_distributed import REDUCES
 from training.review.rules_loader import PREPARES, is_distributed, name_of
 from training.review.rules_loader import loaders as loaders_of
 from training.review.shares import divided_later, is_whole_share, means_over_rows, on_one_share
-from training.review.syntax import constant, identifiers, keyword, last_name, words
+from training.review.syntax import constant, has_unpacking, identifiers, keyword, last_name, words
 from training.review.values import reaching
 
 
@@ -191,3 +192,60 @@ def sampler_seeded_by_rank(subject: Subject) -> Iterator[Place]:
         ranks = sorted(n for n in named if "rank" in words(n) or n in program.rank_names)
         if ranks:
             yield call, f"the seed of this sampler depends on {ranks[0]}: shares of ranks overlap, and some rows are in none"
+
+
+@rule(
+    "BH614",
+    "frozen-after-wrapping",
+    "error",
+    title="A part is frozen after its network was wrapped",
+    why="DistributedDataParallel waits in every backward pass for the gradients of all parameters that were free when it was made: of those that are frozen later none comes, "
+    "and the next step raises or waits for ever.",
+    remedy="freeze first, wrap then; wrap it anew after a change, or pass `find_unused_parameters=True`",
+    bad="""
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
+
+        def prepare(network):
+            model = DistributedDataParallel(network)
+            for p in model.module.body.parameters():
+                p.requires_grad = False
+            return model, torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+        """,
+    good="""
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
+
+        def prepare(network):
+            for p in network.body.parameters():
+                p.requires_grad = False
+            model = DistributedDataParallel(network)
+            return model, torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+        """,
+)
+def frozen_after_wrapping(subject: Subject) -> Iterator[Place]:
+    """Parameters of a network that was wrapped higher up in the function, with no word about unused ones, are frozen, and it is not wrapped anew."""
+    program = subject.program
+    for scope in dict.fromkeys(program.scope(c) for c in program.all_calls if program.is_torch(c.func, "DistributedDataParallel")):
+        turned = list(switches(program, scope))
+        for s in (s for s in turned if not s.free):
+            if any(o.free and o.network == s.network for o in turned):
+                continue  # in turns, as of adversaries
+            root = s.network.split(".module")[0]
+            bound = [b for b in scope.bindings.get(root, ()) if getattr(b.statement, "lineno", 0) < s.node.lineno]
+            later = [c for c in program.all_calls if program.is_torch(c.func, "DistributedDataParallel") and c.lineno > s.node.lineno]
+            made = bound[-1].value if bound else None
+            wrapped = isinstance(made, ast.Call) and program.is_torch(made.func, "DistributedDataParallel")
+            if (
+                isinstance(made, ast.Call)
+                and wrapped
+                and not later
+                and not has_unpacking(made)
+                and not {"find_unused_parameters", "static_graph"} & _given(made)
+            ):
+                yield s.node, f"{s.network} is frozen after it was wrapped in line {made.lineno}: the wrapper waits for its gradients"
+
+
+def _given(call: ast.Call) -> set[str]:
+    """The names of the arguments that a call is given by name."""
+    return {str(k.arg) for k in call.keywords}
