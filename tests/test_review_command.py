@@ -124,7 +124,20 @@ def test_a_run_that_fails_or_shows_nothing_is_told_as_that(tmp_path: Path) -> No
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("rule", "old", "new"), [("", "", ""), *OF_RANKS], ids=lambda part: part[:5])
+ALONE = (
+    "        loss = F.cross_entropy(net(x), y)\n        loss.backward()\n        optimizer.step()\n",
+    """        with net.no_sync():
+            loss = F.cross_entropy(net(x), y)
+            loss.backward()
+        optimizer.step()
+    for p in net.parameters():
+        dist.all_reduce(p.data)
+        p.data /= dist.get_world_size()
+""",
+)
+
+
+@pytest.mark.parametrize(("rule", "old", "new"), [("", "", ""), ("", *ALONE), *OF_RANKS], ids=lambda part: part[:5])
 def test_two_ranks_of_a_program(tmp_path: Path, rule: str, old: str, new: str) -> None:
     assert old in RANKS
     (tmp_path / "ranks.py").write_text(RANKS.replace(old, new) if old else RANKS)

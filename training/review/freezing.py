@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from training.review.program import Program, Scope
+from training.review.program import Program, Scope, argument
 from training.review.syntax import constant, dotted, is_false, method, own_nodes, receiver
 
 
@@ -108,3 +108,44 @@ def _frees(call: ast.Call) -> bool:
     return (
         (method(call) == "requires_grad_" and sets(call) is not False) or "unfreeze" in spoken or "trainable" in spoken or "peft" in spoken or "lora" in spoken
     )
+
+
+class Switch(NamedTuple):
+    """The parameters of `network` are frozen (False) or set free (True)."""
+
+    node: ast.stmt
+    network: str
+    free: bool
+
+
+def switches(program: Program, scope: Scope) -> Iterator[Switch]:
+    """Every statement of a function that freezes or frees a network, itself or by a function or method of this file."""
+    for node in own_nodes(scope.node):
+        if isinstance(node, ast.For):
+            flags = [(network, constant(value)) for network, value in _switched(node)]
+            yield from (Switch(node, network, flag) for network, flag in flags if isinstance(flag, bool))
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            yield from _switched_by(program, node, node.value, scope)
+
+
+def _switched_by(program: Program, node: ast.Expr, call: ast.Call, scope: Scope) -> Iterator[Switch]:
+    flag = sets(call)
+    if flag is not None and dotted(receiver(call)):
+        yield Switch(node, dotted(receiver(call)), flag)
+    for function in program.callees(call, scope):
+        for network, value in (found for n in own_nodes(function.node) if isinstance(n, ast.For) for found in _switched(n)):
+            root, dot, rest = network.partition(".")
+            own = receiver(call) if root == "self" else argument(call, function, root)
+            given = constant(argument(call, function, value.id) if isinstance(value, ast.Name) else value)
+            if own is not None and dotted(own) and isinstance(given, bool):
+                yield Switch(node, dotted(own) + dot + rest, given)
+
+
+def _switched(node: ast.For) -> Iterator[tuple[str, ast.expr]]:
+    """Of `for p in net.parameters(): p.requires_grad = flag` the network, and the value."""
+    network = dotted(receiver(node.iter)) if method(node.iter) in ("parameters", "named_parameters") else ""
+    for statement in node.body if network else ():
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Attribute) and statement.targets[0].attr == "requires_grad":
+            yield network, statement.value
+        elif isinstance(statement, ast.Expr) and method(statement.value) == "requires_grad_" and isinstance(statement.value, ast.Call):
+            yield network, statement.value.args[0] if statement.value.args else ast.Constant(True)

@@ -1,15 +1,16 @@
-"""Rows made one after another for each of several persons, and the list that says whose each is."""
+"""Rows made one after another for each of several persons, and the list, or the column of a table, that says whose each is."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
-from training.review.program import Program, Scope
+from training.review.program import Program, Scope, argument
 from training.review.splitting import line_of, shuffled_cuts, sources_of, splits
-from training.review.syntax import identifiers, last_name, method, own_nodes, words
+from training.review.syntax import calls, constant, identifiers, keyword, last_name, method, names_read, own_nodes, receiver, words
 
 PERSONS = {"patient", "subject", "speaker", "writer", "household", "person", "participant", "user", "driver", "student", "player", "animal"}
+KEPT_TOGETHER = {"patient", "subject", "speaker", "writer", "household", "person", "participant"}  # of which new ones are to be foretold
 LOOKS = {"print", "len", "unique", "set", "info", "bincount", "Counter"}
 
 
@@ -66,3 +67,72 @@ def _only_looked_at(program: Program, caller: Scope, name: str) -> bool:
             if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call) and last_name(statement.value.func) in ("print", "info")):
                 return False
     return True
+
+
+def tables_of_owners(program: Program) -> Iterator[tuple[ast.expr, str]]:
+    """A table is filled row by row, several for each person, with a column that says whose, which is looked at only: and the rows are split at random."""
+    if {"groups", "unique", "drop_duplicates", "isin"} & program.identifiers or any("group" in n.lower() and n != "groupby" for n in program.called_names):
+        return
+    for maker in program.scopes:
+        for column, table, outer in _tables(program, maker):
+            if not _counted_only(program, column):
+                continue
+            known = _handed_round(program, maker, table)
+            for split, scope, parts in (*splits(program), *shuffled_cuts(program)):
+                behind = {b for part in parts for n in names_read(part) for b in sources_of(n, scope, line_of(split))}
+                if any(s is scope and n in behind for s, n in known):
+                    yield split, f"rows are split at random, though {column!r} (line {line_of(outer)}) says that several belong together"
+
+
+def _tables(program: Program, maker: Scope) -> Iterator[tuple[str, str, ast.For]]:
+    """Tables made of a list to which a loop inside one over persons appends: the column that holds the person, the table's name, the outer loop."""
+    made = [c for c in calls(maker.node) if program.resolve(c.func) == "pandas.DataFrame" and c.args and isinstance(c.args[0], ast.Name)]
+    for outer in (n for n in own_nodes(maker.node) if made and isinstance(n, ast.For) and isinstance(n.target, ast.Name)):
+        person = outer.target.id if isinstance(outer.target, ast.Name) else ""
+        for call in (c for inner in own_nodes(outer) if isinstance(inner, ast.For) for c in calls(inner) if method(c) == "append" and len(c.args) == 1):
+            for frame in (c for c in made if last_name(c.args[0]) == last_name(receiver(call))):
+                bound = program.parents[frame]
+                table = last_name(bound.targets[0]) if isinstance(bound, ast.Assign) else ""
+                for column in _columns_of(call.args[0], keyword(frame, "columns", 2), person):
+                    if words(column) & KEPT_TOGETHER:
+                        yield column, table, outer
+
+
+def _columns_of(row: ast.expr, columns: ast.expr | None, person: str) -> list[str]:
+    """The columns of a row that hold the number of the person."""
+    if isinstance(row, ast.Dict):
+        return [str(constant(k)) for k, v in zip(row.keys, row.values, strict=True) if isinstance(v, ast.Name) and v.id == person]
+    named = columns.elts if isinstance(columns, ast.List | ast.Tuple) else []
+    if not isinstance(row, ast.Tuple | ast.List) or len(named) != len(row.elts):
+        return []
+    return [str(constant(n)) for n, v in zip(named, row.elts, strict=True) if isinstance(v, ast.Name) and v.id == person]
+
+
+def _counted_only(program: Program, column: str) -> bool:
+    """Whether a column is taken out of its table for nothing but to count its values."""
+    taken = [n for n in program.nodes[ast.Subscript] if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Load) and constant(n.slice) == column]
+    above = [program.parents[n] for n in taken]
+    return all(isinstance(p, ast.Attribute) and p.attr in ("nunique", "value_counts", "max") for p in above)
+
+
+def _handed_round(program: Program, maker: Scope, table: str) -> set[tuple[Scope, str]]:
+    """The names by which a table is known in the function that makes it, its callers, and those whom they give it."""
+    known, pending = set[tuple[Scope, str]](), [(maker, table)]
+    for returned in (n.value for n in own_nodes(maker.node) if isinstance(n, ast.Return)):
+        elements = returned.elts if isinstance(returned, ast.Tuple) else [returned]
+        places = [i for i, e in enumerate(elements) if (isinstance(e, ast.Name) and e.id == table) or (not table and isinstance(e, ast.Call))]
+        for call, caller in program.call_sites[maker]:
+            statement = program.statement(call)
+            target = statement.targets[0] if isinstance(statement, ast.Assign) and statement.value is call else None
+            names = target.elts if isinstance(target, ast.Tuple) else [target]
+            pending += [(caller, last_name(names[i])) for i in places if i < len(names)]
+    while pending:
+        scope, name = pending.pop()
+        if not name or (scope, name) in known:
+            continue
+        known.add((scope, name))
+        for call in (c for c in program.all_calls if program.scope(c) is scope):
+            for function in program.callees(call, scope):
+                given = [(p, argument(call, function, p)) for p in function.parameters]
+                pending += [(function, p) for p, value in given if isinstance(value, ast.Name) and value.id == name]
+    return known

@@ -13,6 +13,7 @@ from training.review.syntax import constant, is_true, keyword, last_name, method
 from training.review.whole import LABEL_WORDS
 
 CODERS = {"LabelEncoder", "OrdinalEncoder", "OneHotEncoder", "LabelBinarizer", "MultiLabelBinarizer", "TargetEncoder"}
+DEPTH = 3  # callers of callers
 FIXED = {"reindex", "align", "CategoricalDtype", "Categorical", "set_categories", "categories", "union_categoricals"}
 
 
@@ -106,7 +107,7 @@ def _side(rows: ast.expr) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def per_side(program: Program, node: ast.expr, rows: ast.expr) -> str:
+def per_side(program: Program, node: ast.expr, rows: ast.expr, depth: int = 0) -> str:
     """The sides for each of which an expression is computed anew: it stands in a loop over them, or in a function that is called for them; else empty."""
     names, scope = values_read(rows), program.scope(node)
     for around in program.ancestors(node):
@@ -117,7 +118,7 @@ def per_side(program: Program, node: ast.expr, rows: ast.expr) -> str:
             sides = _sides(loop.iter)
             if names & {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)} and sides:
                 return " and ".join(sides)
-    return _by_calls(program, scope, names, node)
+    return _by_calls(program, scope, names, node, depth)
 
 
 def _sides(over: ast.expr) -> list[str]:
@@ -130,7 +131,7 @@ def _sides(over: ast.expr) -> list[str]:
     return [text for text, _ in named] if others and any("train" in s for _, s in named) else []
 
 
-def _by_calls(program: Program, scope: Scope, names: set[str], node: ast.expr) -> str:
+def _by_calls(program: Program, scope: Scope, names: set[str], node: ast.expr, depth: int) -> str:
     """The rows of several sides that a function is given, whose parameter is read."""
     bound = {b for n in names for b in scope.bindings.get(n, ()) if b.how == "assign"}
     read = names | {n for b in bound for n in values_read(b.value)}
@@ -145,6 +146,9 @@ def _by_calls(program: Program, scope: Scope, names: set[str], node: ast.expr) -
             return f"{sides['train']} and {others[0]}"
         if same and (both := _complements(program, given)):
             return both
+        passed_on = given[0][0] if len(given) == 1 and depth < DEPTH else None
+        if passed_on is not None and (above := per_side(program, given[0][1], passed_on, depth + 1)):
+            return above
     return ""
 
 

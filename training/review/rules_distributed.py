@@ -6,12 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import looks_held_out
-from training.review.program import Program, Scope
-from training.review.rules_loader import PREPARES, is_distributed, loaders, name_of
-from training.review.syntax import constant, dotted, identifiers, keyword, last_name, method, names_read, receiver, words
+from training.review.program import Scope
+from training.review.rules_loader import PREPARES, is_distributed, loaders
+from training.review.syntax import constant, dotted, identifiers, last_name, method, names_read, receiver, words
 from training.review.trace import Event
-from training.review.values import reaching
 from training.review.wrapper import past_wrapper, reaches_loss
 
 COLLECTIVES = {
@@ -244,82 +242,6 @@ def _other_side(event: Event, other: Event, ranks: set[str]) -> bool:
     own = {(id(b), taken) for b, taken in event.branches}
     guards = [(id(b), taken) for b, taken in other.branches if isinstance(b, ast.If) and _one_rank(b.test, ranks)]
     return bool(guards) and any(g not in own for g in guards)
-
-
-@rule(
-    "BH605",
-    "metric-of-one-rank",
-    "error",
-    title="Each rank evaluates its share, and nothing adds them up",
-    why="The reported score is that of one rank's rows; with several ranks each may keep another 'best' checkpoint or stop at another epoch.",
-    remedy="`all_reduce` sums and counts, or gather the scores, before anything is compared",
-    bad="""
-        import torch
-        import torch.distributed as dist
-        from torch.utils.data import DataLoader, DistributedSampler
-
-        def evaluate(model, val_set):
-            dist.init_process_group("gloo")
-            val_loader = DataLoader(val_set, batch_size=64, sampler=DistributedSampler(val_set, shuffle=False))
-            model.eval()
-            correct = 0
-            with torch.inference_mode():
-                for x, y in val_loader:
-                    correct += (model(x).argmax(1) == y).sum()
-            return correct.item() / len(val_set)
-        """,
-    good="""
-        import torch
-        import torch.distributed as dist
-        from torch.utils.data import DataLoader, DistributedSampler
-
-        def evaluate(model, val_set):
-            dist.init_process_group("gloo")
-            val_loader = DataLoader(val_set, batch_size=64, sampler=DistributedSampler(val_set, shuffle=False))
-            model.eval()
-            correct = torch.zeros((), dtype=torch.long)
-            with torch.inference_mode():
-                for x, y in val_loader:
-                    correct += (model(x).argmax(1) == y).sum()
-            dist.all_reduce(correct)
-            return correct.item() / len(val_set)
-        """,
-)
-def metric_of_one_rank(subject: Subject) -> Iterator[Place]:
-    """Held-out rows have a DistributedSampler, or each rank takes every n-th of them, and the file holds no reduction over ranks."""
-    program = subject.program
-    if (
-        REDUCES & program.called_names
-        or any("reduce" in n or "gather" in n for n in program.called_names)
-        or program.modules_imported & (PREPARES | {"torchmetrics", "torcheval"})
-    ):
-        return
-    for call in program.all_calls:
-        if not program.is_torch(call.func, "DistributedSampler") and not _every_nth_row(program, call):
-            continue
-        sites = [c for c, _ in program.call_sites[program.scope(call)]] if isinstance(program.parents[call], ast.Return) else []
-        held_out = any(looks_held_out(n) for c in (call, *sites) for n in (name_of(program, c), *map(last_name, c.args)))
-        evaluated = any(e.kind == "eval" for trace in subject.traces for e in trace)
-        if held_out and evaluated and is_distributed(program):
-            yield call, "held-out rows are shared out over ranks, and nothing adds the results up"
-
-
-def _every_nth_row(program: Program, call: ast.Call) -> bool:
-    """Whether it is `Subset(rows, range(rank, len(rows), world))`, in one line or two, or `Subset(rows, order[rank::world])`: the share of one rank."""
-    rows, scope = keyword(call, "indices", 1), program.scope(call)
-    if isinstance(rows, ast.Name):
-        values = reaching(program, rows, scope)
-        rows = values[0] if len(values) == 1 else rows
-    if isinstance(rows, ast.Call) and last_name(rows.func) in ("list", "tuple") and len(rows.args) == 1:
-        rows = rows.args[0]
-    start: ast.expr | None = None
-    if isinstance(rows, ast.Call) and last_name(rows.func) in ("range", "arange") and len(rows.args) == 3:
-        start = rows.args[0]
-    elif isinstance(rows, ast.Subscript) and isinstance(rows.slice, ast.Slice) and rows.slice.step is not None:
-        start = rows.slice.lower
-    if not program.is_torch(call.func, "Subset") or start is None:
-        return False
-    return any("rank" in words(n) for n in identifiers(start)) or last_name(start) in program.rank_names
 
 
 @rule(

@@ -6,11 +6,14 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.freezing import switches
 from training.review.kinds import is_frozen_name, is_optimizer_origin
 from training.review.program import Program, Scope
 from training.review.rules_module import is_layer
-from training.review.syntax import constant, dotted, identifiers, keyword, last_name, method, receiver
+from training.review.saved import trains
+from training.review.syntax import calls, constant, dotted, identifiers, keyword, last_name, method, own_nodes, receiver
 
+DEPTH = 3
 OWN_USES = {"state_dict", "train", "to", "cuda"}
 
 
@@ -120,7 +123,7 @@ def _groups(call: ast.Call, scope: Scope) -> Iterator[ast.expr]:
         """,
 )
 def parameters_without_optimizer(subject: Subject) -> Iterator[Place]:
-    """Beside an optimizer a network of the file with parameters is made, called where gradients are computed, and used for nothing else."""
+    """Beside an optimizer a network of the file with parameters is made, called where gradients are computed, and used for nothing else; or one is set free too late."""
     program = subject.program
     for scope in dict.fromkeys(scope for _, scope in _optimizers(program)):
         if not any(method(c) == "backward" and program.scope(c) is scope for c in program.all_calls):
@@ -132,6 +135,49 @@ def parameters_without_optimizer(subject: Subject) -> Iterator[Place]:
                 yield bindings[0].value, f"{name} has parameters of its own, and no optimizer holds them"
     for owner in dict.fromkeys(scope.owner for _, scope in _optimizers(program) if scope.owner is not None):
         yield from _attributes_left_out(program, owner)
+    yield from _freed_too_late(program)
+
+
+def _freed_too_late(program: Program) -> Iterator[Place]:
+    """A network is frozen, an optimizer made of what is free then, and the network set free afterwards, where training goes on with that optimizer."""
+    if "add_param_group" in program.identifiers:
+        return
+    for call, scope in _optimizers(program):
+        turned = list(switches(program, scope))
+        frozen = {s.network for s in turned if not s.free and s.node.lineno < call.lineno}
+        for s in (s for s in turned if s.free and s.node.lineno > call.lineno and s.network in frozen and _is_left_out(program, call, scope, s.network)):
+            around = [a for a in program.ancestors(s.node) if isinstance(a, ast.For | ast.While) and call not in ast.walk(a)]
+            later = [n for n in own_nodes(scope.node) if isinstance(n, ast.stmt) and n.lineno > s.node.lineno]
+            if any(trains(program, n) for n in (*around, *later)) and not any(_makes_optimizer(program, n) for n in (*around, *later)):
+                yield s.node, f"{s.network} is set free here, and the optimizer of line {call.lineno} was made without its parameters"
+
+
+def _is_left_out(program: Program, optimizer: ast.Call, scope: Scope, network: str) -> bool:
+    """Whether an optimizer was given what is free alone, or other parts of the network than this one."""
+    given = keyword(optimizer, "params", 0)
+    if isinstance(given, ast.Name) and len(scope.bindings.get(given.id, ())) == 1:
+        given = scope.bindings[given.id][0].value
+    if given is None:
+        return False
+    tests = [t for n in ast.walk(given) if isinstance(n, ast.comprehension) for t in n.ifs]
+    tests += [c.args[0] for c in calls(given) if last_name(c.func) == "filter" and c.args]
+    if any("requires_grad" in identifiers(t) for t in tests):
+        return True
+    held = [dotted(receiver(c)) for c in calls(given) if method(c) in ("parameters", "named_parameters")]
+    root = network.partition(".")[0] + "."
+    apart = [h for h in held if h.startswith(root) and "." in network and not (h + ".").startswith(network + ".") and not (network + ".").startswith(h + ".")]
+    return bool(held) and len(apart) == len(held)
+
+
+def _makes_optimizer(program: Program, node: ast.AST, depth: int = 0) -> bool:
+    """Whether an optimizer is made within, or by a helper of the file that is called there, or perhaps by one out of sight."""
+    for call in calls(node):
+        scope = program.scope(call)
+        if any(is_optimizer_origin(o) for o in program.origins(call, scope)) or "optim" in last_name(call.func).lower():
+            return True
+        if depth < DEPTH and any(_makes_optimizer(program, f.node, depth + 1) for f in program.callees(call, scope)):
+            return True
+    return False
 
 
 def _attributes_left_out(program: Program, owner: ast.ClassDef) -> Iterator[Place]:

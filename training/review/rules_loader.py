@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import looks_held_out
+from training.review.kinds import looks_held_out, looks_trained_on
 from training.review.program import Program
 from training.review.settings import argument_of, partial_calls
 from training.review.syntax import constant, has_unpacking, identifiers, is_false, is_true, keyword, last_name, method, own_nodes, words
@@ -208,7 +208,7 @@ def held_out_rows_dropped(subject: Subject) -> Iterator[Place]:
         """,
 )
 def loader_not_distributed(subject: Subject) -> Iterator[Place]:
-    """In a file that wraps a network in DDP, a shuffling loader has no sampler, and its rows were not shared out before."""
+    """In a file that wraps a network in DDP, a shuffling loader has no sampler, and its rows were not shared out before; or its sampler is made for one rank."""
     program = subject.program
     if not any(program.is_torch(c.func, "DistributedDataParallel", "FullyShardedDataParallel", "fully_shard") for c in program.all_calls):
         return
@@ -225,6 +225,11 @@ def loader_not_distributed(subject: Subject) -> Iterator[Place]:
             and not looks_held_out(name_of(program, call))
         ):
             yield call, "every rank reads all rows: this loader has no DistributedSampler"
+    for call in program.all_calls:
+        alone = program.is_torch(call.func, "DistributedSampler") and constant(keyword(call, "num_replicas", 1)) == 1
+        named = [name_of(program, call), *map(last_name, call.args)]
+        if alone and not is_false(keyword(call, "shuffle", 3)) and any(map(looks_trained_on, named)) and not any(map(looks_held_out, named)):
+            yield call, "every rank reads all rows: this sampler is made for one rank (num_replicas=1)"
 
 
 def _may_get_sampler(program: Program, call: ast.Call) -> bool:

@@ -1,4 +1,4 @@
-"""Rule BH708: states that are saved and never read again."""
+"""Rules BH708 to BH711: states that are saved and never read again, keys that do not fit, epochs at which a run goes on."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import is_optimizer
-from training.review.program import Program
-from training.review.syntax import constant, method, receiver
+from training.review.kinds import is_optimizer, is_scaler, is_scheduler
+from training.review.leaves import key_read, leaves
+from training.review.program import Program, Scope
+from training.review.saved import checkpoints, epochs_saved, loads_optimizer, unread_starts
+from training.review.syntax import constant, dotted, is_false, keyword, last_name, method, receiver, words
+
+PARALLEL = ("DistributedDataParallel", "DataParallel")
+RENAMES = {"consume_prefix_in_state_dict_if_present", "removeprefix", "unwrap_model"}
 
 
 @rule(
@@ -16,8 +21,9 @@ from training.review.syntax import constant, method, receiver
     "saved-state-not-loaded",
     "error",
     title="A state is saved and not loaded again",
-    why="The resumed run has its weights and its optimizer, and a schedule, a scaler or an averaged network that starts anew: a warm-up in the middle of the run, a rate that never ends low.",
-    remedy="load every state that is saved: `scheduler.load_state_dict(state['scheduler'])`",
+    why="The resumed run has its weights, and an optimizer, a schedule, a scaler or an averaged network that starts anew: moments of 0, a warm-up in the middle of the run, "
+    "a rate that never ends low.",
+    remedy="load every state that is saved: `optimizer.load_state_dict(state['optimizer'])`, `scheduler.load_state_dict(state['scheduler'])`",
     bad="""
         import torch
 
@@ -43,28 +49,34 @@ from training.review.syntax import constant, method, receiver
         """,
 )
 def saved_state_not_loaded(subject: Subject) -> Iterator[Place]:
-    """Of the states in a saved dict that of an optimizer is loaded again by its key, and another one's key is read nowhere in the file."""
+    """Of the states in a saved dict that of an optimizer, a schedule or a scaler is loaded again by its key, or the run goes on after the saved epoch; another one's key is read nowhere."""
     program = subject.program
     loads = [(receiver(c), c.args[0]) for c in program.all_calls if method(c) == "load_state_dict" and c.args]
     if any(isinstance(given, ast.Subscript) and not isinstance(constant(given.slice), str) for _, given in loads):
         return  # keys that come out of a loop
-    resumed = {_key(given) for into, given in loads if into is not None and is_optimizer(program, into, program.scope(into))} - {None}
+    resumed = {key_read(given) for into, given in loads if into is not None and _goes_on_with(program, into)} - {None}
+    network = {key_read(given) for into, given in loads if into is not None and not _goes_on_with(program, into)} - {None}
     read = _keys_read(program)
-    for saved in program.nodes[ast.Dict]:
-        if not isinstance(saved, ast.Dict):
-            continue
+    for saved in checkpoints(program):
         states = {
             constant(k): k for k, v in zip(saved.keys, saved.values, strict=True) if isinstance(v, ast.Call) and method(v) == "state_dict" and k is not None
         }
-        if resumed & states.keys():
+        if resumed & states.keys() or (network & states.keys() and _counts_on(program, {constant(k) for k in saved.keys})):
             for name in sorted(str(n) for n in states.keys() - read if isinstance(n, str)):
                 yield states[name], f"the state under {name!r} is saved, and nothing here reads it again"
 
 
-def _key(node: ast.expr) -> object:
-    if isinstance(node, ast.Subscript):
-        return constant(node.slice)
-    return constant(node.args[0]) if isinstance(node, ast.Call) and method(node) in ("get", "pop") and node.args else None
+def _goes_on_with(program: Program, into: ast.expr) -> bool:
+    """Whether a state is that of something by which only a run that goes on is served."""
+    scope = program.scope(into)
+    return is_optimizer(program, into, scope) or is_scheduler(program, into, scope) or is_scaler(program, into, scope)
+
+
+def _counts_on(program: Program, keys: set[object]) -> bool:
+    """Whether the epoch after the one that was read under one of these keys is computed."""
+    sums = [n for n in program.nodes[ast.BinOp] if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Add) and constant(n.right) == 1]
+    found = {key for n in sums if isinstance(key := key_read(n.left), str) and "epoch" in words(key)}
+    return bool(found & keys)
 
 
 def _keys_read(program: Program) -> set[object]:
@@ -74,3 +86,146 @@ def _keys_read(program: Program) -> set[object]:
     found |= {constant(n.left) for n in program.nodes[ast.Compare] if isinstance(n, ast.Compare)}
     listed = [n for kind in (ast.Tuple, ast.List, ast.Set) for n in program.nodes[kind]]
     return found | {constant(e) for n in listed for e in getattr(n, "elts", ())}
+
+
+@rule(
+    "BH709",
+    "wrapper-prefix-in-keys",
+    "error",
+    title="The keys of a saved network do not fit the one that loads them",
+    why="The keys of a wrapped network start with `module.`, those of the network inside do not: with `strict=False` not one weight is loaded and nothing is said, without it loading raises.",
+    remedy="save and load on the same side of the wrapper: `model.module.state_dict()` and `model.module.load_state_dict(...)`",
+    bad="""
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
+
+        def fit(network, path, again):
+            model = DistributedDataParallel(network)
+            if again:
+                state = torch.load(path, weights_only=True)
+                model.module.load_state_dict(state["model"], strict=False)
+            return {"model": model.state_dict()}
+        """,
+    good="""
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
+
+        def fit(network, path, again):
+            model = DistributedDataParallel(network)
+            if again:
+                state = torch.load(path, weights_only=True)
+                model.module.load_state_dict(state["model"])
+            return {"model": model.module.state_dict()}
+        """,
+)
+def wrapper_prefix_in_keys(subject: Subject) -> Iterator[Place]:
+    """A state is saved of a network in its wrapper and loaded by the same key into one outside of it, or the other way round; nothing in the file changes keys."""
+    program = subject.program
+    texts = [n.value for n in program.nodes[ast.Constant] if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    if not any(program.is_torch(c.func, *PARALLEL) for c in program.all_calls) or RENAMES & program.identifiers or any("module." in t for t in texts):
+        return
+    saved: dict[object, set[str]] = {}
+    for made in checkpoints(program):
+        for key, value in zip(made.keys, made.values, strict=True):
+            if isinstance(value, ast.Call) and method(value) == "state_dict":
+                saved.setdefault(constant(key), set()).add(_side(program, receiver(value), program.scope(value)))
+    for call in program.all_calls:
+        loaded = key_read(call.args[0]) if method(call) == "load_state_dict" and call.args else None
+        inside = _side(program, receiver(call), program.scope(call)) if isinstance(loaded, str) and loaded in saved else ""
+        other = {"wrapped": "bare", "bare": "wrapped"}.get(inside, "")
+        if other and saved[loaded] == {other}:
+            told = (
+                "start with 'module.', and those of this network do not" if other == "wrapped" else "have no 'module.', and those of this network start with it"
+            )
+            yield call, f"the keys saved under {loaded!r} {told}: none of them fits"
+
+
+def _side(program: Program, node: ast.expr | None, scope: Scope) -> str:
+    """`wrapped` of a network in DDP, `bare` of the one inside or of one of a class of this file; empty where it is not certain."""
+    if isinstance(node, ast.Attribute) and node.attr == "module":
+        return "bare" if _side(program, node.value, scope) == "wrapped" else ""
+    found = set()
+    for leaf in leaves(program, node, scope) if node is not None else ():
+        call = leaf.node
+        known = program.classes.get(dotted(call.func)) if isinstance(call, ast.Call) else None
+        wrapped = isinstance(call, ast.Call) and program.is_torch(call.func, *PARALLEL)
+        found.add("wrapped" if wrapped else "bare" if program.is_module(known) else "")
+    return found.pop() if len(found) == 1 else ""
+
+
+@rule(
+    "BH710",
+    "missing-keys-unread",
+    "note",
+    title="What strict=False leaves out is never looked at",
+    why="Keys that do not fit are passed over without a word: a prefix too many, and not one weight is loaded.",
+    remedy="look at the result: `missing, unexpected = model.load_state_dict(state, strict=False)`, and raise on keys that were not expected",
+    bad="""
+        import torch
+
+        def restore(model, path):
+            model.load_state_dict(torch.load(path, weights_only=True), strict=False)
+        """,
+    good="""
+        import torch
+
+        def restore(model, path):
+            missing, unexpected = model.load_state_dict(torch.load(path, weights_only=True), strict=False)
+            if unexpected or any(not name.startswith("head.") for name in missing):
+                raise ValueError(f"keys that do not fit: {missing}, {unexpected}")
+        """,
+)
+def missing_keys_unread(subject: Subject) -> Iterator[Place]:
+    """`load_state_dict(..., strict=False)` as a statement."""
+    for call in subject.program.all_calls:
+        if method(call) == "load_state_dict" and is_false(keyword(call, "strict", 1)) and isinstance(subject.program.parents[call], ast.Expr):
+            yield call, "strict=False, and nobody looks at the keys that did not fit"
+
+
+@rule(
+    "BH711",
+    "resumed-at-wrong-epoch",
+    "error",
+    title="A run goes on at the wrong epoch",
+    why="The saved epoch was finished. A run that starts at it again, or at 0, with the state of its optimizer and schedule, makes more steps than planned: rates go past their end, "
+    "and numbers of epochs are not those of the first run.",
+    remedy="go on after it: `start = state['epoch'] + 1`, and `for epoch in range(start, epochs)`",
+    bad="""
+        import torch
+
+        def fit(model, optimizer, train_epoch, epochs):
+            state = torch.load("last.pt", weights_only=True)
+            model.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+            start = state["epoch"]
+            for epoch in range(start, epochs):
+                train_epoch(model, optimizer)
+                torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, "last.pt")
+        """,
+    good="""
+        import torch
+
+        def fit(model, optimizer, train_epoch, epochs):
+            state = torch.load("last.pt", weights_only=True)
+            model.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+            start = state["epoch"] + 1
+            for epoch in range(start, epochs):
+                train_epoch(model, optimizer)
+                torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, "last.pt")
+        """,
+)
+def resumed_at_wrong_epoch(subject: Subject) -> Iterator[Place]:
+    """The number of a loop's passage is saved at its end; the loop starts at that number as it was read, or what was computed of it is never used."""
+    program = subject.program
+    if not loads_optimizer(program):
+        return
+    for key, loop in epochs_saved(program):
+        scope, head = program.scope(loop), loop.iter
+        starts = head.args[0] if isinstance(head, ast.Call) and last_name(head.func) == "range" and len(head.args) > 1 else None
+        for leaf in leaves(program, starts, scope) if starts is not None else ():
+            if key_read(leaf.node) == key:
+                yield leaf.node, f"{key!r} was saved when that epoch was over, and the loop in line {loop.lineno} makes it again", loop
+        if starts is None or constant(starts) is not None:
+            for binding, name in unread_starts(program, loop, key):
+                yield binding, f"{name} is the epoch to go on at, and the loop in line {loop.lineno} starts without it", loop

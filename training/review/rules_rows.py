@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.owners import rows_of_owners
+from training.review.owners import KEPT_TOGETHER, rows_of_owners, tables_of_owners
 from training.review.program import Program, Scope
 from training.review.sides import divisions, given_back, of_one_side, takes, trivial_groups
 from training.review.splitting import before, is_part, line_of, shares_rows, shuffled_cuts, sources_of, splits, stored
@@ -33,7 +33,6 @@ GROUPS = {
     "player",
 }
 
-KEPT_TOGETHER = {"patient", "subject", "speaker", "writer", "household", "person", "participant"}  # of which new ones are to be foretold
 TIMES = {"date", "time", "timestamp", "datetime", "day", "month", "year", "week"}
 
 
@@ -116,6 +115,7 @@ def random_split_of_groups(subject: Subject) -> Iterator[Place]:
     program = subject.program
     yield from grouped_elsewhere(program)
     yield from rows_of_owners(program)
+    yield from tables_of_owners(program)
     if any("group" in n.lower() and n != "groupby" for n in program.called_names) or "groups" in program.identifiers or "unique" in program.called_names:
         return
     for split, scope, parts in splits(program):

@@ -7,6 +7,7 @@ import textwrap
 from training.review.findings import Place, Rule, Severity, Subject
 from training.review.rules_run_data import OF_DATA
 from training.review.rules_run_opponents import OF_OPPONENTS
+from training.review.rules_run_pairs import OF_PAIRS
 from training.review.rules_run_updates import OF_UPDATES
 
 
@@ -22,7 +23,7 @@ def _rule(id: str, name: str, severity: Severity, title: str, why: str, remedy: 
 RUN_RULES: dict[str, Rule] = {
     r.id: r
     for r in (
-        *(_rule(*given) for given in (*OF_UPDATES, *OF_OPPONENTS, *OF_DATA)),
+        *(_rule(*given) for given in (*OF_UPDATES, *OF_OPPONENTS, *OF_DATA, *OF_PAIRS)),
         _rule(
             "BH801",
             "rows-mix",

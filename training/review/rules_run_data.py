@@ -54,9 +54,10 @@ OF_DATA: tuple[tuple[str, str, Severity, str, str, str, str, str], ...] = (
         "BH848",
         "rate-rises-to-the-end",
         "error",
-        "The rate falls at once and rises to the end",
-        "After the warm-up the rate drops to its lowest and follows half a cosine upwards: the sign is wrong. Most is moved at the end, where a network should come to rest.",
-        "(1 + cos(pi * share)) / 2 falls from 1 to 0",
+        "The rate rises to the end",
+        "Most is moved at the end, where a network should come to rest: the rate drops after the warm-up and follows half a cosine upwards, as its sign is wrong; or a cosine is stepped "
+        "past its end, where it climbs back.",
+        "(1 + cos(pi * share)) / 2 falls from 1 to 0; `T_max` is the number of steps that the schedule makes in the whole run",
         "return 0.5 * (1 - math.cos(math.pi * share))",
         "return 0.5 * (1 + math.cos(math.pi * share))",
     ),

@@ -15,6 +15,7 @@ layers      layers with nothing between them, and scores that are dropped
 balance     samplers and weights that both make up for rare classes
 classes     weights of classes against their frequency
 copies      copies of a trained network that are evaluated in its place
+contrasts   rows of a batch against each other
 cuts        raw scores that are cut in the middle as probabilities are
 updates     decay, betas and states of optimizers
 movement    whether weights move at all

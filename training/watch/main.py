@@ -23,6 +23,7 @@ from schemas.digest import write_atomic
 from training.watch.adversaries import Adversaries
 from training.watch.balance import Balance
 from training.watch.classes import Classes
+from training.watch.contrasts import Contrasts
 from training.watch.copies import Copies
 from training.watch.cuts import Cuts
 from training.watch.fits import Fits
@@ -158,7 +159,7 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     movement.lines = lambda optimizer: gradients.held[id(optimizer)].lines if id(optimizer) in gradients.held else set()
     cuts, wrappers = Cuts(seen, forwards, functions), Wrappers(seen, gradients.leaves)
     scales, targets, lookups = (kind(seen, forwards, functions) for kind in (Scales, Targets, Lookups))
-    for listener in (layers, classes, cuts, wrappers, scales, targets, lookups):
+    for listener in (layers, classes, cuts, wrappers, scales, targets, lookups, Contrasts(seen, functions)):
         listener.install()
 
     lengths = Lengths(seen)

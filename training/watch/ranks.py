@@ -42,6 +42,7 @@ class Ranks:
         self.depth = 0
         self.grouped = False
         self.steps: dict[int, int] = {}  # by id of the optimizer
+        self.optimizers: dict[int, torch.optim.Optimizer] = {}
         self.digests: dict[str, str] = {}  # of weights, by optimizer and step
 
     def install(self) -> None:
@@ -70,13 +71,9 @@ class Ranks:
         self.grouped |= dist.is_initialized()
         self.log.touch()
         number = self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
-        held = [p.detach() for g in optimizer.param_groups for p in g["params"] if type(p) in (Tensor, nn.Parameter)]
-        if not held or number & (number - 1):
-            return
-        hashed = hashlib.sha256()
-        for p in held:
-            hashed.update(p.reshape(-1).contiguous().cpu().view(torch.uint8).numpy().tobytes())
-        self.digests[f"{list(self.steps).index(id(optimizer))}:{number}:{[list(p.shape) for p in held]}"] = hashed.hexdigest()
+        self.optimizers[id(optimizer)] = optimizer
+        if not number & (number - 1) and (held := _whole(optimizer)):
+            self.digests[f"{list(self.steps).index(id(optimizer))}:{number}:{[list(p.shape) for p in held]}"] = _digest(held)
 
     def told(self, rows: list[str], optimizer_at: Place | None, sides: tuple[list[str], list[tuple[Place, list[str]]]]) -> dict[str, Any]:
         """What is compared between ranks.
@@ -86,7 +83,28 @@ class Ranks:
             optimizer_at: where the first optimizer is made.
             sides: hashes of rows that its loaders gave to training, and, by loader, of held-out ones.
         """
-        return {"grouped": self.grouped, "digests": self.digests, "rows": rows, "optimizer_at": optimizer_at, "trained": sides[0], "held": sides[1]}
+        last = [_digest(held) for optimizer in self.optimizers.values() if (held := _whole(optimizer))]
+        return {
+            "grouped": self.grouped,
+            "digests": self.digests,
+            "last": last,
+            "rows": rows,
+            "optimizer_at": optimizer_at,
+            "trained": sides[0],
+            "held": sides[1],
+        }
+
+
+def _whole(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """The weights that this rank holds whole."""
+    return [p.detach() for g in optimizer.param_groups for p in g["params"] if type(p) in (Tensor, nn.Parameter)]
+
+
+def _digest(held: list[Tensor]) -> str:
+    hashed = hashlib.sha256()
+    for p in held:
+        hashed.update(p.reshape(-1).contiguous().cpu().view(torch.uint8).numpy().tobytes())
+    return hashed.hexdigest()
 
 
 def log_of(report: Path) -> Path | None:

@@ -56,7 +56,9 @@ def _apart(ranks: list[dict[str, Any]]) -> list[Seen]:
         return found
     place = Place(*ranks[0]["optimizer_at"])
     common = [key for key in ranks[0]["digests"] if all(key in r["digests"] for r in ranks)]
-    if apart := [key for key in common if len({r["digests"][key] for r in ranks}) > 1]:
+    averaged = ranks[0]["last"] and all(r["last"] == ranks[0]["last"] for r in ranks)  # ranks train alone for a while, and average their weights
+    apart = [] if averaged else [key for key in common if len({r["digests"][key] for r in ranks}) > 1]
+    if apart:
         step = apart[0].split(":")[1]
         found.append(Seen("BH824", place, f"after step {step} ranks hold different weights: each trains a network of its own"))
     rows = [set(r["rows"]) for r in ranks]

@@ -26,6 +26,7 @@ DIVERGED, RISEN = 10.0, 3.0  # of any loss, of one with labels
 TOGETHER, WHOLE = 0.5, 1e-4
 IDLE, TENTH = 3, 0.1  # first steps at rate 0; of a metric
 RISEN_TO = 0.5  # of the rate that was asked for, at the end of a run that only warmed up
+LONGER = 1.3  # times its steps, of a cosine that is past its end
 SHORT = 10  # times the steps of a run, of a schedule that it leaves at its beginning
 ADAPTIVE, TOO_HIGH, FALLEN = ("Adam", "NAdam", "RAdam", "RMSprop"), 0.1, 0.95  # rates that move each weight so far, and the loss at the end
 
@@ -71,11 +72,11 @@ class Schedules:
 
     def install(self) -> None:
         """Listen."""
-        for kind in {lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau, lr_scheduler.SequentialLR, lr_scheduler.ChainedScheduler}:
+        for kind in (lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau, lr_scheduler.SequentialLR, lr_scheduler.ChainedScheduler):
             if "__init__" in vars(kind):
                 around(kind, "__init__", self._made)
-            if "step" in vars(kind):
-                around(kind, "step", self._step)
+        for kind in {v for v in vars(lr_scheduler).values() if isinstance(v, type) and issubclass(v, lr_scheduler.LRScheduler) and "step" in vars(v)}:
+            around(kind, "step", self._step)
 
     def _made(self, original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> None:
         self._depth += 1
@@ -104,7 +105,8 @@ class Schedules:
         known.place = self.watch.here()
         self._idle(known)
         rates = self._rates_of(known.scheduler)
-        if known.steps == 1 and (rates is None or not rates.rates):
+        sets = isinstance(known.scheduler, lr_scheduler.CosineAnnealingWarmRestarts) and metric is not None  # a place on the curve, not one step more
+        if known.steps == 1 and not sets and (rates is None or not rates.rates):
             known.before_first = True
         if isinstance(known.scheduler, lr_scheduler.ReduceLROnPlateau) and metric is not None:
             known.metrics.append(float(metric))
@@ -189,6 +191,15 @@ class Schedules:
         elif seldom and rising(rates.rates) >= SOME and max(rates.rates) < RISEN_TO * first and name != "CyclicLR":
             told = f"the rate under {name} rises to the end, to {max(rates.rates) / first:.0%} of {first:g}: its {calls} calls do not leave a warm-up"
             self.watch.tell("BH114", f"{told} that counts the {steps} steps of its optimizer", place)
+        elif (
+            meant
+            and isinstance(scheduler, lr_scheduler.CosineAnnealingLR)
+            and LONGER * meant <= calls <= 2 * meant
+            and rates.rates[-1] >= max(rates.rates) / 2
+            and min(rates.rates) <= max(rates.rates) / 10
+        ):
+            told = f"{name} is made for {meant} steps and was stepped {calls} times: past its end the rate rises again"
+            self.watch.tell("BH848", f"{told}, from {min(rates.rates):.2g} to {rates.rates[-1]:.2g} at the last step", place)
         elif (again := rises_again(rates.rates)) and name not in ("OneCycleLR", "CyclicLR", "CosineAnnealingWarmRestarts"):
             told = f"the rate under {name} falls from {rates.rates[again - 1]:.2g} to {rates.rates[again]:.2g} at step {again + 1}"
             self.watch.tell("BH848", f"{told} and rises from there to the end, to {rates.rates[-1]:.2g}", place)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.training.watch.programs_of_data import BASES_OF_DATA, PLANTED_OF_DATA, SOUND_OF_DATA
 from tests.training.watch.programs_of_lengths import BASES_OF_LENGTHS, PLANTED_OF_LENGTHS, SOUND_OF_LENGTHS
 from tests.training.watch.programs_of_opponents import BASES_OF_OPPONENTS, PLANTED_OF_OPPONENTS, SOUND_OF_OPPONENTS
+from tests.training.watch.programs_of_pairs import BASES_OF_PAIRS, PLANTED_OF_PAIRS, SOUND_OF_PAIRS
 from tests.training.watch.programs_of_parts import BASES_OF_PARTS, PLANTED_OF_PARTS, SOUND_OF_PARTS, Planted
 from tests.training.watch.programs_of_samples import BASES_OF_SAMPLES, PLANTED_OF_SAMPLES, SOUND_OF_SAMPLES
 from tests.training.watch.programs_of_streams import BASES_OF_STREAMS, PLANTED_OF_STREAMS, SOUND_OF_STREAMS
@@ -161,6 +162,7 @@ BASES = {
     **BASES_OF_STREAMS,
     **BASES_OF_SWAPS,
     **BASES_OF_OPPONENTS,
+    **BASES_OF_PAIRS,
 }
 
 PLANTED = (
@@ -178,6 +180,7 @@ PLANTED = (
         "BH113", "table", "CosineAnnealingLR(optimizer, T_max=4)", "StepLR(optimizer, 2, 0.1)\noptimizer.register_step_post_hook(lambda *_: schedule.step())"
     ),
     Planted("BH114", "table", "T_max=4", "T_max=4 * 11"),
+    Planted("BH848", "table", "T_max=4", "T_max=2"),
     Planted(
         "BH116",
         "table",
@@ -327,6 +330,7 @@ PLANTED = (
     *PLANTED_OF_STREAMS,
     *PLANTED_OF_SWAPS,
     *PLANTED_OF_OPPONENTS,
+    *PLANTED_OF_PAIRS,
 )
 
 GAN = """
@@ -492,6 +496,7 @@ SOUND = {
     **SOUND_OF_STREAMS,
     **SOUND_OF_SWAPS,
     **SOUND_OF_OPPONENTS,
+    **SOUND_OF_PAIRS,
 }
 
 RANKS = """

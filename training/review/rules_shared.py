@@ -1,0 +1,251 @@
+"""Rules BH605, BH613, BH614 and BH534: what each rank knows of its share alone, how shares are added up, and how they are drawn."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.freezing import switches
+from training.review.kinds import looks_held_out
+from training.review.leaves import leaves
+from training.review.program import Program
+from training.review.rules_distributed import REDUCES
+from training.review.rules_loader import PREPARES, is_distributed, name_of
+from training.review.rules_loader import loaders as loaders_of
+from training.review.shares import divided_later, is_whole_share, means_over_rows, on_one_share
+from training.review.syntax import constant, has_unpacking, identifiers, keyword, last_name, words
+from training.review.values import reaching
+
+
+@rule(
+    "BH605",
+    "metric-of-one-rank",
+    "error",
+    title="Each rank evaluates its share, and nothing adds them up",
+    why="The reported score is that of one rank's rows; with several ranks each may keep another 'best' checkpoint or stop at another epoch.",
+    remedy="`all_reduce` sums and counts, or gather the scores, before anything is compared",
+    bad="""
+        import torch
+        import torch.distributed as dist
+        from torch.utils.data import DataLoader, DistributedSampler
+
+        def evaluate(model, val_set):
+            dist.init_process_group("gloo")
+            val_loader = DataLoader(val_set, batch_size=64, sampler=DistributedSampler(val_set, shuffle=False))
+            model.eval()
+            correct = 0
+            with torch.inference_mode():
+                for x, y in val_loader:
+                    correct += (model(x).argmax(1) == y).sum()
+            return correct.item() / len(val_set)
+        """,
+    good="""
+        import torch
+        import torch.distributed as dist
+        from torch.utils.data import DataLoader, DistributedSampler
+
+        def evaluate(model, val_set):
+            dist.init_process_group("gloo")
+            val_loader = DataLoader(val_set, batch_size=64, sampler=DistributedSampler(val_set, shuffle=False))
+            model.eval()
+            correct = torch.zeros((), dtype=torch.long)
+            with torch.inference_mode():
+                for x, y in val_loader:
+                    correct += (model(x).argmax(1) == y).sum()
+            dist.all_reduce(correct)
+            return correct.item() / len(val_set)
+        """,
+)
+def metric_of_one_rank(subject: Subject) -> Iterator[Place]:
+    """Held-out rows have a DistributedSampler, or each rank takes every n-th of them, and no reduction over ranks meets what is computed of them."""
+    program = subject.program
+    if not is_distributed(program) or program.modules_imported & (PREPARES | {"torchmetrics", "torcheval"}):
+        return
+    reduces = REDUCES & program.called_names or any("reduce" in n or "gather" in n for n in program.called_names)
+    evaluated = any(e.kind == "eval" for trace in subject.traces for e in trace)
+    for call in program.all_calls:
+        sampler = program.is_torch(call.func, "DistributedSampler")
+        if not (sampler and not is_whole_share(call)) and not _every_nth_row(program, call):
+            continue
+        sites = [c for c, _ in program.call_sites[program.scope(call)]] if isinstance(program.parents[call], ast.Return) else []
+        held_out = any(looks_held_out(n) for c in (call, *sites) for n in (name_of(program, c), *map(last_name, c.args)))
+        if not held_out or not evaluated:
+            continue
+        if not reduces:
+            yield call, "held-out rows are shared out over ranks, and nothing adds the results up"
+            continue
+        loops = [loop for made in loaders_of(program) if _reads(program, made, call) for loop in on_one_share(program, made)]
+        if loops:
+            yield call, f"held-out rows are shared out over ranks, and nothing adds up what the loop in line {loops[0].lineno} computes of them"
+
+
+def _reads(program: Program, loader: ast.Call, rows: ast.Call) -> bool:
+    """Whether a loader has this sampler, or these rows."""
+    given = (keyword(loader, "sampler", 3), keyword(loader, "dataset", 0))
+    return any(leaf.node is rows for value in given if value is not None for leaf in leaves(program, value, program.scope(loader)))
+
+
+def _every_nth_row(program: Program, call: ast.Call) -> bool:
+    """Whether it is `Subset(rows, range(rank, len(rows), world))`, in one line or two, or `Subset(rows, order[rank::world])`: the share of one rank."""
+    rows, scope = keyword(call, "indices", 1), program.scope(call)
+    if isinstance(rows, ast.Name):
+        values = reaching(program, rows, scope)
+        rows = values[0] if len(values) == 1 else rows
+    if isinstance(rows, ast.Call) and last_name(rows.func) in ("list", "tuple") and len(rows.args) == 1:
+        rows = rows.args[0]
+    start: ast.expr | None = None
+    if isinstance(rows, ast.Call) and last_name(rows.func) in ("range", "arange") and len(rows.args) == 3:
+        start = rows.args[0]
+    elif isinstance(rows, ast.Subscript) and isinstance(rows.slice, ast.Slice) and rows.slice.step is not None:
+        start = rows.slice.lower
+    if not program.is_torch(call.func, "Subset") or start is None:
+        return False
+    return any("rank" in words(n) for n in identifiers(start)) or last_name(start) in program.rank_names
+
+
+@rule(
+    "BH613",
+    "means-summed-over-ranks",
+    "error",
+    title="Means of ranks are added up and not divided",
+    why="`all_reduce` adds up by default: of two ranks the score is twice as large, an accuracy goes to 200 %, and thresholds and comparisons with other runs are wrong.",
+    remedy="reduce sums and counts, and divide then; or pass `op=dist.ReduceOp.AVG`, or divide by the number of ranks",
+    bad="""
+        import torch
+        import torch.distributed as dist
+
+        def score(network, batches):
+            right = torch.zeros(())
+            rows = 0
+            for x, y in batches:
+                right += (network(x).argmax(1) == y).sum()
+                rows += len(y)
+            accuracy = right / rows
+            dist.all_reduce(accuracy)
+            return accuracy.item()
+        """,
+    good="""
+        import torch
+        import torch.distributed as dist
+
+        def score(network, batches):
+            right = torch.zeros(())
+            rows = 0
+            for x, y in batches:
+                right += (network(x).argmax(1) == y).sum()
+                rows += len(y)
+            accuracy = right / rows
+            dist.all_reduce(accuracy)
+            return accuracy.item() / dist.get_world_size()
+        """,
+)
+def means_summed_over_ranks(subject: Subject) -> Iterator[Place]:
+    """What `all_reduce` adds up is a sum over the rank's own rows divided by their number, or a mean, and nothing is divided afterwards, there or by a caller."""
+    program = subject.program
+    for call in program.all_calls:
+        scope, how = program.scope(call), keyword(call, "op", 1)
+        summed = how is None or last_name(how) == "SUM"
+        given = keyword(call, "tensor", 0)
+        if program.resolve(call.func) != "torch.distributed.all_reduce" or not summed or given is None or keyword(call, "group", 2) is not None:
+            continue
+        if {"isfinite", "isnan", "isinf"} & identifiers(scope.node):
+            continue
+        found = [f for f in means_over_rows(program, given, scope) if not divided_later(program, call, given, scope)]
+        if found:
+            yield call, f"{ast.unparse(found[0])} is the mean of one rank, and the sum over all ranks is used as if it were one"
+
+
+@rule(
+    "BH534",
+    "sampler-seeded-by-rank",
+    "error",
+    title="Each rank shares the rows out by a seed of its own",
+    why="A DistributedSampler shuffles all rows and takes every n-th: only where all ranks shuffle alike are the shares disjoint. With other seeds some rows are read by several ranks, "
+    "and others by none.",
+    remedy="give all ranks the same seed; what differs by rank is the seed of dropout and augmentations",
+    bad="""
+        from torch.utils.data import DataLoader, DistributedSampler
+
+        def make_loader(rows, rank, seed):
+            sampler = DistributedSampler(rows, shuffle=True, seed=seed + rank)
+            return sampler, DataLoader(rows, batch_size=32, sampler=sampler)
+        """,
+    good="""
+        from torch.utils.data import DataLoader, DistributedSampler
+
+        def make_loader(rows, rank, seed):
+            sampler = DistributedSampler(rows, shuffle=True, seed=seed)
+            return sampler, DataLoader(rows, batch_size=32, sampler=sampler)
+        """,
+)
+def sampler_seeded_by_rank(subject: Subject) -> Iterator[Place]:
+    """The seed of a DistributedSampler that shuffles is computed from a rank."""
+    program = subject.program
+    for call in program.all_calls:
+        seed = keyword(call, "seed", 4)
+        if seed is None or not program.is_torch(call.func, "DistributedSampler") or constant(keyword(call, "shuffle", 3)) is False:
+            continue
+        scope = program.scope(call)
+        behind = [seed, *(v for n in ast.walk(seed) if isinstance(n, ast.Name) for v in reaching(program, n, scope))]
+        named = {n for value in behind for n in identifiers(value)}
+        ranks = sorted(n for n in named if "rank" in words(n) or n in program.rank_names)
+        if ranks:
+            yield call, f"the seed of this sampler depends on {ranks[0]}: shares of ranks overlap, and some rows are in none"
+
+
+@rule(
+    "BH614",
+    "frozen-after-wrapping",
+    "error",
+    title="A part is frozen after its network was wrapped",
+    why="DistributedDataParallel waits in every backward pass for the gradients of all parameters that were free when it was made: of those that are frozen later none comes, "
+    "and the next step raises or waits for ever.",
+    remedy="freeze first, wrap then; wrap it anew after a change, or pass `find_unused_parameters=True`",
+    bad="""
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
+
+        def prepare(network):
+            model = DistributedDataParallel(network)
+            for p in model.module.body.parameters():
+                p.requires_grad = False
+            return model, torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+        """,
+    good="""
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
+
+        def prepare(network):
+            for p in network.body.parameters():
+                p.requires_grad = False
+            model = DistributedDataParallel(network)
+            return model, torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+        """,
+)
+def frozen_after_wrapping(subject: Subject) -> Iterator[Place]:
+    """Parameters of a network that was wrapped higher up in the function, with no word about unused ones, are frozen, and it is not wrapped anew."""
+    program = subject.program
+    for scope in dict.fromkeys(program.scope(c) for c in program.all_calls if program.is_torch(c.func, "DistributedDataParallel")):
+        turned = list(switches(program, scope))
+        for s in (s for s in turned if not s.free):
+            if any(o.free and o.network == s.network for o in turned):
+                continue  # in turns, as of adversaries
+            root = s.network.split(".module")[0]
+            bound = [b for b in scope.bindings.get(root, ()) if getattr(b.statement, "lineno", 0) < s.node.lineno]
+            later = [c for c in program.all_calls if program.is_torch(c.func, "DistributedDataParallel") and c.lineno > s.node.lineno]
+            made = bound[-1].value if bound else None
+            wrapped = isinstance(made, ast.Call) and program.is_torch(made.func, "DistributedDataParallel")
+            if (
+                isinstance(made, ast.Call)
+                and wrapped
+                and not later
+                and not has_unpacking(made)
+                and not {"find_unused_parameters", "static_graph"} & _given(made)
+            ):
+                yield s.node, f"{s.network} is frozen after it was wrapped in line {made.lineno}: the wrapper waits for its gradients"
+
+
+def _given(call: ast.Call) -> set[str]:
+    """The names of the arguments that a call is given by name."""
+    return {str(k.arg) for k in call.keywords}

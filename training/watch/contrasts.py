@@ -1,0 +1,39 @@
+"""Scores of all rows of a batch against each other, among which each row is to find its partner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from training.watch.losses import Functions
+from training.watch.record import Watch
+
+FEW = 8  # rows: with fewer the best score may lie on the diagonal by chance
+NEARLY = 0.99
+SOME = 5  # batches
+
+
+class Contrasts:
+    """Listens to losses over classes that are the rows of the batch."""
+
+    def __init__(self, watch: Watch, functions: Functions) -> None:
+        self.watch, self.functions = watch, functions
+
+    def install(self) -> None:
+        """Listen."""
+        self.functions.listen(("cross_entropy", "nll_loss"), before=self._scored)
+
+    def _scored(self, name: str, input: Tensor, target: Tensor, *_: Any, **__: Any) -> None:
+        if not input.requires_grad or input.ndim != 2 or input.shape[0] != input.shape[1] or len(input) < FEW or target.dtype != torch.int64:
+            return
+        own = torch.arange(len(input), device=target.device)
+        if target.shape != own.shape or bool((target == own).any()):
+            return
+        scores = input.detach()
+        best = float((scores.argmax(1) == own).float().mean())
+        partner = float((scores.argmax(1) == target).float().mean())
+        if best >= NEARLY:
+            told = f"{name} over {len(input)} rows against each other: the best score of {best:.0%} of them is that with itself, which is never the label"
+            self.functions.often("BH858", f"{told} (the partner's is best in {partner:.0%})", SOME)
