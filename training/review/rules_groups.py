@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from training.review.adversaries import judges_held_twice
 from training.review.findings import Place, Subject, rule
 from training.review.freezing import switches
 from training.review.kinds import is_frozen_name, is_optimizer_origin
@@ -22,7 +23,8 @@ OWN_USES = {"state_dict", "train", "to", "cuda"}
     "parameters-in-two-groups",
     "error",
     title="Parameters stand in two groups",
-    why="`model.parameters()` holds those of its parts too: torch refuses parameters that appear twice, and where it does not they are updated at two rates.",
+    why="`model.parameters()` holds those of its parts too: torch refuses parameters that appear twice, and where it does not they are updated at two rates. "
+    "A judge that stands in its adversary's optimizer as well learns to be deceived.",
     remedy="leave the parts out of the first group: `[p for n, p in model.named_parameters() if not n.startswith('head.')]`",
     bad="""
         import torch
@@ -38,7 +40,7 @@ OWN_USES = {"state_dict", "train", "to", "cuda"}
         """,
 )
 def parameters_in_two_groups(subject: Subject) -> Iterator[Place]:
-    """Two entries of an optimizer's list are `a.parameters()` and `a.parameters()`, or `a.b.parameters()`."""
+    """Two entries of an optimizer's list are `a.parameters()` and `a.parameters()`, or `a.b.parameters()`; or a judge is in its own optimizer and in its adversary's."""
     program = subject.program
     for call, scope in _optimizers(program):
         held: list[str] = []
@@ -49,6 +51,8 @@ def parameters_in_two_groups(subject: Subject) -> Iterator[Place]:
             elif name and any(other.startswith(name + ".") for other in held):
                 yield value, f"the parameters of {next(o for o in held if o.startswith(name + '.'))} are in an earlier group too"
             held += [name] if name else []
+    for optimizer, judge, own in judges_held_twice(program):
+        yield optimizer, f"the parameters of {judge} are in the optimizer of line {own.lineno} too, and a step of this one undoes what that one has learned"
 
 
 def _optimizers(program: Program) -> Iterator[tuple[ast.Call, Scope]]:
