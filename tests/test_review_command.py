@@ -123,7 +123,6 @@ def test_a_run_that_fails_or_shows_nothing_is_told_as_that(tmp_path: Path) -> No
     assert call(tmp_path, "idle.py", "--run", "--ranks", "2").returncode == 2
 
 
-@pytest.mark.long
 ALONE = (
     "        loss = F.cross_entropy(net(x), y)\n        loss.backward()\n        optimizer.step()\n",
     """        with net.no_sync():
@@ -137,6 +136,7 @@ ALONE = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("rule", "old", "new"), [("", "", ""), ("", *ALONE), *OF_RANKS], ids=lambda part: part[:5])
 def test_two_ranks_of_a_program(tmp_path: Path, rule: str, old: str, new: str) -> None:
     assert old in RANKS
