@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.leaves import leaves
-from training.review.program import Program, Scope
+from training.review.program import Program, Scope, argument
 from training.review.syntax import calls, constant, last_name, method, names_read, own_nodes, receiver, words
 from training.review.values import loss_kind
 
@@ -74,6 +74,13 @@ def _met(program: Program, scope: Scope, names: set[str], depth: int = 0) -> boo
         return True
     if any(isinstance(n, ast.Assign) and any(isinstance(t, ast.Attribute) for t in n.targets) and names_read(n.value) & found for n in own_nodes(scope.node)):
         return True  # kept for another method
+    if scope.parent is not None and scope.parent.name and _met(program, scope.parent, names - set(scope.bindings), depth + 1):
+        return True  # of the function around it
+    if "self" in names and scope.owner is not None and any(adds_up(program, c) for c in calls(scope.owner)):
+        return True
+    given = [(argument(call, scope, name), caller) for name in names & set(scope.parameters) for call, caller in program.call_sites[scope]]
+    if any(value is not None and _met(program, caller, names_read(value), depth + 1) for value, caller in given):
+        return True  # what the caller gave is filled
     returns = any(isinstance(n, ast.Return | ast.Yield) and names_read(n.value) & found for n in own_nodes(scope.node))
     return returns and any(_handed_on(program, call, caller, depth) for call, caller in program.call_sites[scope])
 
