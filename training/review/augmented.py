@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.program import Binding, Program, Scope, argument
 from training.review.sides import side_of_names, targets_of
-from training.review.syntax import FunctionNode, constant, identifiers, keyword, last_name, own_nodes, words
+from training.review.syntax import FunctionNode, constant, identifiers, keyword, last_name, own_nodes, walk, words
 
 DRAWS = {"random", "randint", "randrange", "uniform", "rand", "randn", "randn_like", "rand_like", "normal", "choice", "shuffle", "integers", "gauss", "sample"}
 SEVERAL_VIEWS = {"tta", "views", "augmentations", "robust", "robustness", "corruption", "corrupted"}
@@ -57,7 +57,7 @@ def _says(program: Program, own: dict[str, Scope], getter: Scope, attribute: str
 
 def _draws(program: Program, own: dict[str, Scope], part: ast.AST, depth: int = 0) -> bool:
     """Whether something is drawn at random there, in the class's other methods and the file's functions too."""
-    for call in (n for n in ast.walk(part) if isinstance(n, ast.Call)):
+    for call in (n for n in walk(part) if isinstance(n, ast.Call)):
         name = last_name(call.func)
         if name in DRAWS or name.startswith("Random"):
             return True
@@ -88,7 +88,7 @@ def train_transform_held_out(program: Program) -> Iterator[tuple[ast.Call, str, 
             continue
         for made in program.origins(given, scope):
             drawn = [
-                c for c in ast.walk(made.call) if isinstance(c, ast.Call) and last_name(c.func).startswith("Random") and "transforms" in program.resolve(c.func)
+                c for c in walk(made.call) if isinstance(c, ast.Call) and last_name(c.func).startswith("Random") and "transforms" in program.resolve(c.func)
             ]
             if drawn:
                 yield call, given.id, last_name(drawn[0].func)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.program import Binding, Program, Scope
 from training.review.splitting import line_of, values_read
-from training.review.syntax import constant, dotted, is_true, keyword, last_name, method, names_read, own_nodes, receiver
+from training.review.syntax import constant, dotted, is_true, keyword, last_name, method, names_read, own_nodes, receiver, walk
 
 MOVES = {"sort_values", "sample", "sort_index", "query", "dropna", "drop_duplicates", "nlargest", "nsmallest"}
 ARRAYS = {"to_numpy", "values", "tolist", "to_list"}
@@ -92,14 +92,14 @@ def _array_of(value: ast.expr) -> str:
 
 def _same_rows(bound: Binding, name: str) -> bool:
     """Whether a later value of a name is its own, as another type."""
-    return name in names_read(bound.value) and not any(isinstance(n, ast.Subscript) for n in ast.walk(bound.value))
+    return name in names_read(bound.value) and not any(isinstance(n, ast.Subscript) for n in walk(bound.value))
 
 
 def _set_back(scope: Scope, name: str, table: str, move: ast.stmt) -> bool:
     """Whether the array goes by an index of the moved table, is put into a table, or belongs to what the move reads."""
     if name in names_read(move):
         return True
-    for node in ast.walk(scope.node):
+    for node in walk(scope.node):
         if isinstance(node, ast.Subscript) and dotted(node.value) == name and {table, "index"} & ({*names_read(node.slice)} | {last_name(node.slice)}):
             return True
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Subscript) for t in node.targets) and name in names_read(node.value):

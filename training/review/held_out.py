@@ -6,7 +6,7 @@ import ast
 
 from training.review.kinds import HELD_OUT
 from training.review.program import Binding, Program, Scope, argument
-from training.review.syntax import identifiers, last_name, names_read, words
+from training.review.syntax import identifiers, last_name, names_read, walk, words
 
 MAKES_ROWS = {"DataLoader", "TensorDataset", "Subset", "tensor", "as_tensor", "from_numpy"}
 OTHER_SIDES = (HELD_OUT | {"train", "training"}) - {"test", "testing", "tst"}
@@ -35,10 +35,10 @@ def names_test_rows(program: Program, node: ast.expr, scope: Scope, depth: int =
 
 def measures_test(program: Program, binding: Binding, loop: ast.AST, depth: int = 0) -> bool:
     """Whether a value comes from test rows: by a call that gets them, a comprehension over them, or names that a loop over them counts up."""
-    if any(isinstance(n, ast.Call) and from_test(program, n, binding.scope) for n in ast.walk(binding.value)):
+    if any(isinstance(n, ast.Call) and from_test(program, n, binding.scope) for n in walk(binding.value)):
         return True
     around = program.ancestors(binding.statement)
-    heads = [n.iter for n in ast.walk(binding.value) if isinstance(n, ast.comprehension)]
+    heads = [n.iter for n in walk(binding.value) if isinstance(n, ast.comprehension)]
     heads += [a.iter for a in around[: around.index(loop)] if isinstance(a, ast.For)] if binding.how == "augment" and loop in around else []
     named = {n for head in heads for n in identifiers(head)}
     if any(map(is_test, named)) and not any({"val", "valid", "validation", "dev"} & words(n) for n in named):

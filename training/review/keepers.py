@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.kinds import is_model
 from training.review.program import Program, Scope, argument
-from training.review.syntax import constant, dotted, identifiers, last_name, method, receiver, words
+from training.review.syntax import constant, dotted, identifiers, last_name, method, receiver, walk, words
 
 KEEPS = {"save", "state", "deepcopy", "patience", "stop", "stopper", "stopping", "counter", "wait", "waited", "strikes", "keeper", "checkpoint"}
 
@@ -27,7 +27,7 @@ def becomes_best(program: Program, node: ast.If, test: ast.expr, scope: Scope) -
     """The score and the best so far, where a comparison is one of a score with a name that it becomes within the `if`, or with the least or greatest of a list."""
     if not isinstance(test, ast.Compare) or len(test.comparators) != 1:
         return None
-    inside = set(ast.walk(node))
+    inside = set(walk(node))
     for score, best in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
         if any(b.statement in inside and ast.unparse(b.value) == ast.unparse(score) for b in program.bindings_of(best, scope)):
             return score, best
@@ -63,12 +63,12 @@ def _compared(function: Scope) -> str:
     spoken = {w for name in (*identifiers(around), getattr(around, "name", "")) for w in words(name)}
     if not KEEPS & spoken:
         return ""
-    tests = [n for n in ast.walk(function.node) if isinstance(n, ast.Compare) and len(n.comparators) == 1]
-    becomes = {dotted(t): dotted(v) for n in ast.walk(function.node) if isinstance(n, ast.Assign) for t, v in _pairs(n)}
+    tests = [n for n in walk(function.node) if isinstance(n, ast.Compare) and len(n.comparators) == 1]
+    becomes = {dotted(t): dotted(v) for n in walk(function.node) if isinstance(n, ast.Assign) for t, v in _pairs(n)}
     for test in tests:
         for score, best in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
-            names = {n.id for n in ast.walk(score) if isinstance(n, ast.Name)} & set(function.parameters)
-            kept = {dotted(n) for n in ast.walk(best) if isinstance(n, ast.Name | ast.Attribute)} & set(becomes)
+            names = {n.id for n in walk(score) if isinstance(n, ast.Name)} & set(function.parameters)
+            kept = {dotted(n) for n in walk(best) if isinstance(n, ast.Name | ast.Attribute)} & set(becomes)
             found = [name for name in sorted(names - {"self"}) if any(becomes[k] == name for k in kept)]
             if found:
                 return found[0]

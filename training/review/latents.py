@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.program import Program, Scope
 from training.review.rules_divergence import divergences, is_log_variance
-from training.review.syntax import calls, identifiers, keyword, last_name, method, receiver, words
+from training.review.syntax import calls, identifiers, keyword, last_name, method, receiver, walk, words
 
 NOISE = {"randn_like", "randn", "normal", "standard_normal"}
 NOISE_NAMES = {"eps", "epsilon", "noise"}
@@ -63,7 +63,7 @@ def _quiet(program: Program, call: ast.Call, scope: Scope) -> bool:
     decorators = scope.node.decorator_list if not isinstance(scope.node, ast.Module) else []
     around = program.ancestors(call)
     blocks = [i.context_expr for a in around if isinstance(a, ast.With) for i in a.items]
-    branched = any(isinstance(a, ast.If) for a in around) or any(isinstance(a, ast.IfExp) and call not in set(ast.walk(a.body)) for a in around)
+    branched = any(isinstance(a, ast.If) for a in around) or any(isinstance(a, ast.IfExp) and call not in set(walk(a.body)) for a in around)
     return branched or any(QUIET & identifiers(d) for d in (*decorators, *blocks))
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from training.review.findings import Subject
 from training.review.kinds import is_optimizer_origin
 from training.review.program import Program
-from training.review.syntax import LoopNode, dotted, last_name, receiver, words
+from training.review.syntax import LoopNode, dotted, last_name, receiver, walk, words
 from training.review.trace import Event, Loop
 
 
@@ -123,7 +123,7 @@ def is_epoch_loop(loop: Loop) -> bool:
     if isinstance(loop.node, ast.For) and last_name(getattr(loop.node.iter, "func", None)) == "range" and _goes_over_loader(loop.node.body):
         return True
     head = loop.node.test if isinstance(loop.node, ast.While) else ast.Tuple([loop.node.target, loop.node.iter], ast.Load())
-    return any("epoch" in w for n in ast.walk(head) if isinstance(n, ast.Name | ast.Attribute) for w in words(last_name(n)))
+    return any("epoch" in w for n in walk(head) if isinstance(n, ast.Name | ast.Attribute) for w in words(last_name(n)))
 
 
 def _goes_over_loader(body: list[ast.stmt]) -> bool:
@@ -146,8 +146,8 @@ def goes_over_again(outer: Loop, inner: Loop) -> bool:
     if not isinstance(inner.node, ast.For) or isinstance(inner.node.iter, ast.Call) or not isinstance(outer.node, ast.For) or outer.scope is not inner.scope:
         return False
     counts = isinstance(outer.node.iter, ast.Call) and last_name(outer.node.iter.func) == "range"
-    changed = {n.id for n in ast.walk(outer.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    return counts and not changed & {n.id for n in ast.walk(inner.node.iter) if isinstance(n, ast.Name)}
+    changed = {n.id for n in walk(outer.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return counts and not changed & {n.id for n in walk(inner.node.iter) if isinstance(n, ast.Name)}
 
 
 def counts_passages(program: Program, length: ast.expr | None) -> bool:
@@ -168,5 +168,5 @@ def _of_another_network(program: Program, cleared: ast.expr | None, event: Event
 
 def names_loader(head: ast.expr) -> bool:
     """Whether what a loop goes over is called a loader."""
-    heads = {w for n in ast.walk(head) if isinstance(n, ast.Name | ast.Attribute) for w in words(last_name(n))}
+    heads = {w for n in walk(head) if isinstance(n, ast.Name | ast.Attribute) for w in words(last_name(n))}
     return bool(heads & {"loader", "dataloader", "batches", "dl", "trainloader", "testloader", "valloader", "iterator", "batch"})

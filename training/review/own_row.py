@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.program import Program
-from training.review.syntax import constant, dotted, identifiers, last_name, method, receiver, words
+from training.review.syntax import constant, dotted, identifiers, last_name, method, receiver, walk, words
 from training.review.whole import LABEL_WORDS
 
 WINDOWS = {"rolling", "ewm", "expanding"}
@@ -24,8 +24,8 @@ def own_label_in_window(program: Program) -> Iterator[tuple[ast.expr, str]]:
         if not isinstance(node, ast.Assign) or not isinstance(target, ast.Subscript):
             continue
         feature = constant(target.slice)
-        window = next((c for c in ast.walk(node.value) if isinstance(c, ast.Call) and method(c) in WINDOWS), None)
-        called = {last_name(c.func) for c in ast.walk(node.value) if isinstance(c, ast.Call)}
+        window = next((c for c in walk(node.value) if isinstance(c, ast.Call) and method(c) in WINDOWS), None)
+        called = {last_name(c.func) for c in walk(node.value) if isinstance(c, ast.Call)}
         if window is None or called & MOVED or any(k.arg == "closed" for k in window.keywords) or not isinstance(target.value, ast.Name):
             continue
         label = next((n for n in sorted(labels) if n in _columns(node.value)), None)
@@ -69,8 +69,8 @@ def _read_as_label(program: Program) -> set[str]:
     for node in program.nodes[ast.Assign]:
         if not isinstance(node, ast.Assign):
             continue
-        named = {w for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name) for w in words(n.id)} & LABEL_WORDS
-        for part in ast.walk(node.value):
+        named = {w for t in node.targets for n in walk(t) if isinstance(n, ast.Name) for w in words(n.id)} & LABEL_WORDS
+        for part in walk(node.value):
             column = constant(part.slice) if isinstance(part, ast.Subscript) else None
             if isinstance(column, str) and (named or (isinstance(above := program.parents[part], ast.Attribute) and above.attr in TAKEN_BY | {"values"})):
                 found.add(column)
@@ -88,7 +88,7 @@ def _is_column(node: ast.expr | None) -> bool:
 
 def _columns(value: ast.expr) -> set[str]:
     """The columns that an expression reads."""
-    return {str(constant(n.slice)) for n in ast.walk(value) if isinstance(n, ast.Subscript)} | identifiers(value)
+    return {str(constant(n.slice)) for n in walk(value) if isinstance(n, ast.Subscript)} | identifiers(value)
 
 
 def _elsewhere(program: Program, feature: str, statement: ast.Assign) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.program import Program, Scope, argument
 from training.review.splitting import line_of, shuffled_cuts, sources_of, splits
-from training.review.syntax import calls, constant, identifiers, keyword, last_name, method, names_read, own_nodes, receiver, words
+from training.review.syntax import calls, constant, identifiers, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
 
 PERSONS = {"patient", "subject", "speaker", "writer", "household", "person", "participant", "user", "driver", "student", "player", "animal"}
 KEPT_TOGETHER = {"patient", "subject", "speaker", "writer", "household", "person", "participant"}  # of which new ones are to be foretold
@@ -58,7 +58,7 @@ def _unpacked(program: Program, maker: Scope, call: ast.Call, caller: Scope, gro
 
 def _only_looked_at(program: Program, caller: Scope, name: str) -> bool:
     """Whether a name is read nowhere but to be shown or counted."""
-    for node in ast.walk(caller.node):
+    for node in walk(caller.node):
         if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
             above = program.parents[node]
             if not (isinstance(above, ast.Call) and last_name(above.func) in LOOKS) and not (isinstance(above, ast.Attribute) and above.attr == "max"):

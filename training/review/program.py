@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from training.review.syntax import FunctionNode, dotted, identifiers, import_aliases, last_name, method, own_nodes, receiver, words
+from training.review.syntax import FunctionNode, dotted, identifiers, import_aliases, last_name, method, own_nodes, receiver, walk, words
 
 DEPTH = 6  # how many names a value is followed through
 WORK = 500  # steps after which a question is given up
@@ -180,7 +180,7 @@ class Program:
     def nodes(self) -> dict[type[ast.AST], list[ast.AST]]:
         """All nodes by type, in source order of the tree walk."""
         found: dict[type[ast.AST], list[ast.AST]] = defaultdict(list)
-        for node in ast.walk(self.tree):
+        for node in walk(self.tree):
             found[type(node)].append(node)
         return found
 

@@ -10,7 +10,7 @@ from training.review.own_row import own_label_in_window
 from training.review.program import Program, Scope
 from training.review.sides import divided, of_one_side
 from training.review.splitting import before, cuts, is_part, line_of, sources_of, splits, values_read
-from training.review.syntax import constant, identifiers, is_true, keyword, last_name, method, names_read, receiver, words
+from training.review.syntax import constant, identifiers, is_true, keyword, last_name, method, names_read, receiver, walk, words
 from training.review.whole import table_of
 
 BOTH_WAYS = {"filtfilt", "sosfiltfilt", "savgol_filter", "gaussian_filter1d", "uniform_filter1d", "medfilt", "median_filter"}
@@ -95,7 +95,7 @@ def looks_ahead(program: Program, call: ast.Call) -> str:
 
 def makes_future_label(scope: Scope, program: Program) -> bool:
     """Whether a later value is made something to be foretold: `shift(-1)`, `np.roll(x, -1)`, `x[t + horizon]`."""
-    for node in ast.walk(scope.node):
+    for node in walk(scope.node):
         if isinstance(node, ast.Call) and last_name(node.func) in ("shift", "roll") and node.args:
             by = keyword(node, "periods", 0) if method(node) == "shift" else keyword(node, "shift", 1)
             if _negative(by):
@@ -120,7 +120,7 @@ def _negative(node: ast.expr | None) -> bool:
 def _is_label(program: Program, call: ast.Call) -> bool:
     """Whether what is smoothed is the label itself, or is shown only."""
     statement = program.statement(call)
-    targets = [t for t in getattr(statement, "targets", ()) for t in ([*ast.walk(t)])]
+    targets = [t for t in getattr(statement, "targets", ()) for t in ([*walk(t)])]
     named = {n.id for n in targets if isinstance(n, ast.Name)} | {str(constant(n.slice)) for n in targets if isinstance(n, ast.Subscript)}
     return any({"y", "label", "labels", "target", "targets", "plot", "trend_plot"} & words(n) for n in named) or _shown(program, call)
 

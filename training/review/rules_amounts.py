@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Binding, Program
-from training.review.syntax import constant, identifiers, keyword, last_name, own_nodes, words
+from training.review.syntax import constant, identifiers, keyword, last_name, own_nodes, walk, words
 
 MOST_SMOOTHED, MOST_DROPPED = 0.5, 0.95
 DROPOUTS = {"Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout", "dropout", "dropout1d", "dropout2d", "dropout3d"}
@@ -112,13 +112,13 @@ def sum_never_read(subject: Subject) -> Iterator[Place]:
         sums = {name: added for name, bindings in scope.bindings.items() if words(name) & SUMS and (added := _added_up(program, bindings))}
         if not sums:
             continue
-        read = {n.id for n in ast.walk(scope.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        read = {n.id for n in walk(scope.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
         returned = {name for n in own_nodes(scope.node) if isinstance(n, ast.Return) and n.value is not None for name in identifiers(n.value)}
         for name, added in sums.items():
             if name in read or name in scope.parameters:
                 continue
             loop = next(a for a in program.ancestors(added.statement) if isinstance(a, ast.For))
-            made = {n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+            made = {n.id for n in walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
             if last := sorted(returned & made & identifiers(added.value)):
                 yield added.statement, f"{name} is added up and never read; {last[0]}, of the last batch, is returned", loop
 

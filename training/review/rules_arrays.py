@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.frames import moved_after
 from training.review.program import Binding, Program, Scope, argument
 from training.review.splitting import line_of
-from training.review.syntax import constant, dotted, keyword, last_name, method, names_read, own_nodes, receiver, words
+from training.review.syntax import constant, dotted, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
 
 UNSIGNED = {"uint8", "uint16", "ubyte"}
 KEEPS_TYPE = {"copy", "clone", "reshape", "ravel", "flatten", "transpose", "squeeze", "round", "clip", "contiguous", "view"}
@@ -184,7 +184,7 @@ def _sampled(program: Program, scope: Scope) -> Iterator[Place]:
 
 def _only_index(program: Program, order: str, scope: Scope) -> ast.Subscript | None:
     """`rows[order]`, where that is the only thing that is done with the permutation, and is not on a condition."""
-    uses = [n for n in ast.walk(scope.node) if isinstance(n, ast.Name) and n.id == order and isinstance(n.ctx, ast.Load)]
+    uses = [n for n in walk(scope.node) if isinstance(n, ast.Name) and n.id == order and isinstance(n.ctx, ast.Load)]
     parent = program.parents[uses[0]] if len(uses) == 1 else None
     plain = isinstance(parent, ast.Subscript) and parent.slice is uses[0] and isinstance(parent.value, ast.Name)
     if not isinstance(parent, ast.Subscript) or not plain or any(isinstance(a, ast.If | ast.IfExp | ast.For | ast.While) for a in program.ancestors(parent)):
@@ -223,7 +223,7 @@ def _come_together(program: Program, scope: Scope, a: int, b: int) -> bool:
 
 def _together(program: Program, scope: Scope, a: str, b: str, line: int, depth: int = 0) -> bool:
     """Whether two names are rows of the same data: cut, indexed or put into a data set alike after a line."""
-    nodes = [n for n in ast.walk(scope.node) if line_of(n) > line]
+    nodes = [n for n in walk(scope.node) if line_of(n) > line]
     if _cuts_of(nodes, a) & _cuts_of(nodes, b):
         return True
     for call in (n for n in nodes if isinstance(n, ast.Call)):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.syntax import constant, dotted, identifiers, last_name, method, receiver, words
+from training.review.syntax import constant, dotted, identifiers, last_name, method, receiver, walk, words
 from training.review.values import reaching_elements
 
 PRODUCTS = {"matmul", "bmm", "baddbmm"}
@@ -255,7 +255,7 @@ def _projection(program: Program, node: ast.expr, scope: Scope, depth: int) -> t
 
 def _scales(owner: ast.ClassDef) -> bool:
     """Whether a class has a root, or a name that speaks of a scale."""
-    roots = any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Pow) and constant(n.right) in (0.5, -0.5, -1, 0.25, -0.25) for n in ast.walk(owner))
+    roots = any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Pow) and constant(n.right) in (0.5, -0.5, -1, 0.25, -0.25) for n in walk(owner))
     return roots or any(words(n) & SCALES for n in identifiers(owner))
 
 
@@ -263,7 +263,7 @@ def _scaled_start(program: Program) -> bool:
     """Whether weights begin so small that products need no scale, as those of T5: a root in a function that initializes."""
     for scope in program.scopes:
         if {"init", "initialize", "reset", "weights"} & words(scope.name.strip("_")) and scope.name != "__init__":
-            powers = any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Pow) for n in ast.walk(scope.node))
+            powers = any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Pow) for n in walk(scope.node))
             if powers or {"sqrt", "rsqrt"} & identifiers(scope.node):
                 return True
     return False

@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.loops import innermost_loop
 from training.review.program import Binding, Program, Scope
 from training.review.provenance import is_loader, sources
-from training.review.syntax import calls, constant, dotted, identifiers, keyword, last_name, method, names_read, own_nodes, receiver
+from training.review.syntax import calls, constant, dotted, identifiers, keyword, last_name, method, names_read, own_nodes, receiver, walk
 from training.review.values import loss_kind, reaching
 
 
@@ -52,7 +52,7 @@ def sum_divided_by_other_count(subject: Subject) -> Iterator[Place]:
         scope = program.scope(loop)
         if not is_loader(program, loop.iter, scope) or _single_rows(program, loop, scope):
             continue
-        added = [n for n in ast.walk(loop) if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add) and innermost_loop(program, n) is loop]
+        added = [n for n in walk(loop) if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add) and innermost_loop(program, n) is loop]
         sums = {dotted(n.target): kind for n in added if (kind := _summed(program, n.value, loop, scope))}
         for ratio in own_nodes(scope.node) if sums else ():
             if not (isinstance(ratio, ast.BinOp) and isinstance(ratio.op, ast.Div)) or ratio.lineno < loop.lineno:
@@ -75,7 +75,7 @@ def _single_rows(program: Program, loop: ast.For, scope: Scope) -> bool:
 
 def _only_sum(program: Program, name: str, added: list[ast.AugAssign], scope: Scope, loop: ast.For) -> bool:
     """Whether the loop changes a sum at one place alone and nothing divides it on the way."""
-    inside = set(ast.walk(loop))
+    inside = set(walk(loop))
     others = [b for b in scope.bindings.get(name, ()) if b.statement in inside and not isinstance(b.statement, ast.AugAssign)]
     return sum(dotted(n.target) == name for n in added) == 1 and not others
 
@@ -103,7 +103,7 @@ def _summed(program: Program, value: ast.expr, loop: ast.For, scope: Scope) -> s
 
 def _rows(program: Program, node: ast.expr, loop: ast.For, scope: Scope, depth: int = 0) -> bool:
     """Whether it is the number of rows of a batch: `len(y)`, `x.size(0)`, `x.shape[0]`, or a name for one that is set in the loop."""
-    inside = {n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    inside = {n.id for n in walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     match node:
         case ast.Call(args=[argument]) if last_name(node.func) == "len":
             return bool(names_read(argument) & inside)
@@ -112,7 +112,7 @@ def _rows(program: Program, node: ast.expr, loop: ast.For, scope: Scope, depth: 
         case ast.Subscript(value=ast.Attribute(attr="shape")) | ast.Subscript(value=ast.Call(func=ast.Attribute(attr="size"))):
             return constant(node.slice) == 0 and bool(names_read(node.value) & inside)
         case ast.Name() if depth < 2:
-            made = [b for b in scope.bindings.get(node.id, ()) if b.statement in set(ast.walk(loop)) and b.how == "assign" and b.index is None]
+            made = [b for b in scope.bindings.get(node.id, ()) if b.statement in set(walk(loop)) and b.how == "assign" and b.index is None]
             return bool(made) and all(_rows(program, b.value, loop, scope, depth + 1) for b in made)
     return False
 
@@ -120,8 +120,8 @@ def _rows(program: Program, node: ast.expr, loop: ast.For, scope: Scope, depth: 
 def _losses(program: Program, value: ast.expr, scope: Scope, depth: int = 0) -> list[tuple[ast.Call, Scope]]:
     """The losses of which a value is made."""
     found = [(c, scope) for c in calls(value) if loss_kind(program, c, scope)]
-    within = {n for c, _ in found for part in (c.func, *c.args) for n in ast.walk(part)}
-    for name in (n for n in ast.walk(value) if isinstance(n, ast.Name) and n not in within and depth < 3):
+    within = {n for c, _ in found for part in (c.func, *c.args) for n in walk(part)}
+    for name in (n for n in walk(value) if isinstance(n, ast.Name) and n not in within and depth < 3):
         for behind in reaching(program, name, scope):
             found += _losses(program, behind, scope, depth + 1)
     return found
@@ -138,12 +138,12 @@ def _is_mean(program: Program, value: ast.expr, scope: Scope) -> bool:
 def _is_sum(program: Program, value: ast.expr, scope: Scope, depth: int = 0) -> bool:
     """Whether a sum or a multiplication by something is anywhere in what a value was made of, as far as it is in sight."""
     losses = [c for c in calls(value) if loss_kind(program, c, scope)]
-    within = {n for c in losses for part in (c.func, *c.args) for n in ast.walk(part)}  # scores and targets: any sum there is none of losses
+    within = {n for c in losses for part in (c.func, *c.args) for n in walk(part)}  # scores and targets: any sum there is none of losses
     if any((c not in within and method(c) == "sum") or constant(keyword(c, "reduction")) in ("sum", "none") for c in calls(value)):
         return True
-    if depth and any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mult) and not _weighs(n) for n in ast.walk(value) if n not in within):
+    if depth and any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mult) and not _weighs(n) for n in walk(value) if n not in within):
         return True
-    names = [n for n in ast.walk(value) if isinstance(n, ast.Name) and n not in within] if depth < 3 else []
+    names = [n for n in walk(value) if isinstance(n, ast.Name) and n not in within] if depth < 3 else []
     found = any(_is_sum(program, behind, scope, depth + 1) for n in names for behind in reaching(program, n, scope))
     return found or any(not _mean_reduction(program, c, s) for c, s in _losses(program, value, scope))
 
@@ -229,7 +229,7 @@ def pairs_counted_once(subject: Subject) -> Iterator[Place]:
             continue
         pairs = call.args[0]
         behind = reaching(program, pairs, program.scope(call)) if isinstance(pairs, ast.Name) else [pairs]
-        ones = "ones" in last_name(getattr(call.args[1], "func", None)) or any(constant(n) in (1, 1.0) for n in ast.walk(call.args[1]))
+        ones = "ones" in last_name(getattr(call.args[1], "func", None)) or any(constant(n) in (1, 1.0) for n in walk(call.args[1]))
         if ones and len(behind) == 1 and isinstance(behind[0], ast.Tuple | ast.List) and _of_batch(program, behind[0].elts, call):
             yield call, "index_put_ without accumulate=True counts equal places of a batch once"
 
@@ -251,7 +251,7 @@ def _scalar(program: Program, place: ast.expr, scope: Scope) -> bool:
     """Whether a place is one number: of `.item()`, `int(…)`, an element, or of a loop over rows."""
     if any(last_name(c.func) in ("item", "int", "range") for c in calls(place)) or not isinstance(place, ast.Name | ast.Call | ast.Attribute | ast.Compare):
         return True
-    for name in (n for n in ast.walk(place) if isinstance(n, ast.Name)):
+    for name in (n for n in walk(place) if isinstance(n, ast.Name)):
         for binding in scope.bindings.get(name.id, ()):
             looped = binding.how == "loop" and not is_loader(program, binding.value, binding.scope)
             if (

@@ -10,7 +10,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.keepers import becomes_best, tests_of
 from training.review.kinds import looks_held_out
 from training.review.program import Binding, Program
-from training.review.syntax import calls, constant, dotted, identifiers, last_name, method, names_read, words
+from training.review.syntax import calls, constant, dotted, identifiers, last_name, method, names_read, walk, words
 
 WAITING = {"patience", "wait", "waited", "waiting", "bad", "stale", "counter", "strikes", "since", "improvement", "stall", "stalled", "worse"}
 STOPS_EARLY = {"patience", "best", "improve", "improved", "improvement", "early", "lowest", "highest", "top"}
@@ -128,7 +128,7 @@ def _is_state(binding: Binding) -> bool:
 
 def _chosen(program: Program, binding: Binding) -> bool:
     around = program.ancestors(binding.statement)
-    compared = any(isinstance(a, ast.If) and any(isinstance(n, ast.Compare) for n in ast.walk(a.test)) for a in around)
+    compared = any(isinstance(a, ast.If) and any(isinstance(n, ast.Compare) for n in walk(a.test)) for a in around)
     return compared and any(isinstance(a, ast.For | ast.While) for a in around)
 
 
@@ -178,14 +178,14 @@ def patience_never_reset(subject: Subject) -> Iterator[Place]:
             continue
         counter, scope = dotted(step.target), program.scope(step)
         branch = next((a for a in program.ancestors(step) if isinstance(a, ast.If)), None)
-        if not set(words(counter.rpartition(".")[2])) & WAITING or branch is None or not any(isinstance(n, ast.Compare) for n in ast.walk(branch.test)):
+        if not set(words(counter.rpartition(".")[2])) & WAITING or branch is None or not any(isinstance(n, ast.Compare) for n in walk(branch.test)):
             continue
         if counter.startswith("self."):
             within: ast.AST | None = scope.owner
             others = [b for b in program.bindings_of(step.target, scope) if b.statement is not step and b.scope.name != "__init__"]
         else:
             within = next((a for a in program.ancestors(step) if isinstance(a, ast.For | ast.While)), None)
-            inside = {id(n) for n in ast.walk(within)} if within is not None else set()
+            inside = {id(n) for n in walk(within)} if within is not None else set()
             others = [b for b in scope.bindings.get(counter, ()) if b.statement is not step and id(b.statement) in inside and dotted(b.value) != counter]
         if within is not None and not others and _ends(within, counter) and {w for n in identifiers(within) for w in words(n)} & STOPS_EARLY:
             yield step, f"{counter} is never set back to 0", within
@@ -193,9 +193,9 @@ def patience_never_reset(subject: Subject) -> Iterator[Place]:
 
 def _ends(within: ast.AST, counter: str) -> bool:
     """Whether a comparison with the counter leads to a stop: a `break`, a return, a flag."""
-    for node in ast.walk(within):
+    for node in walk(within):
         compared = isinstance(node, ast.If | ast.Return) and any(
-            isinstance(n, ast.Compare) and counter in {dotted(m) for m in ast.walk(n)} for n in ast.walk(node.test if isinstance(node, ast.If) else node)
+            isinstance(n, ast.Compare) and counter in {dotted(m) for m in walk(n)} for n in walk(node.test if isinstance(node, ast.If) else node)
         )
         if compared and (
             isinstance(node, ast.Return) or any(isinstance(s, ast.Break | ast.Return | ast.Raise | ast.Assign) for s in getattr(node, "body", ()))
@@ -311,7 +311,7 @@ def _stays(program: Program, node: ast.If, bound: ast.expr) -> bool:
 
 def _first_bound(value: ast.expr, name: str) -> bool:
     """Whether it is infinite, or a number or None under a name that speaks of the best."""
-    infinite = any(constant(n) in ("inf", "-inf", "+inf", "Infinity", "infinity") for n in ast.walk(value)) or last_name(value) in ("inf", "infty", "maxsize")
+    infinite = any(constant(n) in ("inf", "-inf", "+inf", "Infinity", "infinity") for n in walk(value)) or last_name(value) in ("inf", "infty", "maxsize")
     infinite |= isinstance(value, ast.UnaryOp) and last_name(value.operand) in ("inf", "infty", "maxsize")
     if isinstance(value, ast.UnaryOp) and isinstance(value.operand, ast.Call):
         value = value.operand
@@ -321,6 +321,6 @@ def _first_bound(value: ast.expr, name: str) -> bool:
 
 def _counts_patience(node: ast.If) -> bool:
     """Whether a counter of bad epochs is cleared where the score is better, and goes up where it is not."""
-    raised = {dotted(n.target) for s in node.orelse for n in ast.walk(s) if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add)}
-    cleared = {dotted(t) for s in node.body for n in ast.walk(s) if isinstance(n, ast.Assign) and constant(n.value) == 0 for t in n.targets}
+    raised = {dotted(n.target) for s in node.orelse for n in walk(s) if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add)}
+    cleared = {dotted(t) for s in node.body for n in walk(s) if isinstance(n, ast.Assign) and constant(n.value) == 0 for t in n.targets}
     return bool(raised & cleared - {""})

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Scope
-from training.review.syntax import identifiers, last_name, own_nodes, words
+from training.review.syntax import identifiers, last_name, own_nodes, walk, words
 
 ENDS = {"done", "dones", "terminal", "terminals", "terminated", "term", "terms", "ended", "over", "final"}
 REWARDS = {"r", "rew", "rews", "reward", "rewards", "rw"}
@@ -47,7 +47,7 @@ def target_beyond_the_end(subject: Subject) -> Iterator[Place]:
         return
     for scope in program.scopes:
         for end, statement, beside in _unpacked_ends(scope):
-            read = [n for n in ast.walk(scope.node) if isinstance(n, ast.Name) and n.id == end and isinstance(n.ctx, ast.Load)]
+            read = [n for n in walk(scope.node) if isinstance(n, ast.Name) and n.id == end and isinstance(n.ctx, ast.Load)]
             target = next((n for n in own_nodes(scope.node) if _is_target(n, beside)), None) if not read else None
             if target is not None and not {"locals", "vars"} & identifiers(scope.node):
                 told = f"{end} of line {getattr(statement, 'lineno', 0)} is never read: after the end of an episode the next value is added too"
@@ -62,7 +62,7 @@ def _unpacked_ends(scope: Scope) -> Iterator[tuple[str, ast.AST, set[str]]]:
         statement = bound[0].statement
         beside = {n for n, own in scope.bindings.items() if any(b.statement is statement for b in own)}
         rewards = {n for n in beside if REWARDS & words(n)}
-        called = {last_name(c.func) for c in ast.walk(bound[0].value) if isinstance(c, ast.Call)}
+        called = {last_name(c.func) for c in walk(bound[0].value) if isinstance(c, ast.Call)}
         if rewards and len(beside) >= 4 and "step" not in called:
             yield name, statement, rewards
 

@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.flat import is_flat
 from training.review.program import Origin, Program, Scope
 from training.review.rules_module import STATELESS
-from training.review.syntax import constant, dotted, keyword, last_name, method, own_nodes, receiver
+from training.review.syntax import constant, dotted, keyword, last_name, method, own_nodes, receiver, walk
 from training.review.values import loss_calls, reaching
 
 MEASURES = {"abs", "pow", "square", "mean", "norm"}
@@ -198,5 +198,5 @@ def _is_column(program: Program, node: ast.expr, scope: Scope) -> bool:
     values = reaching(program, node, scope) if isinstance(node, ast.Name) else [b.value for b in program.bindings_of(node, scope)]
     if isinstance(node, ast.Call):
         values = [node]
-    nodes = [n for v in values for n in ast.walk(v)]
+    nodes = [n for v in values for n in walk(v)]
     return any(method(n) in ("unsqueeze", "view", "reshape") or (isinstance(n, ast.Constant) and n.value is None) or isinstance(n, ast.List) for n in nodes)

@@ -11,7 +11,7 @@ from training.review.loops import Steps, step_groups
 from training.review.program import Origin, Program, Scope
 from training.review.rules_schedule import stepped
 from training.review.rules_window import condition, window_of
-from training.review.syntax import calls, constant, identifiers, keyword, last_name, words
+from training.review.syntax import calls, constant, identifiers, keyword, last_name, walk, words
 
 PLAIN = {"len", "int", "round", "ceil", "floor", "max", "float"}
 
@@ -114,7 +114,7 @@ def schedule_beside_window(subject: Subject) -> Iterator[Place]:
 def _modulus(steps: Steps, branch: ast.If | None) -> ast.expr:
     """How many batches a window has, as it is written in the condition of the step."""
     test = condition(branch, steps.step.scope) if branch is not None else None
-    found = [n.right for n in ast.walk(test) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod)] if test is not None else []
+    found = [n.right for n in walk(test) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod)] if test is not None else []
     return found[0] if found else ast.Constant(None)
 
 
@@ -141,12 +141,12 @@ def _lengths(call: ast.Call) -> list[ast.expr]:
 
 def _behind(program: Program, value: ast.expr, scope: Scope, depth: int = 0) -> Iterator[ast.AST]:
     """All nodes of an expression, of the definitions of its names, and of the functions of this file among them."""
-    for node in ast.walk(value):
+    for node in walk(value):
         yield node
         if depth < 4 and isinstance(node, ast.Name | ast.Attribute):
             function = program.local_function(node.id, scope) if isinstance(node, ast.Name) else None
             if function is not None:
-                for inner in ast.walk(function.node):
+                for inner in walk(function.node):
                     yield inner
                     if isinstance(inner, ast.Name | ast.Attribute) and isinstance(inner.ctx, ast.Load):
                         yield from (n for b in program.bindings_of(inner, function) for n in _behind(program, b.value, b.scope, depth + 2))

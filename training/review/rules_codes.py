@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope, argument
 from training.review.sides import side_of, takes, targets_of
 from training.review.splitting import line_of, values_read
-from training.review.syntax import constant, is_true, keyword, last_name, method, names_read, own_nodes, receiver, words
+from training.review.syntax import constant, is_true, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
 from training.review.whole import LABEL_WORDS
 
 CODERS = {"LabelEncoder", "OrdinalEncoder", "OneHotEncoder", "LabelBinarizer", "MultiLabelBinarizer", "TargetEncoder"}
@@ -116,7 +116,7 @@ def per_side(program: Program, node: ast.expr, rows: ast.expr, depth: int = 0) -
         generators = [around] if isinstance(around, ast.For) else getattr(around, "generators", [])
         for loop in generators:
             sides = _sides(loop.iter)
-            if names & {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)} and sides:
+            if names & {n.id for n in walk(loop.target) if isinstance(n, ast.Name)} and sides:
                 return " and ".join(sides)
     return _by_calls(program, scope, names, node, depth)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.splitting import before, cuts, handed_back, is_part, line_of, shares_rows, sources_of, splits, values_read
-from training.review.syntax import constant, keyword, last_name, method, names_read, own_nodes, receiver, words
+from training.review.syntax import constant, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
 
 LABELS = {"y", "ys", "label", "labels", "target", "targets", "outcome", "outcomes", "response"}
 PAIRED = {"TensorDataset", "train_test_split", "zip"}
@@ -80,7 +80,7 @@ def selections(program: Program) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]
 
 def whole(program: Program, value: ast.expr, name: str) -> bool:
     """Whether a name is read there other than by some of its rows, or their number."""
-    for node in ast.walk(value):
+    for node in walk(value):
         if isinstance(node, ast.Name) and node.id == name:
             above = program.parents[node]
             counted = (isinstance(above, ast.Call) and last_name(above.func) == "len") or (isinstance(above, ast.Attribute) and above.attr in ("shape", "size"))

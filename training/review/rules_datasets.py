@@ -22,6 +22,7 @@ from training.review.syntax import (
     method,
     own_nodes,
     receiver,
+    walk,
     words,
 )
 
@@ -232,7 +233,7 @@ def _published_train_part(program: Program) -> Iterator[Place]:
 
 def _read_whole(program: Program, node: ast.expr) -> set[str]:
     """Names that are read as they are: not `train_set` of `train_set.mean` among the arguments of a call."""
-    names = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
+    names = [n for n in walk(node) if isinstance(n, ast.Name)]
     within = [n for n in names if isinstance(program.parents[n], ast.Attribute) and any(isinstance(a, ast.Call) for a in _between(program, n, node))]
     return {n.id for n in names if n not in within}
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope, argument
 from training.review.rules_divergence import divergence_sign
-from training.review.syntax import calls, constant, identifiers, last_name, method, own_nodes, receiver, words
+from training.review.syntax import calls, constant, identifiers, last_name, method, own_nodes, receiver, walk, words
 
 MEANS = {"mse_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "l1_loss", "smooth_l1_loss"}
 DEPTH = 3  # how many names a factor is followed through
@@ -84,8 +84,8 @@ def _largest(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> 
     """The largest number in a factor and in what its names hold, those of callers too; 0 where nothing is known, infinitely little where it counts rows."""
     if {"len", "shape", "size", "numel"} & identifiers(node) or any("batch" in words(n) for n in identifiers(node)):
         return -math.inf
-    known = [float(n.value) for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, int | float)]
-    for name in (n for n in ast.walk(node) if isinstance(n, ast.Name)):
+    known = [float(n.value) for n in walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, int | float)]
+    for name in (n for n in walk(node) if isinstance(n, ast.Name)):
         values = [(b.value, b.scope) for b in program.bindings_of(name, scope) if b.how == "assign"] if depth < DEPTH else []
         if name.id in scope.parameters:
             values += [(given, caller) for call, caller in program.call_sites[scope] if (given := argument(call, scope, name.id)) is not None]

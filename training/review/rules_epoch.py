@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.loops import is_loader_loop, names_loader, step_groups
 from training.review.program import Program
-from training.review.syntax import calls, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, words
+from training.review.syntax import calls, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
 from training.review.trace import Loop
 
 
@@ -173,7 +173,7 @@ def _left_by(program: Program, call: ast.AST) -> ast.For | None:
 
 def _divides(loop: ast.AST) -> bool:
     """Whether something in a loop is divided, or as a whole multiplied by what is no written number, or a loss is a sum."""
-    for node in ast.walk(loop):
+    for node in walk(loop):
         if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Div):
             return True
         made = node.value if isinstance(node, ast.Assign) else receiver(node) if method(node) == "backward" else None
@@ -224,7 +224,7 @@ def count_divided_by_batches(subject: Subject) -> Iterator[Place]:
     for loop in program.nodes[ast.For]:
         if not isinstance(loop, ast.For) or not isinstance(loop.target, ast.Tuple):
             continue
-        counted = {dotted(n.target) for n in ast.walk(loop) if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add) and _counts(n.value)}
+        counted = {dotted(n.target) for n in walk(loop) if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add) and _counts(n.value)}
         ratios = [n for n in own_nodes(program.scope(loop).node) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)] if counted else []
         for ratio in ratios:
             of = ratio.right.args[0] if isinstance(ratio.right, ast.Call) and last_name(ratio.right.func) == "len" and ratio.right.args else None
@@ -234,5 +234,5 @@ def count_divided_by_batches(subject: Subject) -> Iterator[Place]:
 
 def _counts(value: ast.expr) -> bool:
     """Whether it is `(a == b).sum()`, as a number or not, and nothing divides it."""
-    summed = any(method(c) == "sum" and any(isinstance(n, ast.Compare) for n in ast.walk(c)) for c in calls(value))
-    return summed and not any(isinstance(n, ast.Div) for n in ast.walk(value))
+    summed = any(method(c) == "sum" and any(isinstance(n, ast.Compare) for n in walk(c)) for c in calls(value))
+    return summed and not any(isinstance(n, ast.Div) for n in walk(value))

@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import HELD_OUT, is_frozen_name, looks_held_out
 from training.review.loops import last_name_of_key
 from training.review.program import Program, Scope
-from training.review.syntax import dotted, identifiers, last_name, receiver, words
+from training.review.syntax import dotted, identifiers, last_name, receiver, walk, words
 from training.review.trace import Event, Loop
 from training.review.unnamed import collected_with_gradients, never_in_eval_mode, switching_never_off
 
@@ -41,7 +41,7 @@ def _over_held_out(loop: Loop, inside: list[Event]) -> bool:
     if isinstance(loop.node, ast.While):
         return False
     frame = next((e.frame for e in inside if e.scope is loop.scope), None)
-    passed = {last_name_of_key(frame.key(n)) for n in ast.walk(loop.node.iter) if isinstance(n, ast.Name)} if frame is not None else set()
+    passed = {last_name_of_key(frame.key(n)) for n in walk(loop.node.iter) if isinstance(n, ast.Name)} if frame is not None else set()
     heads = identifiers(loop.node.iter) | passed
     if any(looks_held_out(n) for n in heads):
         return True
@@ -312,7 +312,7 @@ def _is_copy(program: Program, event: Event) -> bool:
 def _in_optimizer(program: Program, call: ast.Call) -> bool:
     """Whether an optimizer holds the parameters of the network that is called."""
     name = last_name(call.func)
-    held = [n for c in program.all_calls if program.resolve(c.func).startswith("torch.optim.") for a in c.args for n in ast.walk(a) if isinstance(n, ast.Call)]
+    held = [n for c in program.all_calls if program.resolve(c.func).startswith("torch.optim.") for a in c.args for n in walk(a) if isinstance(n, ast.Call)]
     return any(last_name(receiver(c)) == name for c in held)
 
 

@@ -10,7 +10,7 @@ from training.review.kinds import is_model
 from training.review.program import Program, Scope
 from training.review.provenance import sources
 from training.review.rules_evaluation import evaluations
-from training.review.syntax import constant, has_unpacking, identifiers, keyword, last_name, method, names_read, words
+from training.review.syntax import constant, has_unpacking, identifiers, keyword, last_name, method, names_read, walk, words
 
 
 @rule(
@@ -195,8 +195,8 @@ def _takes_target(program: Program, owner: ast.ClassDef) -> bool:
     forward = program.methods[owner].get("forward")
     if forward is None or len(forward.parameters) < 3:
         return False
-    cut = [n for n in ast.walk(forward.node) if isinstance(n, ast.Subscript) and isinstance(n.value, ast.Name) and n.value.id in forward.parameters[2:]]
-    return any(isinstance(s, ast.Slice) and constant(s.upper) == -1 for n in cut for s in ast.walk(n.slice))
+    cut = [n for n in walk(forward.node) if isinstance(n, ast.Subscript) and isinstance(n.value, ast.Name) and n.value.id in forward.parameters[2:]]
+    return any(isinstance(s, ast.Slice) and constant(s.upper) == -1 for n in cut for s in walk(n.slice))
 
 
 def _generated_compared(program: Program, names: set[str]) -> bool:
@@ -206,10 +206,10 @@ def _generated_compared(program: Program, names: set[str]) -> bool:
         if any(isinstance(a, ast.Compare) or (isinstance(a, ast.Call) and last_name(a.func) not in ("print", "zip", "enumerate", "list")) for a in around):
             return True
         statement = program.statement(call)
-        made = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} if not isinstance(statement, ast.For) else set()
-        if isinstance(statement, ast.Return) or any(isinstance(n, ast.Compare) and names_read(n) & made for n in ast.walk(program.scope(call).node)):
+        made = {n.id for n in walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} if not isinstance(statement, ast.For) else set()
+        if isinstance(statement, ast.Return) or any(isinstance(n, ast.Compare) and names_read(n) & made for n in walk(program.scope(call).node)):
             return True
-        inner = [c for c in ast.walk(program.scope(call).node) if isinstance(c, ast.Call) and last_name(c.func) not in ("print", "zip", "enumerate", "len")]
+        inner = [c for c in walk(program.scope(call).node) if isinstance(c, ast.Call) and last_name(c.func) not in ("print", "zip", "enumerate", "len")]
         if any(names_read(a) & made for c in inner for a in c.args):
             return True
     return False

@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_frozen_name, is_model
 from training.review.program import Program, Scope
 from training.review.rules_module import is_layer
-from training.review.syntax import FunctionNode, calls, dotted, identifiers, last_name, method, names_read, own_nodes, receiver
+from training.review.syntax import FunctionNode, calls, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk
 from training.review.values import reaching, reaching_elements
 
 ADDS_TO = {"index_add", "scatter_add", "index_copy", "scatter_reduce", "index_reduce"}
@@ -89,7 +89,7 @@ def _trained_without_gradient(program: Program, owner: ast.ClassDef, forward: Sc
     own = [forward, *(s for name, s in program.methods[owner].items() if name in called)]
     decorated = [s.node for s in own if isinstance(s.node, FunctionNode) and any(_is_quiet(d) for d in s.node.decorator_list)]
     for region in (*quiet, *decorated):
-        for call in (c for c in ast.walk(region) if isinstance(c, ast.Call) and dotted(c.func).startswith("self.")):
+        for call in (c for c in walk(region) if isinstance(c, ast.Call) and dotted(c.func).startswith("self.")):
             name, scope = last_name(call.func), program.scope(call)
             fresh = whole and not is_frozen_name(name) and {o.call for o in program.origins(call.func, scope) if is_layer(program, o.call, o.scope)}
             if name in program.attributes[owner] and (name in held or (fresh and not _called_otherwise(program, name, region))):
@@ -112,7 +112,7 @@ def _is_held(program: Program, owner: ast.ClassDef) -> bool:
 
 def _called_otherwise(program: Program, name: str, region: ast.AST) -> bool:
     """Whether a layer is also called, or handed on, outside of a region."""
-    inside = set(ast.walk(region))
+    inside = set(walk(region))
     uses = [n for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and n.attr == name and isinstance(n.ctx, ast.Load) and n not in inside]
     return any(not (isinstance(program.parents[n], ast.Attribute)) for n in uses)
 
@@ -128,9 +128,7 @@ def _detached(program: Program, node: ast.AST) -> ast.expr | None:
         case ast.Call(func=ast.Attribute(value=inner, attr="detach"), args=[]):
             return inner
         case ast.Call(args=[made]) if program.is_torch(node.func, "from_numpy", "as_tensor") and calls_of(made, "numpy"):
-            return next(
-                (n.func.value for n in ast.walk(made) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == "detach"), None
-            )
+            return next((n.func.value for n in walk(made) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == "detach"), None)
         case ast.Call(args=[inner, *_]) if program.is_torch(node.func, "tensor") and not calls_of(inner, "detach"):
             return inner
         case ast.Attribute(value=inner, attr="data"):
@@ -140,7 +138,7 @@ def _detached(program: Program, node: ast.AST) -> ast.expr | None:
 
 def calls_of(node: ast.AST, name: str) -> bool:
     """Whether a method of that name is called within."""
-    return any(isinstance(n, ast.Call) and method(n) == name for n in ast.walk(node))
+    return any(isinstance(n, ast.Call) and method(n) == name for n in walk(node))
 
 
 def _layers_behind(program: Program, inner: ast.expr, forward: Scope) -> set[str]:
@@ -149,7 +147,7 @@ def _layers_behind(program: Program, inner: ast.expr, forward: Scope) -> set[str
         inner = inner.value
     values = [value for value, _ in reaching_elements(program, inner, forward)] if isinstance(inner, ast.Name) else [inner]
     values += [v for value in values for v in _through_functions(program, value, forward)]
-    called = [n.func for value in values for n in ast.walk(value) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
+    called = [n.func for value in values for n in walk(value) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
     called = [f for f in called if not any(isinstance(a, ast.With) for a in program.ancestors(f))]
     return {f.attr for f in called if dotted(f.value) == "self" and any(is_layer(program, o.call, o.scope) for o in program.origins(f, forward))}
 
@@ -220,7 +218,7 @@ def _is_only_use(program: Program, node: ast.AST, forward: Scope) -> bool:
     if isinstance(node, ast.Name):
         values = reaching(program, node, forward)
         value = values[0] if len(values) == 1 else node
-    layers = {c.func.attr for c in ast.walk(value) if isinstance(c, ast.Call) and isinstance(c.func, ast.Attribute) and dotted(c.func.value) == "self"}
+    layers = {c.func.attr for c in walk(value) if isinstance(c, ast.Call) and isinstance(c.func, ast.Attribute) and dotted(c.func.value) == "self"}
     inner = _detached(program, value)
     if not layers and inner is not None:
         layers = _layers_behind(program, inner, forward)

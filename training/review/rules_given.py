@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.syntax import constant, dotted, is_true, keyword, last_name, method, receiver, words
+from training.review.syntax import constant, dotted, is_true, keyword, last_name, method, receiver, walk, words
 from training.review.values import reaching
 
 DROPOUTS = ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout", "dropout")
@@ -95,7 +95,7 @@ def _is_drawn(program: Program, value: ast.expr) -> bool:
 
 def _is_filled(program: Program, name: str, scope: Scope) -> bool:
     """Whether rows of a tensor are set, or it is given to anything but `nn.init`: pretrained vectors are copied in."""
-    for node in ast.walk(scope.node):
+    for node in walk(scope.node):
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and last_name(node.value) == name:
             return True
         given = isinstance(node, ast.Call) and any(last_name(a) == name for a in node.args)
@@ -184,7 +184,7 @@ def _is_joined(program: Program, call: ast.Call, scope: Scope) -> bool:
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or not isinstance(statement.targets[0], ast.Name):
         return False
     name = statement.targets[0].id
-    reads = [n for n in ast.walk(scope.node) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
+    reads = [n for n in walk(scope.node) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
     return any(_joins(program, program.parents[n]) for n in reads)
 
 

@@ -10,7 +10,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.rules_policy import CRITIC, LOGS, of_logs
 from training.review.signs import Signs, is_turned
-from training.review.syntax import calls, exponent, identifiers, is_true, last_name, method, own_nodes, receiver, words
+from training.review.syntax import calls, exponent, identifiers, is_true, last_name, method, own_nodes, receiver, walk, words
 
 REWARDS = {"reward", "rewards", "return", "returns", "advantage", "advantages", "adv", "advs", "gae", "gaes"}
 SHORT = {"R", "G", "A", "Gt"}
@@ -105,7 +105,7 @@ def _is_ratio(program: Program, node: ast.expr, scope: Scope) -> bool:
 
 def _of_costs(program: Program, weight: ast.expr, scope: Scope) -> bool:
     """Whether a gain is made of a loss or a cost, or is what a critic expects less what came."""
-    values = [b.value for n in ast.walk(weight) if isinstance(n, ast.Name) for b in program.bindings_of(n, scope)]
+    values = [b.value for n in walk(weight) if isinstance(n, ast.Name) for b in program.bindings_of(n, scope)]
     for value in (weight, *values):
         if any(words(n) & COSTS for n in identifiers(value)):
             return True

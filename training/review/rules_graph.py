@@ -11,7 +11,7 @@ from training.review.kinds import is_model
 from training.review.latents import drawn_without_gradient
 from training.review.loops import last_name_of_key
 from training.review.program import Origin, Program, Scope
-from training.review.syntax import dotted, identifiers, last_name, method, names_read, own_nodes, receiver, words
+from training.review.syntax import dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
 from training.review.trace import Event
 from training.review.values import reaching
 
@@ -93,13 +93,13 @@ def _parts(event: Event, inside: list[Event]) -> Iterator[str]:
         computed = isinstance(made, ast.BinOp | ast.UnaryOp) or (
             isinstance(made, ast.Call) and method(made) not in DETACHED and last_name(made.func) not in PLAIN
         )
-        if other.key in names and computed and not any(method(n) in DETACHED for n in ast.walk(made or event.node)):
+        if other.key in names and computed and not any(method(n) in DETACHED for n in walk(made or event.node)):
             yield other.key
 
 
 def _outputs(program: Program, region: ast.AST, inside: list[Event]) -> set[str]:
     """The names that hold a network's output in the loop itself, unless something is cleared or deleted there."""
-    if not isinstance(region, ast.For) or any(isinstance(n, ast.Delete) or method(n) == "clear" for n in ast.walk(region)):
+    if not isinstance(region, ast.For) or any(isinstance(n, ast.Delete) or method(n) == "clear" for n in walk(region)):
         return set()
     direct = [e for e in inside if e.kind == "assign" and isinstance(e.node, ast.Assign) and e.loops and e.loops[-1].node is region]
     return {e.key for e in direct if isinstance(e.node, ast.Assign) and isinstance(e.node.value, ast.Call) and is_model(program, e.node.value.func, e.scope)}
@@ -126,7 +126,7 @@ def _outlives(event: Event) -> bool:
 def _terms(backward: Event, inside: list[Event]) -> Iterator[str]:
     """The loop variables over `terms.items()` or `terms.values()`, where the sum of `terms["a"]` and `terms["b"]` is propagated."""
     node = receiver(backward.node)
-    held = {n.value.id for n in ast.walk(node) if isinstance(n, ast.Subscript) and isinstance(n.value, ast.Name)} if isinstance(node, ast.BinOp) else set()
+    held = {n.value.id for n in walk(node) if isinstance(n, ast.Subscript) and isinstance(n.value, ast.Name)} if isinstance(node, ast.BinOp) else set()
     for loop in dict.fromkeys(x for e in inside for x in e.loops):
         head = loop.node.iter if not isinstance(loop.node, ast.While) else None
         if method(head) in ("items", "values") and dotted(receiver(head)) in held:
@@ -228,7 +228,7 @@ def _cut(program: Program, node: ast.expr) -> bool:
 
 def _numbers(node: ast.expr) -> bool:
     """Whether a value is no tensor with a graph any more."""
-    return any((isinstance(n, ast.Attribute) and n.attr == "data") or method(n) in ("item", "tolist", "numpy", "detach") for n in ast.walk(node))
+    return any((isinstance(n, ast.Attribute) and n.attr == "data") or method(n) in ("item", "tolist", "numpy", "detach") for n in walk(node))
 
 
 def _returned_tensor(program: Program, value: ast.expr, scope: Scope) -> ast.Call | None:
@@ -246,7 +246,7 @@ def _returned_tensor(program: Program, value: ast.expr, scope: Scope) -> ast.Cal
 def _of_detached_scores(program: Program, loss: ast.Call, scope: Scope) -> bool:
     """Whether one argument of a loss is the detached output of a network, and no other one comes from a network."""
     values = [v for a in loss.args for v in (reaching(program, a, scope) if isinstance(a, ast.Name) else [a])]
-    forwards = [v for v in values if any(isinstance(c, ast.Call) and is_model(program, c.func, scope) for c in ast.walk(v))]
+    forwards = [v for v in values if any(isinstance(c, ast.Call) and is_model(program, c.func, scope) for c in walk(v))]
     if any(isinstance(a, ast.Name) and a.id not in scope.parameters and not reaching(program, a, scope) and not _from_loop(a, scope) for a in loss.args):
         return False
     return len(forwards) == 1 and isinstance(forwards[0], ast.Call) and method(forwards[0]) == "detach"
@@ -338,7 +338,7 @@ def sample_without_gradient(subject: Subject) -> Iterator[Place]:
         if method(call) != "sample" or not program.is_module(scope.owner) or words(scope.name) & ON_PURPOSE:
             continue
         made = program.origins(receiver(call), scope)
-        drawn = {n.id for t in getattr(program.statement(call), "targets", ()) for n in ast.walk(t) if isinstance(n, ast.Name)}
+        drawn = {n.id for t in getattr(program.statement(call), "targets", ()) for n in walk(t) if isinstance(n, ast.Name)}
         graphless = any(isinstance(a, ast.With) and "no_grad" in identifiers(a) for a in program.ancestors(call))
         known = made and all(o.name.startswith("torch.distributions.") and o.last in REPARAMETRIZED and _computed(o) for o in made)
         if known and not graphless and not drawn & scored:

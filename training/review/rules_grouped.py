@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.sides import latest, trivial_groups
 from training.review.splitting import GROUP_FOLDS, line_of, splits
-from training.review.syntax import constant, identifiers, keyword, last_name, method, receiver, words
+from training.review.syntax import constant, identifiers, keyword, last_name, method, receiver, walk, words
 
 NO_FEATURES = {"meta", "id", "ids", "key", "keys", "group", "groups", "index", "raw", "use", "usecols", "info", "keep", "read", "all"}
 ARRAYS = {"to_numpy", "values", "fit", "fit_transform", "transform", "tensor", "as_tensor", "from_numpy", "array", "asarray", "FloatTensor"}
@@ -97,9 +97,7 @@ def group_is_a_feature(subject: Subject) -> Iterator[Place]:
         key = _column(groups, program, scope)
         if not key:
             continue
-        left_out = {
-            str(constant(n)) for c in program.all_calls if method(c) in ("drop", "pop", "difference") for n in ast.walk(c) if isinstance(n, ast.Constant)
-        }
+        left_out = {str(constant(n)) for c in program.all_calls if method(c) in ("drop", "pop", "difference") for n in walk(c) if isinstance(n, ast.Constant)}
         for node in program.nodes[ast.Subscript]:
             if not isinstance(node, ast.Subscript) or not isinstance(node.ctx, ast.Load) or not _becomes_array(program, node):
                 continue
@@ -139,7 +137,7 @@ def _holds(listed: ast.expr, key: str) -> bool:
     over_all = isinstance(loop.iter, ast.Attribute) and loop.iter.attr == "columns"
     plain = len(loop.ifs) == 1 and isinstance(loop.ifs[0], ast.Compare) and isinstance(loop.ifs[0].ops[0], ast.NotIn | ast.NotEq)
     literal = plain and identifiers(loop.ifs[0]) == identifiers(loop.target)
-    return over_all and literal and isinstance(listed.elt, ast.Name) and key not in {constant(n) for n in ast.walk(loop.ifs[0])}
+    return over_all and literal and isinstance(listed.elt, ast.Name) and key not in {constant(n) for n in walk(loop.ifs[0])}
 
 
 def _becomes_array(program: Program, node: ast.expr) -> bool:

@@ -12,7 +12,7 @@ from training.review.kinds import is_frozen_name, is_optimizer_origin
 from training.review.program import Program, Scope
 from training.review.rules_module import is_layer
 from training.review.saved import trains
-from training.review.syntax import calls, constant, dotted, identifiers, keyword, last_name, method, own_nodes, receiver
+from training.review.syntax import calls, constant, dotted, identifiers, keyword, last_name, method, own_nodes, receiver, walk
 
 DEPTH = 3
 OWN_USES = {"state_dict", "train", "to", "cuda"}
@@ -150,7 +150,7 @@ def _freed_too_late(program: Program) -> Iterator[Place]:
         turned = list(switches(program, scope))
         frozen = {s.network for s in turned if not s.free and s.node.lineno < call.lineno}
         for s in (s for s in turned if s.free and s.node.lineno > call.lineno and s.network in frozen and _is_left_out(program, call, scope, s.network)):
-            around = [a for a in program.ancestors(s.node) if isinstance(a, ast.For | ast.While) and call not in ast.walk(a)]
+            around = [a for a in program.ancestors(s.node) if isinstance(a, ast.For | ast.While) and call not in walk(a)]
             later = [n for n in own_nodes(scope.node) if isinstance(n, ast.stmt) and n.lineno > s.node.lineno]
             if any(trains(program, n) for n in (*around, *later)) and not any(_makes_optimizer(program, n) for n in (*around, *later)):
                 yield s.node, f"{s.network} is set free here, and the optimizer of line {call.lineno} was made without its parameters"
@@ -163,7 +163,7 @@ def _is_left_out(program: Program, optimizer: ast.Call, scope: Scope, network: s
         given = scope.bindings[given.id][0].value
     if given is None:
         return False
-    tests = [t for n in ast.walk(given) if isinstance(n, ast.comprehension) for t in n.ifs]
+    tests = [t for n in walk(given) if isinstance(n, ast.comprehension) for t in n.ifs]
     tests += [c.args[0] for c in calls(given) if last_name(c.func) == "filter" and c.args]
     if any("requires_grad" in identifiers(t) for t in tests):
         return True
@@ -219,7 +219,7 @@ def _has_parameters(program: Program, owner: ast.ClassDef) -> bool:
     if not program.is_module(owner) or {"requires_grad", "requires_grad_", "no_grad"} & identifiers(owner):
         return False
     made = [b for bound in program.attributes[owner].values() for b in bound]
-    return any(program.is_torch(c.func, "Parameter") or is_layer(program, c, b.scope) for b in made for c in ast.walk(b.value) if isinstance(c, ast.Call))
+    return any(program.is_torch(c.func, "Parameter") or is_layer(program, c, b.scope) for b in made for c in walk(b.value) if isinstance(c, ast.Call))
 
 
 def _only_called(program: Program, name: str, scope: Scope) -> bool:

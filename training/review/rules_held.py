@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program
 from training.review.rules_module import is_layer
-from training.review.syntax import FunctionNode, dotted, is_true, keyword, last_name, method, own_nodes, receiver
+from training.review.syntax import FunctionNode, dotted, is_true, keyword, last_name, method, own_nodes, receiver, walk
 
 MISSPELT = {"require_grad", "required_grad", "requires_gradient", "require_gradient", "requires_grads", "requiresgrad", "requiregrad", "require_grads"}
 DRAWS = {"randn", "rand", "randint", "randperm", "normal"}
@@ -148,12 +148,12 @@ def _wants_gradient(value: ast.expr) -> bool:
 
 def _is_drawn(value: ast.expr) -> bool:
     """Whether a tensor is drawn at random: a network that is made anew has another one, moved to the right device or not."""
-    return any(isinstance(n, ast.Call) and last_name(n.func) in DRAWS for n in ast.walk(value))
+    return any(isinstance(n, ast.Call) and last_name(n.func) in DRAWS for n in walk(value))
 
 
 def _learns(program: Program, owner: ast.ClassDef, name: str) -> bool:
     """Whether the class registers or moves the tensor elsewhere."""
-    return any(isinstance(n, ast.Constant) and n.value == name for n in ast.walk(owner)) or "_apply" in program.methods[owner] or "to" in program.methods[owner]
+    return any(isinstance(n, ast.Constant) and n.value == name for n in walk(owner)) or "_apply" in program.methods[owner] or "to" in program.methods[owner]
 
 
 @rule(

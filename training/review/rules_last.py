@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_model
 from training.review.program import Program, Scope
 from training.review.provenance import is_loader
-from training.review.syntax import FunctionNode, calls, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, words
+from training.review.syntax import FunctionNode, calls, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
 
 TRAINS = {"backward", "zero_grad", "step", "manual_backward", "train_step", "training_step"}
 QUIET = {"no_grad", "inference_mode", "eval", "set_grad_enabled"}
@@ -68,7 +68,7 @@ def _evaluating(program: Program) -> Iterator[tuple[ast.For, Scope]]:
         called = {method(c) or last_name(c.func) for c in calls(loop)}
         if called & TRAINS or any("train" in words(n) or "fit" in words(n) for n in called) or scope.name in ("forward", "__iter__"):
             continue
-        ends = any(isinstance(s, ast.Break | ast.Return) for s in loop.body) or any(isinstance(n, ast.Yield | ast.YieldFrom) for n in ast.walk(loop))
+        ends = any(isinstance(s, ast.Break | ast.Return) for s in loop.body) or any(isinstance(n, ast.Yield | ast.YieldFrom) for n in walk(loop))
         quiet = QUIET & identifiers(scope.node) or any(QUIET & identifiers(a) for w in program.ancestors(loop) if isinstance(w, ast.With) for a in w.items)
         if not ends and quiet and any(is_model(program, c.func, scope) and not program.resolve(c.func) for c in calls(loop)):
             yield loop, scope
@@ -93,7 +93,7 @@ def _from_network(program: Program, loop: ast.For, scope: Scope) -> dict[str, as
             continue
         forward = any(is_model(program, c.func, scope) and not program.resolve(c.func) for c in calls(statement.value))
         if forward or names_read(statement.value) & found.keys():
-            stored = {n.id for t in statement.targets for n in ast.walk(t) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+            stored = {n.id for t in statement.targets for n in walk(t) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
             found |= {n: found.get(n, statement) for n in stored}
     return found
 
@@ -101,7 +101,7 @@ def _from_network(program: Program, loop: ast.For, scope: Scope) -> dict[str, as
 def _carried(loop: ast.For, made: dict[str, ast.stmt]) -> bool:
     """Whether a round reads what the one before left: states, generated tokens, sums."""
     for name, first in made.items():
-        reads = [n for s in _statements(loop) for n in ast.walk(s) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
+        reads = [n for s in _statements(loop) for n in walk(s) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
         if any(n.lineno <= (first.end_lineno or first.lineno) for n in reads):
             return True
     return False
@@ -109,10 +109,10 @@ def _carried(loop: ast.For, made: dict[str, ast.stmt]) -> bool:
 
 def _kept(program: Program, loop: ast.For, made: dict[str, ast.stmt]) -> bool:
     """Whether the loop hands on anything that a network gave, other than to a name that the next round sets anew."""
-    inner = [s for s in ast.walk(loop) if isinstance(s, ast.stmt) and s is not loop]
+    inner = [s for s in walk(loop) if isinstance(s, ast.stmt) and s is not loop]
     for statement in inner:
         if isinstance(statement, ast.Assign) and all(isinstance(t, ast.Name | ast.Tuple) for t in statement.targets):
-            forwarded = any(isinstance(n, ast.Attribute | ast.Subscript) and isinstance(n.ctx, ast.Store) for t in statement.targets for n in ast.walk(t))
+            forwarded = any(isinstance(n, ast.Attribute | ast.Subscript) and isinstance(n.ctx, ast.Store) for t in statement.targets for n in walk(t))
             if not forwarded and statement in list(_statements(loop)):
                 continue
         own = [e for e in ast.iter_child_nodes(statement) if isinstance(e, ast.expr)]
@@ -151,7 +151,7 @@ def _last_of_kept(program: Program, loop: ast.For, scope: Scope, made: dict[str,
             value, name = statement.value, dotted(statement.targets[0].value)
         elif isinstance(statement, ast.Expr) and method(statement.value) == "append" and isinstance(statement.value, ast.Call) and statement.value.args:
             value, name = statement.value.args[0], dotted(receiver(statement.value))
-        if value is None or name not in scope.bindings or scope.bindings[name][0].statement in set(ast.walk(loop)):
+        if value is None or name not in scope.bindings or scope.bindings[name][0].statement in set(walk(loop)):
             continue
         forward = any(is_model(program, c.func, scope) and not program.resolve(c.func) for c in calls(value))
         number = any(last_name(c.func) in ("item", "float", "mean") or "loss" in last_name(c.func) or "entropy" in last_name(c.func) for c in calls(value))
@@ -210,7 +210,7 @@ def same_place_in_each_round(subject: Subject) -> Iterator[Place]:
                 continue
             name = target.value.id
             made = scope.bindings.get(name, [])
-            uses = [n for n in ast.walk(loop) if isinstance(n, ast.Name) and n.id == name]
+            uses = [n for n in walk(loop) if isinstance(n, ast.Name) and n.id == name]
             if len(made) == 1 and made[0].how == "assign" and len(uses) == 1 and _places(made[0].value) == rounds and _changes(statement, loop):
                 yield statement, f"{name} has a place for each of {rounds} rounds, and all are written to {ast.unparse(target)}", loop
 
@@ -238,5 +238,5 @@ def _places(value: ast.expr) -> str:
 def _changes(statement: ast.stmt, loop: ast.For) -> bool:
     """Whether the value is made anew in each round."""
     value = statement.value if isinstance(statement, ast.Assign) else None
-    stored = {n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    stored = {n.id for n in walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     return value is not None and not isinstance(value, FunctionNode) and bool(names_read(value) & stored)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Origin, Program, Scope
 from training.review.rules_module import is_layer
-from training.review.syntax import constant, dotted, has_unpacking, identifiers, is_false, keyword, method, names_read, own_nodes, receiver
+from training.review.syntax import constant, dotted, has_unpacking, identifiers, is_false, keyword, method, names_read, own_nodes, receiver, walk
 from training.review.values import PASSED_ON, loss_calls, reaching
 
 RECURRENT = {"LSTM", "GRU", "RNN"}
@@ -298,7 +298,7 @@ def noise_always_on(subject: Subject) -> Iterator[Place]:
                 continue
             sides = [side for side in (node.left, node.right) if isinstance(side, ast.Name) and side.id == forward.parameters[1]]
             other = node.right if sides and sides[0] is node.left else node.left
-            drawn = [c for c in ast.walk(other) if isinstance(c, ast.Call) and program.is_torch(c.func, *NOISE)]
+            drawn = [c for c in walk(other) if isinstance(c, ast.Call) and program.is_torch(c.func, *NOISE)]
             if sides and drawn and sides[0].id in names_read(drawn[0]):
                 yield node, f"noise is added to {sides[0].id} in evaluation too"
 
@@ -348,7 +348,7 @@ def one_layer_n_times(subject: Subject) -> Iterator[Place]:
             case ast.BinOp(left=ast.List(elts=[layer]), op=ast.Mult()) | ast.BinOp(op=ast.Mult(), right=ast.List(elts=[layer])):
                 yield given, f"{ast.unparse(layer)} is one layer, however often it stands there"
             case ast.ListComp(elt=ast.Name(id=name), generators=[ast.comprehension(target=target)]) if name not in {
-                n.id for n in ast.walk(target) if isinstance(n, ast.Name)
+                n.id for n in walk(target) if isinstance(n, ast.Name)
             }:
                 yield given, f"{name} is one layer, however often it stands there"
 

@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import looks_held_out, looks_trained_on
 from training.review.program import Program
 from training.review.settings import argument_of, partial_calls
-from training.review.syntax import constant, has_unpacking, identifiers, is_false, is_true, keyword, last_name, method, own_nodes, words
+from training.review.syntax import constant, has_unpacking, identifiers, is_false, is_true, keyword, last_name, method, own_nodes, walk, words
 
 PREPARES = {"accelerate", "lightning", "pytorch_lightning", "lightning_fabric", "deepspeed", "ray", "composer"}
 
@@ -127,12 +127,12 @@ def _tells_the_epoch(program: Program, call: ast.Call) -> bool:
         return given is None
     loops = [a for a in program.ancestors(call) if isinstance(a, ast.For | ast.While)]
     scope = program.scope(call)
-    named = [n for n in ast.walk(given) if isinstance(n, ast.Name)]
-    if not named or any(not isinstance(n, ast.Name | ast.BinOp | ast.operator | ast.Constant | ast.expr_context) for n in ast.walk(given)):
+    named = [n for n in walk(given) if isinstance(n, ast.Name)]
+    if not named or any(not isinstance(n, ast.Name | ast.BinOp | ast.operator | ast.Constant | ast.expr_context) for n in walk(given)):
         return True  # an attribute, an element, what a call gives
-    changed = {n.id for a in loops for n in ast.walk(a) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    changed = {n.id for a in loops for n in walk(a) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     later = [n for n in own_nodes(scope.node) if isinstance(n, ast.For) and n not in loops]
-    counts_here = any(isinstance(inner, ast.For | ast.While) or "epoch" in last_name(n.target) for n in later for inner in ast.walk(n) if inner is not n)
+    counts_here = any(isinstance(inner, ast.For | ast.While) or "epoch" in last_name(n.target) for n in later for inner in walk(n) if inner is not n)
     return any(n.id in changed for n in named) or not (loops or counts_here)
 
 

@@ -11,7 +11,7 @@ from training.review.program import Program, Scope, argument
 from training.review.rules_sides import apart
 from training.review.sides import side_of_names, targets_of
 from training.review.splitting import line_of
-from training.review.syntax import calls, constant, keyword, last_name, own_nodes, receiver
+from training.review.syntax import calls, constant, keyword, last_name, own_nodes, receiver, walk
 
 RANDOM = {
     "randn", "rand", "randint", "normal", "standard_normal", "integers", "uniform", "random", "poisson", "choice", "randperm", "permutation", "binomial",
@@ -111,7 +111,7 @@ def _alike(program: Program, a: ast.Call, b: ast.Call, function: Scope, seed: as
     """Whether two calls give the same arguments, but for one that says how many rows there are."""
     if any(k.arg is None for c in (a, b) for k in c.keywords) or any(isinstance(x, ast.Starred) for c in (a, b) for x in c.args):
         return False
-    changing = [n for c in (a, b) for n in ast.walk(c) if isinstance(n, ast.Call) and n is not c]
+    changing = [n for c in (a, b) for n in walk(c) if isinstance(n, ast.Call) and n is not c]
     differ = []
     for name in function.parameters:
         one, two = argument(a, function, name), argument(b, function, name)
@@ -126,9 +126,9 @@ def _alike(program: Program, a: ast.Call, b: ast.Call, function: Scope, seed: as
 def _is_a_number_of_rows(function: Scope, name: str) -> bool:
     """Whether a parameter does nothing but say how many values are drawn or made."""
     reads = [n for n in own_nodes(function.node) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
-    counted = {id(n) for c in calls(function.node) if last_name(c.func) in COUNTED for a in (*c.args, *c.keywords) for n in ast.walk(a)}
+    counted = {id(n) for c in calls(function.node) if last_name(c.func) in COUNTED for a in (*c.args, *c.keywords) for n in walk(a)}
     asked: set[int] = set()
-    for node in ast.walk(function.node):
+    for node in walk(function.node):
         if isinstance(node, ast.Compare | ast.If | ast.IfExp):
-            asked |= {id(n) for n in ast.walk(node if isinstance(node, ast.Compare) else node.test)}
+            asked |= {id(n) for n in walk(node if isinstance(node, ast.Compare) else node.test)}
     return bool(reads) and all(id(n) in counted and id(n) not in asked for n in reads)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.syntax import constant, dotted, has_unpacking, identifiers, keyword, last_name, method, own_nodes, receiver
+from training.review.syntax import constant, dotted, has_unpacking, identifiers, keyword, last_name, method, own_nodes, receiver, walk
 
 STATELESS = {
     "ReLU", "GELU", "SiLU", "ELU", "LeakyReLU", "Sigmoid", "Tanh", "Softmax", "LogSoftmax", "Identity", "Flatten", "Unflatten", "MaxPool1d", "MaxPool2d",
@@ -33,7 +33,7 @@ def is_layer(program: Program, node: ast.AST | None, scope: Scope) -> bool:
 def _learns(program: Program, owner: ast.ClassDef) -> bool:
     """Whether a network of this file holds anything of torch that may have parameters."""
     made = [b for known in program.bases(owner) for bound in program.attributes[known].values() for b in bound]
-    return any(is_layer(program, c, b.scope) for b in made for c in ast.walk(b.value) if isinstance(c, ast.Call) and dotted(c.func) != owner.name)
+    return any(is_layer(program, c, b.scope) for b in made for c in walk(b.value) if isinstance(c, ast.Call) and dotted(c.func) != owner.name)
 
 
 @rule(
@@ -108,7 +108,7 @@ def _appended(program: Program, owner: ast.ClassDef, name: str, value: ast.expr)
     """The append of a layer to an attribute that starts as an empty list."""
     if not (isinstance(value, ast.List | ast.Dict) and not ast.dump(value).count("Constant") and not getattr(value, "elts", getattr(value, "values", []))):
         return None
-    for node in ast.walk(owner):
+    for node in walk(owner):
         if isinstance(node, ast.Call) and method(node) == "append" and dotted(receiver(node)) == f"self.{name}" and node.args:
             scope = program.scope(node)
             layer = node.args[0]
@@ -123,8 +123,8 @@ def _registered(owner: ast.ClassDef, name: str, text: str) -> bool:
     """Whether the class hands the list to a container, or registers its members one by one."""
     if "add_module(" in text or "register_parameter(" in text or "register_module(" in text or "setattr(self" in text:
         return True
-    handed = [c for c in ast.walk(owner) if isinstance(c, ast.Call) and last_name(c.func) in CONTAINERS | {"extend"}]
-    return any(isinstance(n, ast.Attribute) and n.attr == name for c in handed for a in c.args for n in ast.walk(a))
+    handed = [c for c in walk(owner) if isinstance(c, ast.Call) and last_name(c.func) in CONTAINERS | {"extend"}]
+    return any(isinstance(n, ast.Attribute) and n.attr == name for c in handed for a in c.args for n in walk(a))
 
 
 @rule(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.syntax import FunctionNode, constant, identifiers, keyword, last_name, method, names_read, words
+from training.review.syntax import FunctionNode, constant, identifiers, keyword, last_name, method, names_read, walk, words
 
 SETTINGS = {
     "lr", "learning_rate", "base_lr", "max_lr", "epochs", "num_epochs", "n_epochs", "max_epochs", "batch_size", "weight_decay", "wd", "dropout", "drop_rate",
@@ -206,7 +206,7 @@ def _parameter(call: ast.Call, function: Scope, value: ast.expr, parent: ast.AST
 
 def _spelled(program: Program, name: str, where: ast.AST) -> bool:
     """Whether a name stands anywhere as text, as in `getattr(args, "lr")`."""
-    own = set(ast.walk(where))
+    own = set(walk(where))
     return any(isinstance(n, ast.Constant) and n.value == name and n not in own for n in program.nodes[ast.Constant])
 
 

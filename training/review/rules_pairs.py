@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.syntax import constant, dotted, last_name, names_read, own_nodes, words
+from training.review.syntax import constant, dotted, last_name, names_read, own_nodes, walk, words
 
 IMAGES = {"image", "images", "img", "imgs", "picture", "pictures", "photo", "photos", "scan", "scans", "tile", "tiles", "x"}
 MAPS = {"mask", "masks", "seg", "segmentation", "boxes", "bboxes", "heatmap", "depth", "annotation", "labelmap"}
@@ -58,6 +58,8 @@ REPEATS_DRAW = {"manual_seed", "seed", "set_state", "setstate", "set_rng_state",
 def mask_moved_on_its_own(subject: Subject) -> Iterator[Place]:
     """In one function an image and its mask are each given to the same random movement, or moved each under a draw of its own, or the image alone is; no draw is repeated."""
     program = subject.program
+    if not any(MAPS & words(n) for n in program.identifiers):
+        return
     for scope in program.scopes:
         called = {last_name(n.func) for n in own_nodes(scope.node) if isinstance(n, ast.Call)}
         if not scope.name or REPEATS_DRAW & called:
@@ -85,9 +87,7 @@ def _left_behind(program: Program, scope: Scope) -> str:
         if len(masks) != 1 or not any(IMAGES & words(n) and n not in masks for n in given):
             continue
         bound = scope.bindings.get(masks[0], [])
-        looked_up = (
-            len(bound) == 1 and any(isinstance(n, ast.Subscript) for n in ast.walk(bound[0].value)) and not any(_is_draw(n) for n in ast.walk(bound[0].value))
-        )
+        looked_up = len(bound) == 1 and any(isinstance(n, ast.Subscript) for n in walk(bound[0].value)) and not any(_is_draw(n) for n in walk(bound[0].value))
         read = [n for n in own_nodes(scope.node) if isinstance(n, ast.Name) and n.id == masks[0] and isinstance(n.ctx, ast.Load)]
         if looked_up and len(read) == 1:
             return masks[0]
@@ -104,7 +104,7 @@ def _moved(program: Program, scope: Scope) -> Iterator[tuple[ast.AST, str, str]]
         if (function is not None and _draws_and_moves(function)) or (function is None and _is_random_transform(program, call, scope)):
             yield call, name, ast.unparse(call.func)
     for node in own_nodes(scope.node):
-        if not isinstance(node, ast.If) or node.orelse or not any(isinstance(c, ast.Call) and last_name(c.func) in DRAWS for c in ast.walk(node.test)):
+        if not isinstance(node, ast.If) or node.orelse or not any(isinstance(c, ast.Call) and last_name(c.func) in DRAWS for c in walk(node.test)):
             continue
         for name in _moved_in(node):
             yield node, name, "if"
@@ -112,20 +112,20 @@ def _moved(program: Program, scope: Scope) -> Iterator[tuple[ast.AST, str, str]]
 
 def _moved_in(node: ast.If) -> list[str]:
     """The one name that a branch moves, which reads and gives a value to nothing else: `mask = mask.flip(-1)`."""
-    stored = {n.id for s in node.body for n in ast.walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    stored = {n.id for s in node.body for n in walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     if len(stored) != 1 or not all(isinstance(s, ast.Assign) for s in node.body):
         return []
     name = stored.pop()
-    moves = any(isinstance(c, ast.Call) and last_name(c.func) in MOVES for s in node.body for c in ast.walk(s))
+    moves = any(isinstance(c, ast.Call) and last_name(c.func) in MOVES for s in node.body for c in walk(s))
     known = {*IMAGES, *MAPS} & words(name)
     return [name] if moves and known and all(name in names_read(s) for s in node.body) else []
 
 
 def _draws_and_moves(function: Scope) -> bool:
     """Whether a function of one image draws a number and flips, turns, rolls or crops by it."""
-    called = {last_name(c.func) for c in ast.walk(function.node) if isinstance(c, ast.Call)}
+    called = {last_name(c.func) for c in walk(function.node) if isinstance(c, ast.Call)}
     whole = [p for p in function.parameters if p not in ("self", "cls")]
-    draws = any(_is_draw(c) for c in ast.walk(function.node))
+    draws = any(_is_draw(c) for c in walk(function.node))
     return len(whole) == 1 and draws and bool(called & MOVES)
 
 
@@ -143,7 +143,7 @@ def _called_object(program: Program, call: ast.Call, scope: Scope) -> Scope | No
 def _is_random_transform(program: Program, call: ast.Call, scope: Scope) -> bool:
     """Whether what is called is a transform of torchvision that moves by a draw, or a composition with one."""
     for origin in program.origins(call.func, scope):
-        inside = [c for c in ast.walk(origin.call) if isinstance(c, ast.Call) and "torchvision.transforms" in program.resolve(c.func)]
+        inside = [c for c in walk(origin.call) if isinstance(c, ast.Call) and "torchvision.transforms" in program.resolve(c.func)]
         certain = [c for c in inside if constant(next((k.value for k in c.keywords if k.arg == "p"), None)) not in (0, 1, 0.0, 1.0)]
         if any(last_name(c.func) in TRANSFORMS for c in certain):
             return not {"Mask", "wrap_dataset_for_transforms_v2", "tv_tensors"} & program.identifiers

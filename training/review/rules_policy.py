@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.syntax import identifiers, method, words
+from training.review.syntax import identifiers, method, walk, words
 
 CRITIC = {"value", "values", "baseline", "baselines", "critic", "v"}
 LOGS = ({"log", "prob"}, {"log", "probs"}, {"logp"}, {"logprob"}, {"logprobs"}, {"log", "pi"}, {"nlp"})
@@ -80,7 +80,7 @@ def _value_in(program: Program, weight: ast.Name, scope: Scope) -> str:
 
 def _learned_by(program: Program, names: set[str], scope: Scope) -> bool:
     """Whether one of these names is squared, or given to a loss that the critic learns by."""
-    for node in ast.walk(scope.node):
+    for node in walk(scope.node):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and identifiers(node.left) & names:
             return True
         if not isinstance(node, ast.Call):

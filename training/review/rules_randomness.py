@@ -10,7 +10,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import looks_held_out
 from training.review.rules_loader import loaders, name_of
 from training.review.splitting import splits
-from training.review.syntax import FunctionNode, constant, dotted, has_unpacking, identifiers, is_true, keyword, last_name
+from training.review.syntax import FunctionNode, constant, dotted, has_unpacking, identifiers, is_true, keyword, last_name, walk
 from training.review.trace import Event
 from training.review.unseeded import unseeded_split
 
@@ -249,7 +249,7 @@ def train_augmentation_in_validation(subject: Subject) -> Iterator[Place]:
             for maker in made:
                 drawn = [
                     c
-                    for c in ast.walk(maker.call)
+                    for c in walk(maker.call)
                     if isinstance(c, ast.Call) and last_name(c.func).startswith("Random") and "transforms" in program.resolve(c.func)
                 ]
                 if drawn:

@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_model
 from training.review.loops import innermost_loop
 from training.review.program import Program, Scope, argument
-from training.review.syntax import calls, constant, last_name, method, names_read, receiver
+from training.review.syntax import calls, constant, last_name, method, names_read, receiver, walk
 from training.review.train_scores import Loops, loss_names
 
 GENERATORS = {"numpy.random.default_rng", "numpy.random.RandomState", "random.Random"}
@@ -75,7 +75,7 @@ def _seeded_anew(program: Program, loop: ast.For | ast.AsyncFor | ast.While, sco
 
     None where the loop makes what it steps: each of its rounds is a run of its own.
     """
-    stored = {n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    stored = {n.id for n in walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     stepped = {last_name(receiver(c)) for c in calls(loop) if method(c) == "step"} | {last_name(a) for c in calls(loop) if method(c) == "step" for a in c.args}
     if not stepped - {""} or stepped & stored:
         return
@@ -104,14 +104,14 @@ def _changes(program: Program, seed: ast.expr, loop: ast.AST, scope: Scope) -> b
         return False
     if not isinstance(seed, ast.Name | ast.Attribute):
         return True
-    inside = set(ast.walk(loop))
+    inside = set(walk(loop))
     stored = [n for n in inside if isinstance(n, ast.Name | ast.Attribute) and last_name(n) == last_name(seed) and not isinstance(n.ctx, ast.Load)]
     return bool(stored) or (isinstance(seed, ast.Attribute) and not names_read(seed) & {"args", "cfg", "config", "self"})
 
 
 def _behind_the_loss(program: Program, loop: ast.For | ast.AsyncFor | ast.While) -> list[ast.stmt]:
     """The statements of a loop, in no inner loop and no branch, on whose results the loss depends, and those that compute it."""
-    own = [s for s in ast.walk(loop) if isinstance(s, ast.stmt) and s is not loop and innermost_loop(program, s) is loop and not _branched(program, s, loop)]
+    own = [s for s in walk(loop) if isinstance(s, ast.stmt) and s is not loop and innermost_loop(program, s) is loop and not _branched(program, s, loop)]
     needed = set(loss_names(program, loop))
     final = [s for s in own if isinstance(s, ast.Expr) and any(method(c) in ("backward", "manual_backward") for c in calls(s))]
     needed |= {n for s in final for n in names_read(s)}
@@ -120,7 +120,7 @@ def _behind_the_loss(program: Program, loop: ast.For | ast.AsyncFor | ast.While)
     for _ in range(4):
         for statement in assigned:
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            stored = {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+            stored = {n.id for t in targets for n in walk(t) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
             if stored & needed and statement not in found:
                 found.append(statement)
                 needed |= names_read(statement.value)
@@ -146,8 +146,8 @@ def _rows_by(program: Program, helper: Scope, call: ast.Call) -> Iterator[ast.Ca
             or (isinstance(seed, ast.Name) and not parameter and seed.id not in helper.bindings)
             or (given is None and parameter)
         )
-        names = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} if isinstance(statement, ast.Assign) else set()
-        drawn = [c for c in calls(helper.node) if last_name(c.func) in ROWS and (names & names_read(c) or made in set(ast.walk(c)))]
+        names = {n.id for n in walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} if isinstance(statement, ast.Assign) else set()
+        drawn = [c for c in calls(helper.node) if last_name(c.func) in ROWS and (names & names_read(c) or made in set(walk(c)))]
         if fixed and not any(k.arg is None for k in call.keywords) and any(_indexes(program, c, helper) for c in drawn):
             yield made
 
@@ -155,13 +155,9 @@ def _rows_by(program: Program, helper: Scope, call: ast.Call) -> Iterator[ast.Ca
 def _indexes(program: Program, draw: ast.Call, helper: Scope) -> bool:
     """Whether what is drawn picks rows of what the helper is given, or of something outside."""
     statement = program.statement(draw)
-    names = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    names = {n.id for n in walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     comprehended = {
-        t.id
-        for n in ast.walk(helper.node)
-        if isinstance(n, ast.comprehension) and names_read(n.iter) & names
-        for t in ast.walk(n.target)
-        if isinstance(t, ast.Name)
+        t.id for n in walk(helper.node) if isinstance(n, ast.comprehension) and names_read(n.iter) & names for t in walk(n.target) if isinstance(t, ast.Name)
     }
-    picked = [n for n in ast.walk(helper.node) if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Load) and draw not in set(ast.walk(n.value))]
-    return any(names_read(n.slice) & (names | comprehended) or draw in set(ast.walk(n.slice)) for n in picked)
+    picked = [n for n in walk(helper.node) if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Load) and draw not in set(walk(n.value))]
+    return any(names_read(n.slice) & (names | comprehended) or draw in set(walk(n.slice)) for n in picked)

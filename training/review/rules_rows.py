@@ -10,7 +10,7 @@ from training.review.owners import KEPT_TOGETHER, rows_of_owners, tables_of_owne
 from training.review.program import Program, Scope
 from training.review.sides import divisions, given_back, of_one_side, takes, trivial_groups
 from training.review.splitting import before, is_part, line_of, shares_rows, shuffled_cuts, sources_of, splits, stored
-from training.review.syntax import constant, dotted, is_false, is_true, keyword, last_name, method, names_read, receiver, words
+from training.review.syntax import constant, dotted, is_false, is_true, keyword, last_name, method, names_read, receiver, walk, words
 from training.review.whole import copies, plain
 from training.review.windows import cut_into_windows, random_parts
 
@@ -122,7 +122,7 @@ def random_split_of_groups(subject: Subject) -> Iterator[Place]:
         if last_name(split.func) == "random_split":
             continue
         frames = {b for part in parts for n in names_read(part) for b in sources_of(n, scope, split.lineno)}
-        for node in ast.walk(scope.node):
+        for node in walk(scope.node):
             column = constant(node)
             if not (
                 isinstance(column, str)
@@ -177,14 +177,14 @@ def _repeated_columns(program: Program) -> Iterator[Place]:
     repeated = [
         (scope, key, value)
         for scope, key, value in made
-        if words(key) & KEPT_TOGETHER and any(isinstance(c, ast.Call) and last_name(c.func) in REPEATS for c in ast.walk(value))
+        if words(key) & KEPT_TOGETHER and any(isinstance(c, ast.Call) and last_name(c.func) in REPEATS for c in walk(value))
     ]
     kept = [(d.node, d.scope, d.parts) for d in divisions(program) if d.groups is None] if repeated else []
     for split, scope, parts in (*splits(program), *kept) if repeated else ():
         for name in sorted({b for n in names_read(parts[0]) for b in sources_of(n, scope, line_of(split))} if parts else ()):
             values = [b.value for b in scope.bindings.get(name, ()) if b.index is None]
             makers = [program.callees_by_name(v, scope) for v in values if isinstance(v, ast.Call)]
-            found = next(((k, v) for s, k, v in repeated if s in makers or (s is scope and any(n is v for x in values for n in ast.walk(x)))), None)
+            found = next(((k, v) for s, k, v in repeated if s in makers or (s is scope and any(n is v for x in values for n in walk(x)))), None)
             if found is not None:
                 yield split, f"rows are split at random, though {found[0]!r} (line {line_of(found[1])}) says that several belong together"
                 break
@@ -204,7 +204,7 @@ def _repeated_groups(program: Program) -> Iterator[Place]:
     beside: dict[str, str] = {}  # names that get their value with it
     for name, binding in ((n, b) for scope in program.scopes for n, bound in scope.bindings.items() for b in bound):
         singular = words(name) | {w.removesuffix("s") for w in words(name)}
-        if GROUPS & singular and name not in compared and any(isinstance(c, ast.Call) and last_name(c.func) in REPEATS for c in ast.walk(binding.value)):
+        if GROUPS & singular and name not in compared and any(isinstance(c, ast.Call) and last_name(c.func) in REPEATS for c in walk(binding.value)):
             repeated.setdefault(name, binding.statement)
     for scope in program.scopes if repeated else ():
         for name, binding in ((n, b) for n in repeated for b in scope.bindings.get(n, ()) if b.index is not None):
@@ -325,7 +325,7 @@ def random_split_of_windows(subject: Subject) -> Iterator[Place]:
 def _cuts_windows(getter: Scope) -> bool:
     """Whether an element is a slice from the index itself to a little further."""
     index = getter.parameters[1] if len(getter.parameters) > 1 else ""
-    for node in ast.walk(getter.node):
+    for node in walk(getter.node):
         if (
             isinstance(node, ast.Slice)
             and dotted(node.lower) == index

@@ -10,7 +10,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_scheduler_origin
 from training.review.loops import counts_passages, goes_over_again, is_epoch_loop, is_loader_loop
 from training.review.program import Origin, Program, Scope
-from training.review.syntax import constant, identifiers, keyword, last_name, method, receiver, words
+from training.review.syntax import constant, identifiers, keyword, last_name, method, receiver, walk, words
 from training.review.trace import Event, Loop
 from training.review.unstepped import unstepped_attributes, unstepped_names
 
@@ -234,11 +234,11 @@ def _unit(program: Program, made: Origin) -> str:
 def _unit_of(program: Program, length: ast.expr | None, scope: Scope) -> str:
     """In what an expression counts, by the names in it, those in its own definition included."""
     seen = set(identifiers(length))
-    counted = any(last_name(c.func) == "len" for c in ast.walk(length) if isinstance(c, ast.Call)) if length is not None else False
+    counted = any(last_name(c.func) == "len" for c in walk(length) if isinstance(c, ast.Call)) if length is not None else False
     for name in list(seen):
         for binding in scope.bindings.get(name, ()):
             seen |= identifiers(binding.value)
-            counted = counted or any(last_name(c.func) == "len" for c in ast.walk(binding.value) if isinstance(c, ast.Call))
+            counted = counted or any(last_name(c.func) == "len" for c in walk(binding.value) if isinstance(c, ast.Call))
     found = {w for name in seen for w in words(name)}
     if counted or found & {"steps", "step", "iters", "iterations", "batches", "updates", "iter"}:
         return "batch"
@@ -363,7 +363,7 @@ def rate_written_by_hand(subject: Subject) -> Iterator[Place]:
     for event, made in stepped(subject.program, subject.traces):
         if not chained.match(made.last) or not event.loops or event.branches:
             continue
-        for node in ast.walk(event.loops[-1].node):
+        for node in walk(event.loops[-1].node):
             if (
                 isinstance(node, ast.Assign)
                 and isinstance(node.targets[0], ast.Subscript)

@@ -13,7 +13,7 @@ from training.review.loops import last_name_of_key
 from training.review.program import Binding, Program, Scope
 from training.review.rules_evaluation import evaluations
 from training.review.runs import best_of_runs
-from training.review.syntax import FunctionNode, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, words
+from training.review.syntax import FunctionNode, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
 from training.review.train_scores import held_out_at_hand, is_train_score
 
 RANK_METRICS = {
@@ -63,10 +63,10 @@ def rank_metric_per_batch(subject: Subject) -> Iterator[Place]:
     for call, metric in _ranked(program):
         loop = next((a for a in program.ancestors(call) if isinstance(a, ast.For)), None)
         statement = program.statement(call)
-        if loop is None or not any(is_model(program, c.func, program.scope(c)) for c in ast.walk(loop) if isinstance(c, ast.Call)):
+        if loop is None or not any(is_model(program, c.func, program.scope(c)) for c in walk(loop) if isinstance(c, ast.Call)):
             continue
         added = isinstance(statement, ast.AugAssign) or any(method(c) in COLLECTS for c in program.ancestors(call) if isinstance(c, ast.Call))
-        batch = any(isinstance(n, ast.Name) and n.id in names_read(loop.target) for a in call.args for n in ast.walk(a)) or any(
+        batch = any(isinstance(n, ast.Name) and n.id in names_read(loop.target) for a in call.args for n in walk(a)) or any(
             "loader" in n.lower() for n in identifiers(loop.iter)
         )
         if added and batch and any(looks_held_out(n) or "loader" in n.lower() for n in identifiers(loop.iter)):
@@ -116,11 +116,11 @@ def _ranked(program: Program) -> Iterator[tuple[ast.Call, str]]:
 def mean_of_batch_means(subject: Subject) -> Iterator[Place]:
     """A sum of batch values, not multiplied by anything, divided by the number of batches of a held-out loader."""
     for loop, _, trace in evaluations(subject):
-        over = {last_name(n) for n in ast.walk(loop.node.iter)} if isinstance(loop.node, ast.For) else set()
+        over = {last_name(n) for n in walk(loop.node.iter)} if isinstance(loop.node, ast.For) else set()
         sums = {
             e.key: e.node
             for e in trace
-            if e.kind == "augment" and loop in e.loops and isinstance(e.node, ast.AugAssign) and not any(isinstance(n, ast.Mult) for n in ast.walk(e.node.value))
+            if e.kind == "augment" and loop in e.loops and isinstance(e.node, ast.AugAssign) and not any(isinstance(n, ast.Mult) for n in walk(e.node.value))
             and any(m in identifiers(e.node.value) for m in ("item", "mean"))
             and "sum" not in identifiers(e.node.value)
         }  # fmt: skip
@@ -172,13 +172,13 @@ def test_set_chooses_model(subject: Subject) -> Iterator[Place]:
         loop = next((a for a in program.ancestors(node) if isinstance(a, ast.For | ast.While)), None)
         if not isinstance(node, ast.If) or loop is None or {"predict", "nn", "nearest", "neighbor", "neighbour"} & words(program.scope(node).name):
             continue
-        compared = {c for part in ast.walk(node.test) if isinstance(part, ast.Compare) for c in names_read(part)} | {
+        compared = {c for part in walk(node.test) if isinstance(part, ast.Compare) for c in names_read(part)} | {
             c for c in names_read(node.test) if "stop" in c
         }
         best = {n for n in identifiers(node.test) if words(n) & {"best", "min", "max", "top", "patience", "highest", "lowest"}}
         pairs = [becomes_best(program, node, test, program.scope(node)) for test in tests_of(node)]
         best |= {n for pair in pairs if pair is not None for n in identifiers(pair[1])}
-        body = {n.id for s in node.body for n in ast.walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        body = {n.id for s in node.body for n in walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         if not best or not (body & compared or {"save", "state_dict", "deepcopy"} & {n for s in node.body for n in identifiers(s)}):
             continue
         for name in sorted(compared - best):
@@ -228,8 +228,7 @@ def best_by_train_loss(subject: Subject) -> Iterator[Place]:
     program = subject.program
     for node in (n for n in program.nodes[ast.If] if isinstance(n, ast.If)):
         keeps = any(
-            isinstance(c, ast.Break) or (isinstance(c, ast.Call) and (method(c) == "state_dict" or program.resolve(c.func) == "torch.save"))
-            for c in ast.walk(node)
+            isinstance(c, ast.Break) or (isinstance(c, ast.Call) and (method(c) == "state_dict" or program.resolve(c.func) == "torch.save")) for c in walk(node)
         )
         score = _that_becomes_best(program, node, program.scope(node))
         if keeps and score is not None:
@@ -245,7 +244,7 @@ def _beside_held_out(program: Program, node: ast.AST, place: ast.expr, score: as
         if loop is not None and is_train_score(program, score, scope, loop) and (beside := held_out_at_hand(program, loop)):
             yield place, f"{ast.unparse(score)} is computed from the rows of each step of training, and {beside} is at hand", loop
         return
-    inside = set(ast.walk(loop))
+    inside = set(walk(loop))
     made = [n for n in scope.bindings if looks_held_out(n) and not looks_trained_on(n)]
     at_hand = [n for n in made if any(b.statement in inside for b in scope.bindings[n])]
     key = [

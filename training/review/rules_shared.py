@@ -14,7 +14,7 @@ from training.review.rules_distributed import REDUCES
 from training.review.rules_loader import PREPARES, is_distributed, name_of
 from training.review.rules_loader import loaders as loaders_of
 from training.review.shares import divided_later, is_whole_share, means_over_rows, on_one_share
-from training.review.syntax import constant, has_unpacking, identifiers, keyword, last_name, words
+from training.review.syntax import constant, has_unpacking, identifiers, keyword, last_name, walk, words
 from training.review.values import reaching
 
 
@@ -187,7 +187,7 @@ def sampler_seeded_by_rank(subject: Subject) -> Iterator[Place]:
         if seed is None or not program.is_torch(call.func, "DistributedSampler") or constant(keyword(call, "shuffle", 3)) is False:
             continue
         scope = program.scope(call)
-        behind = [seed, *(v for n in ast.walk(seed) if isinstance(n, ast.Name) for v in reaching(program, n, scope))]
+        behind = [seed, *(v for n in walk(seed) if isinstance(n, ast.Name) for v in reaching(program, n, scope))]
         named = {n for value in behind for n in identifiers(value)}
         ranks = sorted(n for n in named if "rank" in words(n) or n in program.rank_names)
         if ranks:

@@ -12,7 +12,7 @@ from training.review.program import Program, Scope
 from training.review.selections import Chosen, chosen, table_key
 from training.review.sides import elements_of, is_random_order, latest, row_takes, side_of, takes
 from training.review.splitting import line_of
-from training.review.syntax import calls, constant, dotted, last_name, method, names_read, receiver, words
+from training.review.syntax import calls, constant, dotted, last_name, method, names_read, receiver, walk, words
 
 ON_PURPOSE = {"overfit", "overfitting", "sanity", "bootstrap", "memorise", "memorize", "transductive"}
 CONTEXT = {"window", "windows", "lookback", "lag", "lags", "context", "horizon", "block", "seq", "sequence", "history", "past", "burn", "warmup"}
@@ -134,7 +134,7 @@ def _whole(program: Program, value: ast.expr, part: Chosen) -> str:
             continue
         others = [*call.args, *(k.value for k in call.keywords)]
         selecting = {w for k in call.keywords for w in words(k.arg or "")} | {w for a in others for n in names_read(a) for w in words(n)}
-        if not selecting & SELECTS and not any(isinstance(n, ast.Subscript) for a in others for n in ast.walk(a)):
+        if not selecting & SELECTS and not any(isinstance(n, ast.Subscript) for a in others for n in walk(a)):
             return given.id
     return ""
 

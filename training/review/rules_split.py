@@ -10,7 +10,7 @@ from training.review.program import Program, Scope
 from training.review.rules_codes import per_side
 from training.review.sides import divided, given_back, of_one_side
 from training.review.splitting import FOLDS, GROUP_FOLDS, before, cuts, indexed, is_part, line_of, shares_rows, splits, stored, values_read
-from training.review.syntax import calls, constant, identifiers, last_name, method, names_read, receiver, words
+from training.review.syntax import calls, constant, identifiers, last_name, method, names_read, receiver, walk, words
 from training.review.whole import LABEL_WORDS, draws_rows, normalisations, put_together, rates_by_group, table_of
 
 FITTED = (
@@ -189,7 +189,7 @@ def behind_rows(scope: Scope, parts: list[ast.expr], line: int, without: Set[str
         found.add(name)
         for binding in scope.bindings.get(name, ()):
             at, value = line_of(binding.statement), binding.value
-            answers = words(name) & LABEL_WORDS or any(isinstance(n, ast.Compare) or method(n) in ("sigmoid", "bernoulli", "argmax") for n in ast.walk(value))
+            answers = words(name) & LABEL_WORDS or any(isinstance(n, ast.Compare) or method(n) in ("sigmoid", "bernoulli", "argmax") for n in walk(value))
             if at <= until and binding.how in ("assign", "augment"):
                 pending += [(n, at) for n in values_read(value) - without if not answers or n == name]
     return found
@@ -233,7 +233,7 @@ def target_encoding_before_split(subject: Subject) -> Iterator[Place]:
                 break
     yield from _encoded_in_a_helper(program)
     for split, scope, parts in splits(program):
-        labels = {constant(n.slice) for part in parts[1:] for n in ast.walk(part) if isinstance(n, ast.Subscript)} | _dropped(program, parts[:1])
+        labels = {constant(n.slice) for part in parts[1:] for n in walk(part) if isinstance(n, ast.Subscript)} | _dropped(program, parts[:1])
         labels |= {constant(b.value.slice) for part in parts[1:2] for b in scope.bindings.get(last_name(part), ()) if isinstance(b.value, ast.Subscript)}
         labels = {name for name in labels if isinstance(name, str)} | {"target", "label"}
         for call in program.all_calls:
@@ -251,12 +251,7 @@ def target_encoding_before_split(subject: Subject) -> Iterator[Place]:
 
 def _dropped(program: Program, parts: list[ast.expr]) -> set[object]:
     return {
-        constant(n)
-        for part in parts
-        for c in ast.walk(part)
-        if isinstance(c, ast.Call) and method(c) == "drop"
-        for n in ast.walk(c)
-        if isinstance(n, ast.Constant)
+        constant(n) for part in parts for c in walk(part) if isinstance(c, ast.Call) and method(c) == "drop" for n in walk(c) if isinstance(n, ast.Constant)
     }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.loops import Placed, Steps, common_loop, step_groups
 from training.review.program import Program
-from training.review.syntax import dotted, last_name, method
+from training.review.syntax import dotted, last_name, method, walk
 from training.review.trace import Event
 from training.review.values import loss_kind
 
@@ -186,7 +186,7 @@ def _is_loss(program: Program, event: Event) -> bool:
 
 def _hands_on(program: Program, call: ast.Call, losses: set[str]) -> bool:
     """Whether a call gets a loss itself, not only its number."""
-    given = [n for a in call.args for n in ast.walk(a) if isinstance(n, ast.Name | ast.Attribute) and last_name(n) in losses]
+    given = [n for a in call.args for n in walk(a) if isinstance(n, ast.Name | ast.Attribute) and last_name(n) in losses]
     parents = [program.parents[n] for n in given]
     return any(not (isinstance(p, ast.Attribute) and p.attr in ("item", "detach")) for p in parents)
 

@@ -10,7 +10,7 @@ from training.review.program import Program, Scope, argument
 from training.review.rules_loader import loaders
 from training.review.rules_module import is_layer
 from training.review.settings import argument_of
-from training.review.syntax import constant, dotted, last_name, method, receiver
+from training.review.syntax import constant, dotted, last_name, method, receiver, walk
 
 SHARES = {"get_worker_info", "worker_init_fn", "split_dataset_by_node", "split_by_worker", "sharding_filter", "get_rank", "StatefulDataLoader"}
 FOLDS = {"KFold", "StratifiedKFold", "GroupKFold", "StratifiedGroupKFold", "RepeatedKFold", "LeaveOneOut", "LeaveOneGroupOut", "RepeatedStratifiedKFold"}
@@ -71,7 +71,7 @@ def stream_in_every_worker(subject: Subject) -> Iterator[Place]:
 def _goes_through(program: Program, owner: ast.ClassDef) -> bool:
     """Whether `__iter__` goes once through something: it loops over it, and neither draws single rows nor goes on for ever."""
     going = program.methods[owner].get("__iter__")
-    nodes = list(ast.walk(going.node)) if going is not None else []
+    nodes = list(walk(going.node)) if going is not None else []
     drawn = {"randint", "choice", "choices", "random", "rand", "randrange", "integers"} & {last_name(n.func) for n in nodes if isinstance(n, ast.Call)}
     return any(isinstance(n, ast.For | ast.comprehension) for n in nodes) and not any(isinstance(n, ast.While) for n in nodes) and not drawn
 
@@ -111,10 +111,10 @@ def one_network_for_all_folds(subject: Subject) -> Iterator[Place]:
     program = subject.program
     for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For)):
         scope = program.scope(loop)
-        named = [b.value for n in ast.walk(loop.iter) if isinstance(n, ast.Name) for b in scope.bindings.get(n.id, ()) if b.how == "assign"]
-        over = [c for part in (loop.iter, *named) for c in ast.walk(part) if isinstance(c, ast.Call) and method(c) == "split"]
+        named = [b.value for n in walk(loop.iter) if isinstance(n, ast.Name) for b in scope.bindings.get(n.id, ()) if b.how == "assign"]
+        over = [c for part in (loop.iter, *named) for c in walk(part) if isinstance(c, ast.Call) and method(c) == "split"]
         folds = [c for c in over if isinstance(c.func, ast.Attribute) and any(o.last in FOLDS for o in program.origins(c.func.value, scope))]
-        inside = list(ast.walk(loop))
+        inside = list(walk(loop))
         once = any(isinstance(s, ast.Break) for s in loop.body)
         if not folds or once or RESETS & {last_name(n.func) for n in inside if isinstance(n, ast.Call)}:
             continue
@@ -132,7 +132,7 @@ def _networks_before(program: Program, loop: ast.For, scope: Scope) -> Iterator[
         made = [b.value for b in bindings if isinstance(b.value, ast.Call) and program.resolve(b.value.func).startswith("torch.optim.")]
         if len(bindings) != 1 or not made or bindings[0].value.lineno > loop.lineno:
             continue
-        asked = [c for a in made[0].args[:1] for c in ast.walk(a) if isinstance(c, ast.Call) and method(c) == "parameters"]
+        asked = [c for a in made[0].args[:1] for c in walk(a) if isinstance(c, ast.Call) and method(c) == "parameters"]
         for network in {dotted(c.func.value) for c in asked if isinstance(c.func, ast.Attribute)}:
             own = scope.bindings.get(network, [])
             if (
@@ -145,9 +145,9 @@ def _networks_before(program: Program, loop: ast.For, scope: Scope) -> Iterator[
 
 def _trained_inside(program: Program, loop: ast.For, scope: Scope) -> Iterator[tuple[str, ast.expr]]:
     """Networks made once before a loop that get a new optimizer in it, or in a function that it calls, which trains them and sets nothing back."""
-    for call in (n for n in ast.walk(loop) if isinstance(n, ast.Call)):
+    for call in (n for n in walk(loop) if isinstance(n, ast.Call)):
         function = program.callees_by_name(call, scope)
-        if function is not None and RESETS & {last_name(n.func) for n in ast.walk(function.node) if isinstance(n, ast.Call)}:
+        if function is not None and RESETS & {last_name(n.func) for n in walk(function.node) if isinstance(n, ast.Call)}:
             continue
         trained = _given_to_optimizers(program, function.node) if function is not None else set()
         plain = trained & set(function.parameters) - function.bindings.keys() if function is not None else set()
@@ -160,7 +160,7 @@ def _trained_inside(program: Program, loop: ast.For, scope: Scope) -> Iterator[t
 
 def _given_to_optimizers(program: Program, node: ast.AST) -> set[str]:
     """The names of networks all of whose parameters an optimizer gets."""
-    made = [c for c in ast.walk(node) if isinstance(c, ast.Call) and program.resolve(c.func).startswith("torch.optim.") and c.args]
+    made = [c for c in walk(node) if isinstance(c, ast.Call) and program.resolve(c.func).startswith("torch.optim.") and c.args]
     of = [c.args[0] for c in made if method(c.args[0]) == "parameters"]
     return {dotted(receiver(c)) for c in of}
 

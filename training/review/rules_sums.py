@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.syntax import constant, identifiers, keyword, last_name, method, receiver, words
+from training.review.syntax import constant, identifiers, keyword, last_name, method, receiver, walk, words
 
 RANKS = {"world", "ranks", "replicas", "nprocs", "procs", "workers", "peers", "nodes", "ws"}
 DIVIDES = {"div", "div_", "mul", "mul_", "true_divide", "_foreach_div_", "_foreach_mul_"}
@@ -56,7 +56,7 @@ def _gradient(call: ast.Call, scope: Scope) -> bool:
         return False
     given = call.args[0]
     made = [b.value for b in scope.bindings.get(given.id, ())] if isinstance(given, ast.Name) else []
-    return any(isinstance(n, ast.Attribute) and n.attr == "grad" for value in (given, *made) for n in ast.walk(value))
+    return any(isinstance(n, ast.Attribute) and n.attr == "grad" for value in (given, *made) for n in walk(value))
 
 
 def _is_sum(call: ast.Call) -> bool:
@@ -69,9 +69,9 @@ def _divided(program: Program) -> bool:
     counted = {
         t.id
         for n in program.nodes[ast.Assign]
-        if isinstance(n, ast.Assign) and {"get_world_size", "WORLD_SIZE"} & ({constant(c) for c in ast.walk(n.value)} | identifiers(n.value))
+        if isinstance(n, ast.Assign) and {"get_world_size", "WORLD_SIZE"} & ({constant(c) for c in walk(n.value)} | identifiers(n.value))
         for target in n.targets
-        for t in ast.walk(target)
+        for t in walk(target)
         if isinstance(t, ast.Name)
     }
     by = [n.right for n in program.nodes[ast.BinOp] if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)]
@@ -87,6 +87,6 @@ def _loss_is_sum(program: Program) -> bool:
         if loss is None:
             continue
         values = [loss, *(b.value for b in program.bindings_of(loss, program.scope(call)))]
-        if any(constant(n) == "sum" or (isinstance(n, ast.Call) and method(n) == "sum") for v in values for n in ast.walk(v)):
+        if any(constant(n) == "sum" or (isinstance(n, ast.Call) and method(n) == "sum") for v in values for n in walk(v)):
             return True
     return any(constant(keyword(c, "reduction")) == "sum" and last_name(c.func).endswith("Loss") for c in program.all_calls)

@@ -11,7 +11,7 @@ from training.review.loops import Steps, step_groups
 from training.review.program import Program, Scope
 from training.review.rules_distributed import REDUCES
 from training.review.rules_window import condition, window_of
-from training.review.syntax import calls, identifiers, last_name, method, receiver, words
+from training.review.syntax import calls, identifiers, last_name, method, receiver, walk, words
 from training.review.trace import Event
 
 
@@ -206,8 +206,8 @@ def sums_reduced_in_part(subject: Subject) -> Iterator[Place]:
         own = [c for c in calls(scope.node) if program.scope(c) is scope]
         reduced = {ast.unparse(c.args[0]) for c in own if c.args and program.resolve(c.func).startswith("torch.distributed.")}
         handed_on = {ast.unparse(a) for c in own if any(word in last_name(c.func) for word in ("reduce", "gather", "sync")) for a in c.args}
-        summed = {ast.unparse(n.target) for n in ast.walk(scope.node) if isinstance(n, ast.AugAssign) and _in_loop(program, n)}
-        for ratio in (n for n in ast.walk(scope.node) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div) and n.lineno > call.lineno):
+        summed = {ast.unparse(n.target) for n in walk(scope.node) if isinstance(n, ast.AugAssign) and _in_loop(program, n)}
+        for ratio in (n for n in walk(scope.node) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div) and n.lineno > call.lineno):
             above, below = (ast.unparse(_plain(side)) for side in (ratio.left, ratio.right))
             whole = {above, above.partition("[")[0]} & (reduced | handed_on) or any("world" in words(n) for n in identifiers(program.statement(ratio)))
             if below == ast.unparse(call.args[0]) and {above, below} <= summed and not whole and above != below and not _bound_again(scope, above, call):

@@ -18,6 +18,7 @@ from training.review.syntax import (
     last_name,
     method,
     receiver,
+    walk,
     words,
 )
 from training.review.values import reaching, reaching_elements
@@ -287,7 +288,7 @@ def _is_batched(program: Program, node: ast.expr | None, scope: Scope, call: ast
         values = reaching(program, node, scope)
         return len(values) == 1 and not isinstance(values[0], ast.Name) and _is_batched(program, values[0], scope, call)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult | ast.Div | ast.Mult):
-        return any(_compares_tokens(program, n) for n in ast.walk(node) if isinstance(n, ast.Call))
+        return any(_compares_tokens(program, n) for n in walk(node) if isinstance(n, ast.Call))
     if not isinstance(node, ast.Call):
         return False
     if _batched_product(program, node):
@@ -303,7 +304,7 @@ def _summed_elsewhere(program: Program, softmax: ast.Call, scope: Scope) -> bool
     """Whether something weighted by it is summed over another dimension than that over which the weights add up to one."""
     statement = program.statement(softmax)
     names = {dotted(t) for t in statement.targets} - {""} if isinstance(statement, ast.Assign) and statement.value is softmax else set()
-    for call in ast.walk(scope.node):
+    for call in walk(scope.node):
         inner = receiver(call) if isinstance(call, ast.Call) and method(call) == "sum" else None
         if not (isinstance(call, ast.Call) and isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Mult)):
             continue

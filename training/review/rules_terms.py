@@ -10,7 +10,7 @@ from training.review.loops import innermost_loop
 from training.review.program import Program, Scope
 from training.review.rules_divergence import divergences
 from training.review.signs import READ
-from training.review.syntax import FunctionNode, calls, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, words
+from training.review.syntax import FunctionNode, calls, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
 from training.review.train_scores import Loops
 
 REPORTS = READ | {"append", "update", "format", "add", "step", "update_postfix", "set_postfix", "save", "backward"}
@@ -136,7 +136,7 @@ def _reported(program: Program, node: ast.Name) -> bool:
 
 def _only_reported(program: Program, scope: Scope, name: str) -> bool:
     """Whether a name is read for nothing but logs."""
-    reads = [n for n in ast.walk(scope.node) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
+    reads = [n for n in walk(scope.node) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
     return all(_reported(program, n) for n in reads)
 
 
@@ -162,7 +162,7 @@ def _counts(program: Program, scope: Scope, name: str, depth: int = 0) -> bool:
     """Whether a name is read for more than logs and returns; where it is returned, whether a caller that is seen does so, or may."""
     if depth > 3:
         return True
-    for node in ast.walk(scope.node):
+    for node in walk(scope.node):
         if not (isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)) or _reported(program, node):
             continue
         above = program.parents[node]
@@ -250,7 +250,7 @@ def _feeds(program: Program, node: ast.expr, loop: ast.AST) -> bool:
 def _changed(program: Program, loop: ast.AST, table: str, names: set[str]) -> bool:
     """Whether a loop sets one of these, writes into it, shuffles it, or calls a method of the object that holds the table."""
     roots = {n.partition(".")[0] for n in names}
-    for node in ast.walk(loop):
+    for node in walk(loop):
         stored = isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store)
         if stored and (dotted(node) or dotted(getattr(node, "value", None))) in names | roots:
             return True

@@ -10,7 +10,7 @@ from training.review.held_out import is_test
 from training.review.kinds import is_model
 from training.review.program import Binding, Program, Scope
 from training.review.splitting import line_of
-from training.review.syntax import calls, identifiers, last_name, names_read, words
+from training.review.syntax import calls, identifiers, last_name, names_read, walk, words
 
 THRESHOLD = {"threshold", "thresholds", "thr", "thresh", "cutoff", "tau", "th"}
 NOT_FINAL = {"train", "val", "valid", "validation", "dev", "calib", "calibration", "calibrate", "tune", "tuning", "oof", "holdin", "cv"}
@@ -80,7 +80,7 @@ def _behind(names: set[str], scope: Scope, binding: Binding, depth: int = 0) -> 
 
 def _cutting(scope: Scope) -> set[str]:
     """The names with which something is compared by its size."""
-    tests = [n for n in ast.walk(scope.node) if isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Gt | ast.GtE | ast.Lt | ast.LtE)]
+    tests = [n for n in walk(scope.node) if isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Gt | ast.GtE | ast.Lt | ast.LtE)]
     return {side.id for t in tests for side in (t.left, *t.comparators) if isinstance(side, ast.Name)}
 
 
@@ -89,9 +89,9 @@ def _tries_cuts(program: Program, binding: Binding, scope: Scope) -> bool:
     bodies: list[ast.AST] = [binding.value]
     bodies += [f.node for c in calls(binding.value) for f in program.callees(c, scope)]
     for body in bodies:
-        tried = {n.id for c in ast.walk(body) if isinstance(c, ast.comprehension | ast.For) for n in ast.walk(c.target) if isinstance(n, ast.Name)}
-        tried |= {a.arg for c in ast.walk(body) if isinstance(c, ast.Lambda) for a in c.args.args}
-        tests = [n for n in ast.walk(body) if isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Gt | ast.GtE | ast.Lt | ast.LtE)]
+        tried = {n.id for c in walk(body) if isinstance(c, ast.comprehension | ast.For) for n in walk(c.target) if isinstance(n, ast.Name)}
+        tried |= {a.arg for c in walk(body) if isinstance(c, ast.Lambda) for a in c.args.args}
+        tests = [n for n in walk(body) if isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Gt | ast.GtE | ast.Lt | ast.LtE)]
         inner = [t for t in tests if isinstance(program.parents.get(t), ast.BinOp | ast.Call | ast.Attribute | ast.Compare)]
         if any(isinstance(t.left, ast.Name) and t.left.id not in tried and last_name(t.comparators[0]) in tried for t in inner):
             return True
@@ -124,8 +124,8 @@ def _chosen_on(program: Program, scope: Scope, name: str, binding: Binding) -> s
     around = program.ancestors(binding.statement)
     branch = next((a for a in around if isinstance(a, ast.If) and isinstance(a.test, ast.Compare)), None)
     loop = next((a for a in around if isinstance(a, ast.For)), None)
-    if branch is not None and loop is not None and names_read(value) & {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}:
-        made = {n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    if branch is not None and loop is not None and names_read(value) & {n.id for n in walk(loop.target) if isinstance(n, ast.Name)}:
+        made = {n.id for n in walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         return _data(program, loop, scope) - made
     if binding.how != "assign" or not any(_chooses(program, c, scope) for c in calls(value)):
         return set()
@@ -139,7 +139,7 @@ def _chooses(program: Program, call: ast.Call, scope: Scope, depth: int = 0) -> 
     for called in program.callees(call, scope) if depth < 3 else ():
         if any(_chooses(program, c, called, depth + 1) for c in calls(called.node) if program.scope(c) is called and c is not call):
             return True
-        for branch in (n for n in ast.walk(called.node) if isinstance(n, ast.If) and isinstance(n.test, ast.Compare)):
+        for branch in (n for n in walk(called.node) if isinstance(n, ast.If) and isinstance(n.test, ast.Compare)):
             if any(isinstance(a, ast.For) for a in program.ancestors(branch)) and identifiers(branch.test) & {
                 "best",
                 "top",
@@ -154,9 +154,9 @@ def _chooses(program: Program, call: ast.Call, scope: Scope, depth: int = 0) -> 
 def _data(program: Program, node: ast.AST, scope: Scope) -> set[str]:
     """The names of arrays that a piece of code reads: what is given to calls and compared, without functions, modules and grids."""
     called = {n.id for c in calls(node) for n in [c.func] if isinstance(n, ast.Name)}
-    inner = {a.arg for n in ast.walk(node) if isinstance(n, ast.Lambda) for a in n.args.args}
-    inner |= {n.id for c in ast.walk(node) if isinstance(c, ast.comprehension) for n in ast.walk(c.target) if isinstance(n, ast.Name)}
-    heads = [c.iter for c in ast.walk(node) if isinstance(c, ast.comprehension | ast.For)]
+    inner = {a.arg for n in walk(node) if isinstance(n, ast.Lambda) for a in n.args.args}
+    inner |= {n.id for c in walk(node) if isinstance(c, ast.comprehension) for n in walk(c.target) if isinstance(n, ast.Name)}
+    heads = [c.iter for c in walk(node) if isinstance(c, ast.comprehension | ast.For)]
     heads += [c.args[0] for c in calls(node) if last_name(c.func) in ("max", "min") and c.args]
     grids = {n for h in heads for n in names_read(h)}
     return {n for n in names_read(node) - called - inner - grids if n not in program.aliases and not words(n) & THRESHOLD and not _is_grid(n, scope)}
@@ -169,7 +169,7 @@ def _is_grid(name: str, scope: Scope) -> bool:
 
 def _uses(program: Program, scope: Scope, name: str, binding: Binding) -> Iterator[set[str]]:
     """For each later use of the threshold on data, the names of the data; of one that hands it on, none."""
-    for node in ast.walk(scope.node):
+    for node in walk(scope.node):
         if not (isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load) and line_of(node) > line_of(binding.statement)):
             continue
         if isinstance(program.parents[node], ast.FormattedValue) or last_name(getattr(program.parents[node], "func", None)) in ("print", "float", "round"):

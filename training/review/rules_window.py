@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.loops import Steps, is_epoch_loop, last_name_of_key, step_groups
 from training.review.program import Scope
-from training.review.syntax import identifiers, is_true, keyword, last_name, method, names_read, receiver, words
+from training.review.syntax import identifiers, is_true, keyword, last_name, method, names_read, receiver, walk, words
 from training.review.trace import Event
 from training.review.values import loss_kind
 
@@ -18,7 +18,7 @@ def window_of(steps: Steps) -> ast.If | None:
     if steps.loop is None or any(e.within("accumulate") for e in (steps.step, *(b.event for b in steps.backwards))):
         return None
     for branch, taken in steps.step.branches:
-        if not (taken and isinstance(branch, ast.If) and any(isinstance(n, ast.Mod) for n in ast.walk(condition(branch, steps.step.scope)))):
+        if not (taken and isinstance(branch, ast.If) and any(isinstance(n, ast.Mod) for n in walk(condition(branch, steps.step.scope)))):
             continue
         if any((branch, True) in b.event.branches for b in steps.backwards):
             continue
@@ -85,11 +85,11 @@ def _scales(subject: Subject, steps: Steps) -> bool:
         unseen = (
             isinstance(target, ast.Call) and method(target) not in ("scale", "mean", "sum", "") and not loss_kind(subject.program, target, backward.event.scope)
         )
-        if unseen or any(isinstance(n, ast.Div | ast.Mult) for n in ast.walk(backward.event.node)):
+        if unseen or any(isinstance(n, ast.Div | ast.Mult) for n in walk(backward.event.node)):
             return True
     losses = {last_name_of_key(b.event.key) for b in steps.backwards} - {""}
     for node in nodes:
-        for part in ast.walk(node):
+        for part in walk(node):
             arithmetic = (isinstance(part, ast.BinOp | ast.AugAssign)) and isinstance(part.op, ast.Div | ast.Mult)
             if not arithmetic:
                 continue
@@ -98,14 +98,14 @@ def _scales(subject: Subject, steps: Steps) -> bool:
             if (losses and touched & losses and not _only_logs(statement, losses)) or "grad" in touched or (not losses and any("loss" in n for n in touched)):
                 return True
     return any(
-        getattr(k.value, "value", "") == "sum" for b in ast.walk(subject.program.tree) if isinstance(b, ast.Call) for k in b.keywords if k.arg == "reduction"
+        getattr(k.value, "value", "") == "sum" for b in walk(subject.program.tree) if isinstance(b, ast.Call) for k in b.keywords if k.arg == "reduction"
     )
 
 
 def _only_logs(statement: ast.stmt, losses: set[str]) -> bool:
     """Whether a statement reads the loss as a number alone, as in `running += loss.item() * n`."""
-    plain = [n for n in ast.walk(statement) if isinstance(n, ast.Name) and n.id in losses]
-    read = [n for n in ast.walk(statement) if isinstance(n, ast.Attribute) and n.attr in ("item", "detach") and last_name(n.value) in losses]
+    plain = [n for n in walk(statement) if isinstance(n, ast.Name) and n.id in losses]
+    read = [n for n in walk(statement) if isinstance(n, ast.Attribute) and n.attr in ("item", "detach") and last_name(n.value) in losses]
     return len(read) >= len(plain)
 
 
@@ -235,7 +235,7 @@ def optimizer_in_loop(subject: Subject) -> Iterator[Place]:
             direct = any(e.kind == "backward" and e.loops[-1:] == (loop,) for e in trace)
             if not (direct or is_epoch_loop(loop)) or not any(e.kind == "backward" and loop in e.loops for e in trace):
                 continue
-            inside = {n.id for n in ast.walk(loop.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+            inside = {n.id for n in walk(loop.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
             conditional = any(isinstance(b, ast.If) and loop.node in subject.program.ancestors(b) for b, _ in event.branches)
             local = event.scope is not loop.scope  # a helper that is called in the loop: what it gets may be new
             if not conditional and not local and not names_read(event.call.args[0]) & inside:
@@ -340,5 +340,5 @@ def _always(event: Event) -> bool:
 
 def _asked_for(event: Event) -> bool:
     """Whether a helper does it only where its caller says so, as `if optimizer is not None:`, which the caller under `no_grad` need not say."""
-    asked = {n for owner, _ in event.branches if isinstance(owner, ast.If) and owner in set(ast.walk(event.scope.node)) for n in names_read(owner.test)}
+    asked = {n for owner, _ in event.branches if isinstance(owner, ast.If) and owner in set(walk(event.scope.node)) for n in names_read(owner.test)}
     return event.frame.caller is not None and bool(asked & set(event.scope.parameters))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.kinds import is_optimizer
 from training.review.leaves import key_read, leaves
 from training.review.program import Program, Scope, argument
-from training.review.syntax import calls, constant, last_name, method, own_nodes, receiver, words
+from training.review.syntax import calls, constant, last_name, method, own_nodes, receiver, walk, words
 
 NOT_LAST = {"best", "max", "num", "total", "next", "start", "epochs", "per"}
 DEPTH = 4
@@ -83,7 +83,7 @@ def trains(program: Program, node: ast.AST, depth: int = 0) -> bool:
 def unread_starts(program: Program, loop: ast.For, key: str) -> Iterator[tuple[ast.AST, str]]:
     """Names before a loop that are bound to the epoch which was read under a key, or the next one, and that nothing reads; and calls whose result of that kind is dropped."""
     scope = program.scope(loop)
-    read = {n.id for n in ast.walk(scope.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    read = {n.id for n in walk(scope.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
     for name, bindings in scope.bindings.items():
         for b in (b for b in bindings if b.how == "assign" and name not in read and getattr(b.statement, "lineno", 0) < loop.lineno):
             if any(_of_key(leaf.node, key) for leaf in leaves(program, b.value, b.scope, b.index)):

@@ -10,7 +10,7 @@ from training.review.intervals import ALL, Interval, interval
 from training.review.program import Program, Scope
 from training.review.sides import PERMUTED, latest, origin_key, row_takes, side_of_names, targets_of
 from training.review.splitting import line_of
-from training.review.syntax import constant, keyword, last_name, method, names_read, receiver
+from training.review.syntax import constant, keyword, last_name, method, names_read, receiver, walk
 
 SEEDED = {"manual_seed", "default_rng", "RandomState", "Random"}
 
@@ -48,7 +48,7 @@ def chosen(program: Program) -> Iterator[Chosen]:
 
 def table_key(program: Program, rows: ast.expr, scope: Scope) -> str:
     """A table together with the places where its names got their values."""
-    names = sorted((n for n in ast.walk(rows) if isinstance(n, ast.Name)), key=lambda n: n.id)
+    names = sorted((n for n in walk(rows) if isinstance(n, ast.Name)), key=lambda n: n.id)
     return ast.unparse(rows) + " of " + " ".join(origin_key(program, n, scope) for n in names)
 
 
@@ -84,7 +84,7 @@ def _selection(program: Program, selector: ast.expr, rows: ast.expr, scope: Scop
 
 
 def _pure(program: Program, selector: ast.expr, scope: Scope) -> tuple[str, Interval, ast.Call | None] | None:
-    if any(isinstance(n, ast.Call) and last_name(n.func) not in ("int", "len") for n in ast.walk(selector)):
+    if any(isinstance(n, ast.Call) and last_name(n.func) not in ("int", "len") for n in walk(selector)):
         return None
     return "chosen by " + table_key(program, selector, scope), ALL, None
 
@@ -105,5 +105,5 @@ def drawn(program: Program, order: ast.expr, scope: Scope) -> ast.Call | None:
 
 def draw_key(call: ast.Call) -> str:
     """One name for draws that give the same numbers: those that are seeded alike in the call itself; any other call is one of its own."""
-    seeded = any(isinstance(c, ast.Call) and last_name(c.func) in SEEDED and c.args for c in ast.walk(call))
+    seeded = any(isinstance(c, ast.Call) and last_name(c.func) in SEEDED and c.args for c in walk(call))
     return ast.dump(call) if seeded else f"draw in line {line_of(call)}, {call.col_offset}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.leaves import leaves
 from training.review.program import Program, Scope, argument
-from training.review.syntax import calls, constant, last_name, method, names_read, own_nodes, receiver, words
+from training.review.syntax import calls, constant, last_name, method, names_read, own_nodes, receiver, walk, words
 from training.review.values import loss_kind
 
 DEPTH = 4
@@ -57,8 +57,8 @@ def on_one_share(program: Program, loader: ast.Call) -> Iterator[ast.For]:
             continue
         trains = any(method(c) in ("backward", "step") for c in calls(loop))
         gathers = any(adds_up(program, c) for c in calls(loop))
-        stored = {n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-        stored |= {n for s in ast.walk(loop) if isinstance(s, ast.AugAssign) for n in names_read(s.target)}
+        stored = {n.id for n in walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        stored |= {n for s in walk(loop) if isinstance(s, ast.AugAssign) for n in names_read(s.target)}
         stored |= {n for c in calls(loop) if method(c) and isinstance(program.parents[c], ast.Expr) for n in names_read(receiver(c))}
         if not trains and not gathers and stored and not _met(program, scope, stored):
             yield loop
@@ -89,7 +89,7 @@ def _handed_on(program: Program, call: ast.Call, caller: Scope, depth: int) -> b
     around = [a for a in program.ancestors(call) if isinstance(a, ast.Call)]
     if any(adds_up(program, a) for a in around):
         return True
-    bound = {name for name, bindings in caller.bindings.items() if any(b.value is call or call in ast.walk(b.value) for b in bindings)}
+    bound = {name for name, bindings in caller.bindings.items() if any(b.value is call or call in walk(b.value) for b in bindings)}
     if any(isinstance(a, ast.Return) for a in program.ancestors(call)):
         return any(_handed_on(program, c, s, depth + 1) for c, s in program.call_sites[caller]) if depth < DEPTH else True
     return _met(program, caller, bound, depth + 1) if bound else False
@@ -176,7 +176,7 @@ def _divided(program: Program, scope: Scope, names: set[str], line: int, depth: 
     back = [n for n in own_nodes(scope.node) if isinstance(n, ast.Return) and names_read(n.value) & found]
     passed = bool(names & set(scope.parameters))  # it is changed in place
     for site, caller in program.call_sites[scope] if back or passed else ():
-        bound = {name for name, bindings in caller.bindings.items() if any(site in ast.walk(b.value) for b in bindings)}
+        bound = {name for name, bindings in caller.bindings.items() if any(site in walk(b.value) for b in bindings)}
         bound |= _given(site) if passed else set()
         divided = any(isinstance(a, ast.BinOp) and isinstance(a.op, ast.Div | ast.Mult) for a in program.ancestors(site))
         if divided or (bound and _divided(program, caller, bound, site.lineno, depth + 1)):

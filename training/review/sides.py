@@ -11,7 +11,7 @@ from functools import lru_cache
 from training.review.kinds import looks_held_out
 from training.review.program import Binding, Program, Scope, argument
 from training.review.splitting import handed_back, line_of, splits, values_read
-from training.review.syntax import constant, keyword, last_name, method, names_read, own_nodes, receiver, words
+from training.review.syntax import constant, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
 
 PERMUTED = {"permutation", "randperm"}
 DRAWN = {"rand", "random", "rand_like", "uniform", "binomial", "bernoulli", "random_sample", "choice"}
@@ -74,7 +74,7 @@ def targets_of(program: Program, node: ast.expr) -> tuple[str, ...]:
     found: list[str] = []
     for target in targets:
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
-            at = next((i for i, v in enumerate(value.elts) if any(n is node for n in ast.walk(v))), None)
+            at = next((i for i, v in enumerate(value.elts) if any(n is node for n in walk(v))), None)
             found += [last_name(n) for n in (elements_of(target.elts[at]) if at is not None else target.elts)]
         else:
             found += [last_name(e) for e in elements_of(target)]
@@ -143,7 +143,7 @@ def _member(program: Program, selector: ast.expr, scope: Scope, known: dict[int,
 
 def moves(program: Program, part: ast.Slice, scope: Scope) -> bool:
     """Whether the bounds of a slice go along with a loop: those of a batch, not of a side."""
-    names = [n for n in ast.walk(part) if isinstance(n, ast.Name)]
+    names = [n for n in walk(part) if isinstance(n, ast.Name)]
     return any(b.how in ("loop", "augment") for n in names for b in program.bindings_of(n, scope))
 
 
@@ -163,7 +163,7 @@ def origin_key(program: Program, name: ast.Name, scope: Scope) -> str:
 
 def _of_binding(program: Program, name: str, bound: Binding, known: dict[int, ast.Call], depth: int) -> tuple[tuple[str, object], str] | None:
     value = bound.value
-    split = next((n for n in ast.walk(value) if id(n) in known), None)
+    split = next((n for n in walk(value) if id(n) in known), None)
     if split is not None and (bound.index is not None or bound.how == "loop" or value is not split):
         return ("split", id(split)), name
     if bound.index is not None and isinstance(value, ast.Call) and last_name(value.func) in PIECES:
@@ -176,18 +176,13 @@ def _of_binding(program: Program, name: str, bound: Binding, known: dict[int, as
         inner = _member(program, value, bound.scope, known, depth + 1)
         if inner is not None:
             return inner
-    drawn = any(isinstance(c, ast.Call) and last_name(c.func) in DRAWN | {"isin"} for c in ast.walk(value))
-    if (
-        drawn
-        and bound.how == "assign"
-        and bound.index is None
-        and any(isinstance(n, ast.Compare) or method(n) in ("bernoulli", "isin") for n in ast.walk(value))
-    ):
+    drawn = any(isinstance(c, ast.Call) and last_name(c.func) in DRAWN | {"isin"} for c in walk(value))
+    if drawn and bound.how == "assign" and bound.index is None and any(isinstance(n, ast.Compare) or method(n) in ("bernoulli", "isin") for n in walk(value)):
         return ("mask", ast.dump(ast.Name(name, ast.Load()))), name
     if isinstance(value, ast.Name | ast.Subscript) and depth < 3 and bound.how in ("assign", "loop"):  # `splits = list(folds.split(X)); a, b = splits[0]`
         root = value if isinstance(value, ast.Name) else value.value
         if isinstance(root, ast.Name) and root.id != name and (above := latest(program, root, bound.scope)) is not None:
-            held = next((n for n in ast.walk(above.value) if id(n) in known), None)
+            held = next((n for n in walk(above.value) if id(n) in known), None)
             return (("split", id(held)), name) if held is not None and bound.index is not None else None
     return None
 
@@ -196,7 +191,7 @@ def is_random_order(program: Program, key: str, scope: Scope) -> bool:
     """Whether the name of an `origin_key` is a permutation, or is shuffled in place."""
     name = key.partition("@")[0]
     values = [b.value for b in program.bindings_of(ast.Name(name, ast.Load()), scope)]
-    if any(isinstance(c, ast.Call) and last_name(c.func) in PERMUTED for v in values for c in ast.walk(v)):
+    if any(isinstance(c, ast.Call) and last_name(c.func) in PERMUTED for v in values for c in walk(v)):
         return True
     return any(last_name(c.func) == "shuffle" and c.args and last_name(c.args[0]) == name for c in program.all_calls)
 
@@ -251,9 +246,9 @@ def _divides(program: Program, members: list[Take]) -> bool:
 
 
 def _random_mask(program: Program, take: Take) -> bool:
-    name = next((n for n in ast.walk(take.selector) if isinstance(n, ast.Name)), None)
+    name = next((n for n in walk(take.selector) if isinstance(n, ast.Name)), None)
     bound = latest(program, name, take.scope) if name is not None else None
-    return bound is not None and any(isinstance(c, ast.Call) and last_name(c.func) in DRAWN for c in ast.walk(bound.value))
+    return bound is not None and any(isinstance(c, ast.Call) and last_name(c.func) in DRAWN for c in walk(bound.value))
 
 
 def _handed(program: Program, division: Division, depth: int = 0) -> Iterator[Division]:
@@ -272,7 +267,7 @@ def _handed(program: Program, division: Division, depth: int = 0) -> Iterator[Di
 
 def of_one_side(program: Program, rows: ast.expr) -> bool:
     """Whether an expression reads rows of one side alone, whatever it is called: what a division took before, or a part of it."""
-    scope, line, inside = program.scope(rows), line_of(rows), {id(n) for n in ast.walk(rows)}
+    scope, line, inside = program.scope(rows), line_of(rows), {id(n) for n in walk(rows)}
     before: set[str] = set()
     for take in (t for members in dividing(program) for t in members):
         if id(take.node) in inside:
@@ -282,7 +277,7 @@ def of_one_side(program: Program, rows: ast.expr) -> bool:
     for call, split_scope, _ in splits(program, by_group=True):
         statement = program.statement(call)
         if split_scope is scope and line_of(call) < line and isinstance(statement, ast.Assign) and statement.value is call:
-            before |= {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+            before |= {n.id for n in walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     return bool(values_read(rows) & before)
 
 

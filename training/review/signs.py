@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from training.review.program import Binding, Program, Scope
-from training.review.syntax import constant, identifiers, last_name, method
+from training.review.syntax import constant, identifiers, last_name, method, walk
 from training.review.values import reaching
 
 DEPTH = 8
@@ -152,7 +152,7 @@ class Signs:
             return {UNKNOWN}
         found: set[int] = set()
         bound = [b for b in scope.bindings.get(name, ()) if b.how == "assign"]
-        for node in ast.walk(scope.node):
+        for node in walk(scope.node):
             if not (isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)):
                 continue
             if value is None or len(bound) <= 1 or self._holds(node, value, scope, bound):

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.program import Program, Scope
-from training.review.syntax import dotted, last_name, method, names_read, receiver, words
+from training.review.syntax import dotted, last_name, method, names_read, receiver, walk, words
 
 SPLITTERS = {
     "train_test_split": slice(None),
@@ -52,7 +52,7 @@ def shuffled_cuts(program: Program) -> Iterator[tuple[ast.expr, Scope, list[ast.
     """Such cuts of rows in random order: `order[:cut]` and `order[cut:]` of a permutation."""
     for head, scope, parts in cuts(program):
         values = [b.value for n in names_read(parts[0]) for b in scope.bindings.get(n, ())]
-        if any(isinstance(c, ast.Call) and last_name(c.func) in ("permutation", "randperm") for v in values for c in ast.walk(v)):
+        if any(isinstance(c, ast.Call) and last_name(c.func) in ("permutation", "randperm") for v in values for c in walk(v)):
             yield head, scope, parts
 
 
@@ -60,12 +60,12 @@ def indexed(program: Program, rows: ast.expr, split: ast.expr, scope: Scope, par
     """Whether numbers of rows are split, and then rows are taken by them that a fit transformed, and had learned from, before."""
     numbers = {n for part in parts[:1] for n in names_read(part)}
     values = [*parts[:1], *(b.value for n in numbers for b in scope.bindings.get(n, ()))]
-    if not any(isinstance(c, ast.Call) and last_name(c.func) in ("arange", "range", "permutation", "randperm") for v in values for c in ast.walk(v)):
+    if not any(isinstance(c, ast.Call) and last_name(c.func) in ("arange", "range", "permutation", "randperm") for v in values for c in walk(v)):
         return False
     changed = [c for c in program.all_calls if method(c) in ("transform", "fit_transform") and c.args and ast.dump(c.args[0]) == ast.dump(rows)]
     made = {n for c in changed if before(program, c, split) for n in stored(program.statement(c))}
     sides = stored(program.statement(split))
-    for node in ast.walk(scope.node):
+    for node in walk(scope.node):
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and isinstance(node.slice, ast.Name) and line_of(node) > line_of(split):
             by = sources_of(node.slice.id, scope, line_of(node))
             if by & sides and made & sources_of(node.value.id, scope, line_of(node)):
@@ -75,13 +75,13 @@ def indexed(program: Program, rows: ast.expr, split: ast.expr, scope: Scope, par
 
 def stored(statement: ast.AST) -> set[str]:
     """The names that a statement gives a value."""
-    return {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return {n.id for n in walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
 def _is_share(value: ast.expr) -> bool:
     """Whether a number of rows is computed from how many there are: `int(0.8 * len(rows))`."""
-    counted = any((isinstance(n, ast.Call) and last_name(n.func) == "len") or (isinstance(n, ast.Attribute) and n.attr == "shape") for n in ast.walk(value))
-    return counted and any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mult | ast.Div | ast.FloorDiv | ast.Sub) for n in ast.walk(value))
+    counted = any((isinstance(n, ast.Call) and last_name(n.func) == "len") or (isinstance(n, ast.Attribute) and n.attr == "shape") for n in walk(value))
+    return counted and any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mult | ast.Div | ast.FloorDiv | ast.Sub) for n in walk(value))
 
 
 def before(program: Program, node: ast.AST, split: ast.AST) -> bool:
@@ -106,8 +106,8 @@ def sources_of(name: str, scope: Scope, line: int, depth: int = 0, numbers: bool
 
 def values_read(node: ast.expr) -> set[str]:
     """The names that an expression reads, without those that stand in an index alone."""
-    inside = {id(n) for s in ast.walk(node) if isinstance(s, ast.Subscript) for n in ast.walk(s.slice)}
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and id(n) not in inside}
+    inside = {id(n) for s in walk(node) if isinstance(s, ast.Subscript) for n in walk(s.slice)}
+    return {n.id for n in walk(node) if isinstance(n, ast.Name) and id(n) not in inside}
 
 
 def is_part(name: str) -> bool:
@@ -118,7 +118,7 @@ def is_part(name: str) -> bool:
 def shares_rows(program: Program, call: ast.expr, rows: ast.expr, parts: list[ast.expr], scope: Scope, split: ast.expr) -> bool:
     """Whether what is split is what was fitted on, or what came of the fit."""
     statement = program.statement(call)
-    made = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} | {
+    made = {n.id for n in walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} | {
         dotted(t.value) for t in getattr(statement, "targets", ()) if isinstance(t, ast.Subscript)
     }
     behind = {b for part in parts[:1] for n in names_read(part) for b in sources_of(n, scope, split.lineno)}
@@ -130,8 +130,8 @@ def handed_back(program: Program, call: ast.expr | ast.stmt) -> list[ast.Call]:
     scope, statement = program.scope(call), program.statement(call)
     if any(split_scope is scope for _, split_scope, _ in splits(program, by_group=True)) or not scope.name:
         return []
-    made = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    returned = [n for n in ast.walk(scope.node) if isinstance(n, ast.Return) and n.value is not None and program.scope(n) is scope]
+    made = {n.id for n in walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    returned = [n for n in walk(scope.node) if isinstance(n, ast.Return) and n.value is not None and program.scope(n) is scope]
     behind = {b for r in returned for n in names_read(r.value) for b in sources_of(n, scope, r.lineno)}
     sites = [c for c, _ in program.call_sites[scope]] if made & behind or isinstance(statement, ast.Return) else []
     return [c for c in sites if not any(is_part(n) for a in c.args for n in names_read(a))]

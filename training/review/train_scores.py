@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.kinds import looks_held_out
 from training.review.program import Binding, Program, Scope
-from training.review.syntax import calls, identifiers, last_name, method, names_read, own_nodes, receiver
+from training.review.syntax import calls, identifiers, last_name, method, names_read, own_nodes, receiver, walk
 
 READS = {
     "item",
@@ -43,10 +43,10 @@ def is_train_score(program: Program, score: ast.expr, scope: Scope, loop: ast.AS
 
 def held_out_at_hand(program: Program, loop: ast.AST) -> str:
     """What a loop measures on held-out rows, as it is written; empty where it measures nothing there."""
-    for node in ast.walk(loop):
+    for node in walk(loop):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             given = [*node.value.args, *(k.value for k in node.value.keywords)]
-            if any(looks_held_out(n) for a in given for n in identifiers(a)) and any(isinstance(n, ast.Name) for t in node.targets for n in ast.walk(t)):
+            if any(looks_held_out(n) for a in given for n in identifiers(a)) and any(isinstance(n, ast.Name) for t in node.targets for n in walk(t)):
                 return ast.unparse(node.value)
     return ""
 
@@ -60,7 +60,7 @@ def _of_backward(program: Program, name: str, scope: Scope, use: ast.expr, loop:
     losses = loss_names(program, inner)
     if name in losses or (_only_reads(last.value) and losses & names_read(last.value)):
         return last.how in ("assign", "augment")
-    if any(losses_of(program, name, scope, inside) for inside in ast.walk(loop) if isinstance(inside, Loops)):
+    if any(losses_of(program, name, scope, inside) for inside in walk(loop) if isinstance(inside, Loops)):
         return True
     if last.how == "augment":
         return None if isinstance(last.value, ast.Constant) or _counts(last.value) else False
@@ -90,7 +90,7 @@ def loss_names(program: Program, loop: ast.AST) -> set[str]:
         if method(call) not in ("backward", "manual_backward") or next((a for a in program.ancestors(call) if isinstance(a, Loops)), None) is not loop:
             continue
         for part in (receiver(call), *call.args):
-            found |= {n.id for n in ast.walk(part) if isinstance(n, ast.Name) and not _is_called_on(program, n)} if part is not None else set()
+            found |= {n.id for n in walk(part) if isinstance(n, ast.Name) and not _is_called_on(program, n)} if part is not None else set()
     return found
 
 
@@ -103,7 +103,7 @@ def _is_called_on(program: Program, name: ast.Name) -> bool:
 
 def _last_binding(program: Program, name: str, scope: Scope, use: ast.expr, loop: ast.AST) -> Binding | None:
     """The last binding before a use within the loop."""
-    inside = set(ast.walk(loop))
+    inside = set(walk(loop))
     line = program.statement(use).lineno
     found = [b for b in scope.bindings.get(name, ()) if b.statement in inside and program.statement(b.statement).lineno < line]
     return max(found, key=lambda b: program.statement(b.statement).lineno, default=None)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Subject
 from training.review.kinds import is_frozen_name, looks_held_out
 from training.review.program import Program, Scope
-from training.review.syntax import dotted, identifiers, last_name, method, names_read, own_nodes, receiver
+from training.review.syntax import dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk
 from training.review.trace import Event, Loop
 
 GRADIENTS = {"set_grad_enabled", "autograd", "enable_grad", "requires_grad", "requires_grad_"}
@@ -67,7 +67,7 @@ def switching_never_off(subject: Subject) -> Iterator[tuple[ast.Call, ast.ClassD
 
 
 def _looks_at_mode(node: ast.AST) -> bool:
-    return any(isinstance(n, ast.Attribute) and n.attr == "training" and dotted(n) == "self.training" for n in ast.walk(node))
+    return any(isinstance(n, ast.Attribute) and n.attr == "training" and dotted(n) == "self.training" for n in walk(node))
 
 
 def _quiet(program: Program, call: ast.Call, scope: Scope) -> bool:
@@ -105,5 +105,5 @@ def _collects(program: Program, call: ast.Call, loop: Loop) -> bool:
     if isinstance(loop.node, ast.comprehension):
         return True
     names = {dotted(t) for t in getattr(program.statement(call), "targets", ())} - {""}
-    appended = [c.args[0] for c in ast.walk(loop.node) if isinstance(c, ast.Call) and method(c) in ("append", "extend") and len(c.args) == 1]
-    return any(any(n is call or (isinstance(n, ast.Name) and n.id in names) for n in ast.walk(a)) for a in appended)
+    appended = [c.args[0] for c in walk(loop.node) if isinstance(c, ast.Call) and method(c) in ("append", "extend") and len(c.args) == 1]
+    return any(any(n is call or (isinstance(n, ast.Name) and n.id in names) for n in walk(a)) for a in appended)

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.program import Program
-from training.review.syntax import FunctionNode, dotted, last_name, method
+from training.review.syntax import FunctionNode, dotted, last_name, method, walk
 
 ORDERS = {"random.shuffle", "random.sample"}
 CHOOSES = {"random.random", "random.uniform", "random.choice", "random.choices"}
@@ -37,10 +37,10 @@ def _is_cut(program: Program, call: ast.Call) -> bool:
     if program.resolve(call.func) == "random.sample":
         given = statement.targets[0] if isinstance(statement, ast.Assign) else None
         name = dotted(given)
-        tests = [n for n in ast.walk(scope.node) if isinstance(n, ast.Compare) and name in {dotted(c) for c in n.comparators}]
+        tests = [n for n in walk(scope.node) if isinstance(n, ast.Compare) and name in {dotted(c) for c in n.comparators}]
         if name and {type(o) for n in tests for o in n.ops} >= {ast.In, ast.NotIn}:
             return True
-    slices = [n.slice for n in ast.walk(scope.node) if isinstance(n, ast.Subscript) and name and dotted(n.value) == name and isinstance(n.slice, ast.Slice)]
+    slices = [n.slice for n in walk(scope.node) if isinstance(n, ast.Subscript) and name and dotted(n.value) == name and isinstance(n.slice, ast.Slice)]
     uppers = {ast.unparse(s.upper) for s in slices if s.lower is None and s.upper is not None}
     return bool(uppers & {ast.unparse(s.lower) for s in slices if s.lower is not None})
 
@@ -48,11 +48,11 @@ def _is_cut(program: Program, call: ast.Call) -> bool:
 def _picks_side(program: Program, call: ast.Call) -> bool:
     """Whether a draw is the condition by which a row is put into one list or another: an `if` with `a.append(row)` and `b.append(row)`."""
     for around in program.ancestors(call):
-        if isinstance(around, ast.If) and any(n is call for n in ast.walk(around.test)):
-            put = [[n for s in part for n in ast.walk(s) if isinstance(n, ast.Call) and method(n) == "append"] for part in (around.body, around.orelse)]
+        if isinstance(around, ast.If) and any(n is call for n in walk(around.test)):
+            put = [[n for s in part for n in walk(s) if isinstance(n, ast.Call) and method(n) == "append"] for part in (around.body, around.orelse)]
             rows = [{ast.unparse(a) for c in found for a in c.args} for found in put]
             return bool(rows[0] & rows[1])
-        if isinstance(around, ast.IfExp) and any(n is call for n in ast.walk(around.test)):
+        if isinstance(around, ast.IfExp) and any(n is call for n in walk(around.test)):
             above = program.parents[around]
             sides = [dotted(around.body), dotted(around.orelse)]
             return isinstance(above, ast.Attribute) and above.attr == "append" and all(sides)

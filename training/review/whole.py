@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.program import Program, Scope, argument
 from training.review.sides import latest, of_one_side, side_of, targets_of
 from training.review.splitting import is_part
-from training.review.syntax import FunctionNode, constant, dotted, identifiers, keyword, last_name, method, names_read, own_nodes, receiver, words
+from training.review.syntax import FunctionNode, constant, dotted, identifiers, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
 
 CENTRES = {"mean", "min", "median", "nanmean", "nanmedian", "mode"}
 JOINED = {"concat", "concatenate", "vstack", "cat", "row_stack"}
@@ -73,7 +73,7 @@ def _by_a_helper(program: Program, call: ast.Call, helper: Scope) -> tuple[ast.e
 
 def centred(program: Program, value: ast.expr, scope: Scope, statement: ast.AST) -> tuple[ast.expr, str] | None:
     """The rows that an expression centres or fills by a statistic of themselves, and which one."""
-    for part in ast.walk(value):
+    for part in walk(value):
         rows, by = None, None
         if isinstance(part, ast.Call) and method(part) == "fillna" and part.args:
             rows, by = receiver(part), part.args[0]
@@ -165,7 +165,7 @@ def _is_used(program: Program, call: ast.Call) -> bool:
             read = node.right
         else:
             continue
-        if names_read(read) & names or any(n is call for n in ast.walk(read)):
+        if names_read(read) & names or any(n is call for n in walk(read)):
             return True
     return False
 
@@ -181,7 +181,7 @@ def label_columns(program: Program) -> set[str]:
         if method(call) == "pop" and call.args and isinstance(constant(call.args[0]), str):
             found.add(str(constant(call.args[0])))
         elif method(call) == "drop":
-            found |= {n.value for n in ast.walk(call) if isinstance(n, ast.Constant) and isinstance(n.value, str) and words(n.value) & LABEL_WORDS}
+            found |= {n.value for n in walk(call) if isinstance(n, ast.Constant) and isinstance(n.value, str) and words(n.value) & LABEL_WORDS}
     return found
 
 
@@ -230,7 +230,7 @@ def rates_by_group(program: Program) -> Iterator[tuple[ast.Call, ast.expr, str]]
         by = keyword(grouped, "by", 0)
         how = constant(call.args[0]) if call.args else None
         counted = method(call) != "mean" and how not in ("mean", "sum", "median", "std", "var", "max", "min")
-        if counted or (by is not None and label in {constant(n) for n in ast.walk(by)}) or any(is_part(n) for n in names_read(table)):
+        if counted or (by is not None and label in {constant(n) for n in walk(by)}) or any(is_part(n) for n in names_read(table)):
             continue
         if not of_one_side(program, table) and _becomes_column(program, call):
             yield call, table, label

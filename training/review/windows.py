@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.program import Program, Scope, argument
 from training.review.sides import dividing, is_random_order
 from training.review.splitting import splits
-from training.review.syntax import constant, last_name, names_read, own_nodes
+from training.review.syntax import constant, last_name, names_read, own_nodes, walk
 
 DEPTH = 4
 
@@ -47,13 +47,13 @@ def _overlap(program: Program, function: Scope) -> bool:
     """Whether a function gives back slices that begin at every number of a range and are longer than its step."""
     if not any(isinstance(n, ast.Return) and n.value is not None for n in own_nodes(function.node)):
         return False
-    for node in ast.walk(function.node):
+    for node in walk(function.node):
         if not isinstance(node, ast.For | ast.comprehension) or not isinstance(node.target, ast.Name) or not isinstance(node.iter, ast.Call):
             continue
         if last_name(node.iter.func) != "range" or not node.iter.args:
             continue
         step = _number(program, node.iter.args[2], function) if len(node.iter.args) == 3 else 1
-        for cut in (n for n in ast.walk(function.node) if isinstance(n, ast.Slice)):
+        for cut in (n for n in walk(function.node) if isinstance(n, ast.Slice)):
             width = _width(cut, node.target.id)
             long = _number(program, width, function) if width is not None else None
             if width is not None and step is not None and (long > step if long is not None else step == 1):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from training.review.program import Program
-from training.review.syntax import dotted, last_name, names_read
+from training.review.syntax import dotted, last_name, names_read, walk
 from training.review.trace import Event
 from training.review.values import loss_kind
 
@@ -37,17 +37,17 @@ def past_wrapper(program: Program, event: Event) -> str:
 def reaches_loss(program: Program, event: Event, losses: set[str]) -> bool:
     """Whether a result is bound to the loss, or given to a loss function in the same function."""
     statement = program.statement(event.node)
-    made = {n.id for t in getattr(statement, "targets", ()) for n in ast.walk(t) if isinstance(n, ast.Name)}
+    made = {n.id for t in getattr(statement, "targets", ()) for n in walk(t) if isinstance(n, ast.Name)}
     if made & losses or any(isinstance(a, ast.Call) and loss_kind(program, a, event.scope) for a in program.ancestors(event.node)):
         return True
-    for node in ast.walk(event.scope.node):
+    for node in walk(event.scope.node):
         if isinstance(node, ast.Assign) and {n for t in node.targets for n in names_read(t)} & losses and names_read(node.value) & made:
             return True
     for _ in range(3):  # what is computed of it, and of that again
-        for node in ast.walk(event.scope.node):
+        for node in walk(event.scope.node):
             if isinstance(node, ast.Assign) and names_read(node.value) & made:
-                made |= {n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
-    for call in ast.walk(event.scope.node):
+                made |= {n.id for t in node.targets for n in walk(t) if isinstance(n, ast.Name)}
+    for call in walk(event.scope.node):
         if (
             isinstance(call, ast.Call)
             and (loss_kind(program, call, event.scope) or "loss" in last_name(call.func) or "criterion" in last_name(call.func))
