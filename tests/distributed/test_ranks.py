@@ -140,7 +140,7 @@ def test_a_bad_row_on_one_rank_stops_every_rank_before_the_update_with_a_dump(wo
 
 
 @pytest.mark.req("T1")
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_more_ranks_than_train_rows_is_refused(worlds: dict[int, Any], size: int) -> None:
     for rank in worlds[size]:
         assert rank["trained"]["few"]["error"] == "DataError"
