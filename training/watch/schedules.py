@@ -26,7 +26,7 @@ DIVERGED, RISEN = 10.0, 3.0  # of any loss, of one with labels
 TOGETHER, WHOLE = 0.5, 1e-4
 IDLE, TENTH = 3, 0.1  # first steps at rate 0; of a metric
 RISEN_TO = 0.5  # of the rate that was asked for, at the end of a run that only warmed up
-LONGER = 1.3  # times its steps, of a cosine that is past its end
+LONGER, CLIMBED = 1.3, 0.4  # times its steps, of a cosine that is past its end; of its largest rate
 SHORT = 10  # times the steps of a run, of a schedule that it leaves at its beginning
 ADAPTIVE, TOO_HIGH, FALLEN = ("Adam", "NAdam", "RAdam", "RMSprop"), 0.1, 0.95  # rates that move each weight so far, and the loss at the end
 
@@ -195,7 +195,7 @@ class Schedules:
             meant
             and isinstance(scheduler, lr_scheduler.CosineAnnealingLR)
             and LONGER * meant <= calls <= 2 * meant
-            and rates.rates[-1] >= max(rates.rates) / 2
+            and rates.rates[-1] >= CLIMBED * max(rates.rates)
             and min(rates.rates) <= max(rates.rates) / 10
         ):
             told = f"{name} is made for {meant} steps and was stepped {calls} times: past its end the rate rises again"
