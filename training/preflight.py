@@ -28,6 +28,7 @@ from training.losses import Loss, make_loss
 from training.models.build import build_model
 from training.models.shape import FIRST_VALUE, NULL, UNKNOWN, ModelShape, model_shape
 from training.overfit import ROWS, overfit, without_dropout
+from training.preflight_attention import check_masks
 from training.preflight_codes import frozen_codes
 from training.preflight_effects import check_effects
 from training.preflight_half import computed_in_half
@@ -126,6 +127,7 @@ def inspect(declaration: Declaration, statistics: Statistics, network: nn.Module
             gradients,
             initial,
             check_modes(network, spread.first(COMPANY_ROWS).inputs, declaration.train, statistics.rows),
+            *check_masks(copy.deepcopy(network), spread.first(COMPANY_ROWS).inputs),
         ]
         company = in_company(subject, check_independence)
         results += company

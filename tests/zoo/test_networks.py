@@ -236,6 +236,18 @@ def test_smoothing_that_leaves_nothing_of_the_labels_is_named(smoothing: float, 
     assert check_smoothing(declare("binary"), make_statistics("binary", make_arrays("binary", 100))) == []
 
 
+@pytest.mark.req("M4")
+@pytest.mark.parametrize("network", ["Padded", "Scaled", pytest.param("ByHand", marks=pytest.mark.long)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_mask_the_wrong_way_round_is_named(tmp_path: Path, network: str, turned: bool) -> None:
+    report = report_on(tmp_path, "binary", f"tests.zoo.masks:{network}" + "Turned" * turned)
+    (found,) = [r for r in report.checks.results if r.name == "attention"]
+    if turned:
+        assert found.verdict == "fail" and "leaves out 6 of 16 that differ between rows. The mask is the wrong way round" in found.summary
+    else:
+        assert {r.name: r.summary for r in objected(report).values()} == {}
+
+
 class NamesALayerTwice(Sound):
     """Layers from input to output, one of them twice."""
 

@@ -74,7 +74,7 @@ class Forwards:
         self.roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.loaded: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.on_call: list[Callable[[nn.Module, Any, Any], object]] = []  # of modules with weights, with gradients on
-        self.wrapped: dict[int, weakref.ref[nn.Module]] = {}
+        self.wrapped: dict[int, nn.Module] = {}  # DDP by what it wraps, kept to the end: gloo's threads may wait for ever for one that is taken down
         self.trained: set[int] = set()  # ids of parameters that an optimizer has stepped
         self._unbacked: list[Call] = []  # calls of a network in a row, no backward pass between
         self._trained_before: set[int] = set()  # modules that have been trained in train mode
@@ -175,7 +175,7 @@ class Forwards:
 
     def _wrap(self, original: Callable[..., Any], wrapper: nn.Module, module: nn.Module, *args: Any, **kwargs: Any) -> None:
         original(wrapper, module, *args, **kwargs)
-        self.wrapped[id(module)] = weakref.ref(wrapper)
+        self.wrapped[id(module)] = wrapper
 
     def _parallel(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         original(*args, **kwargs)
@@ -250,7 +250,7 @@ class Forwards:
                 self.watch.tell(
                     "BH203", f"{since}{type(call.module).__name__} is trained in eval mode: {_few(mode_dependent(call.module))} do nothing", call.place
                 )
-        if key in self.wrapped and (wrapper := self.wrapped[key]()) is not None:
+        if (wrapper := self.wrapped.get(key)) is not None:
             self.watch.tell("BH602", f"{type(call.module).__name__} is trained past its {type(wrapper).__name__}: ranks do not exchange gradients", call.place)
         self._frozen_norms(call)
         tail = call.tail

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 import torch.multiprocessing
 
 from schemas.digest import write_atomic
+from training.parallel import LAST_TENSOR_SECONDS
 from training.watch.patches import REPLACED, around
 from training.watch.record import Watch
 
@@ -53,5 +55,6 @@ def rank(index: int, fn: Callable[..., Any], report: str, ranks: int, program: s
 
     told, raised = watched(Path(program), seconds, path.with_suffix(".calls") if ranks > 1 else None, run, leads=not index)
     write_atomic(path, json.dumps(told))
+    time.sleep(LAST_TENSOR_SECONDS)  # gloo's threads drop the tensor of the last collective while Python is still there
     if raised is not None:
         raise raised
