@@ -38,8 +38,13 @@ class Operators:
     # L = a batch of B rows, T places of a sequence with D features, H heads of D / H
 
     def _reshaped(self, name: str, result: Tensor, given: Tensor, *_: Any, **__: Any) -> None:
-        """[B, T, D] read as [B, H, T, D / H], or back, without a transpose: a head gets parts of a few places instead of a part of all."""
-        if not self.forwards.stack or not given.requires_grad or given.shape[0] != result.shape[0]:
+        """[B, T, D] read as [B, D, T], or as [B, H, T, D / H] and back, without a transpose: a head gets parts of a few places instead of a part of all."""
+        if given.shape[0] != result.shape[0]:
+            return
+        if turned(given.shape, result.shape):
+            where = "of a batch " if self.forwards.stack else ""
+            self.functions.often("BH411", f"{list(given.shape)} {where}is read as {list(result.shape)}: its elements are mixed, which takes a transpose", 1)
+        if not self.forwards.stack or not given.requires_grad:
             return
         if (given.ndim, result.ndim) == (3, 4):
             flat, parted, split = given, result, True
@@ -97,6 +102,24 @@ class Operators:
             self.functions.often(
                 "BH312", f"{name} is given the square root of a variance, or exp of half its logarithm: a deviation, where the variance belongs"
             )
+
+
+def turned(given: tuple[int, ...], result: tuple[int, ...]) -> bool:
+    """Whether a shape has the sizes of another behind its first in an order in which a transpose would put them.
+
+    Sizes of 1 stand anywhere, and relative positions are shifted by a view of sizes one apart.
+
+    >>> turned((8, 50, 6), (8, 6, 50)), turned((8, 32, 24, 3), (8, 3, 32, 24)), turned((8, 50, 4, 16), (8, 4, 50, 16))
+    (True, True, True)
+    >>> turned((8, 50, 1), (8, 1, 50)), turned((8, 9, 8), (8, 8, 9)), turned((8, 6, 6), (8, 6, 6))
+    (False, False, False)
+    """
+    old, new = tuple(given[1:]), tuple(result[1:])
+    if old == new or 1 in old or len(old) != len(new):
+        return False
+    if len(old) == 2:
+        return old == new[::-1] and abs(old[0] - old[1]) > 1
+    return len(old) == 3 and new in ((old[2], *old[:2]), (*old[1:], old[0]), (old[1], old[0], old[2]))
 
 
 def of_attention(tensor: Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.training.watch.programs_of_axes import BASES_OF_AXES, PLANTED_OF_AXES, SOUND_OF_AXES
 from tests.training.watch.programs_of_data import BASES_OF_DATA, PLANTED_OF_DATA, SOUND_OF_DATA
 from tests.training.watch.programs_of_lengths import BASES_OF_LENGTHS, PLANTED_OF_LENGTHS, SOUND_OF_LENGTHS
 from tests.training.watch.programs_of_opponents import BASES_OF_OPPONENTS, PLANTED_OF_OPPONENTS, SOUND_OF_OPPONENTS
@@ -161,6 +162,7 @@ BASES = {
     **BASES_OF_UPDATES,
     **BASES_OF_STREAMS,
     **BASES_OF_SWAPS,
+    **BASES_OF_AXES,
     **BASES_OF_OPPONENTS,
     **BASES_OF_PAIRS,
 }
@@ -329,6 +331,7 @@ PLANTED = (
     *PLANTED_OF_UPDATES,
     *PLANTED_OF_STREAMS,
     *PLANTED_OF_SWAPS,
+    *PLANTED_OF_AXES,
     *PLANTED_OF_OPPONENTS,
     *PLANTED_OF_PAIRS,
 )
@@ -495,6 +498,7 @@ SOUND = {
     **SOUND_OF_UPDATES,
     **SOUND_OF_STREAMS,
     **SOUND_OF_SWAPS,
+    **SOUND_OF_AXES,
     **SOUND_OF_OPPONENTS,
     **SOUND_OF_PAIRS,
 }
