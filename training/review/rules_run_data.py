@@ -131,4 +131,37 @@ OF_DATA: tuple[tuple[str, str, Severity, str, str, str, str, str], ...] = (
         "table[labels, predicted] += 1",
         "table.index_put_((labels, predicted), torch.ones_like(labels), accumulate=True)",
     ),
+    (
+        "BH859",
+        "seed-set-again",
+        "error",
+        "The generator is seeded again between steps",
+        "A seed that is set in a loop, or in a function that each step calls, makes all draws that follow the same: the same dropout masks, the same negatives, the same "
+        "augmentation and the same order in every step. The noise that was meant to vary becomes a constant.",
+        "seed once, before the training; for draws of their own use a torch.Generator, or torch.random.fork_rng around them",
+        "for x, y in loader:\n    torch.manual_seed(0)\n    noisy = x + torch.randn_like(x)",
+        "torch.manual_seed(0)\nfor x, y in loader:\n    noisy = x + torch.randn_like(x)",
+    ),
+    (
+        "BH861",
+        "right-answers-cost-more",
+        "error",
+        "A loss is lower for wrong answers than for right ones",
+        "The function was called again with scores that are right about every label, and with scores that are wrong about each. The second cost less: a sign is turned, "
+        "the columns of two classes are exchanged, or probabilities are taken for scores. Trained on it, a network learns to be wrong.",
+        "try the loss on scores that are right: it must be near its least value; look at its sign, and at which column is which class",
+        "def dice_loss(scores, mask):\n    return overlap(scores, mask)",
+        "def dice_loss(scores, mask):\n    return 1 - overlap(scores, mask)",
+    ),
+    (
+        "BH862",
+        "term-without-gradient",
+        "error",
+        "A term of the loss carries no gradient",
+        "Its scores are detached, or turned into classes by argmax or a comparison, before the term is computed. It is printed with the loss and weighs in it, "
+        "and no weight is changed by it.",
+        "compute the term from the scores themselves: from probabilities instead of classes, without detach",
+        "loss = F.cross_entropy(scores, mask) + dice_loss(scores.argmax(1), mask)",
+        "loss = F.cross_entropy(scores, mask) + dice_loss(scores.softmax(1)[:, 1], mask)",
+    ),
 )

@@ -71,6 +71,7 @@ class Functions(TorchFunctionMode):
             (("scaled_dot_product_attention",), self._attention),
             (("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"), self._distance),
             ((*SUBTRACTIONS, "eq", "ne", "__eq__"), self._operator),
+            (("add", "__add__", "__radd__", "mul", "__mul__", "__rmul__"), self._met),
             (("softmax", "log_softmax", "argmax"), self._axis),
         ):
             self.listen(names, listener)
@@ -212,14 +213,21 @@ class Functions(TorchFunctionMode):
         if (compared and self.output is not None and len(self.output) == len(flat)) or (not compared and column.requires_grad != flat.requires_grad):
             self.often("BH310", f"{list(column.shape)} meets {list(flat.shape)}: each row meets all others")
 
+    def _met(self, name: str, a: Any, b: Any = None, *_: Any, **__: Any) -> None:
+        """A number a row, as a layer of width 1 gives it [B, 1], meets another number a row [B]."""
+        if isinstance(a, Tensor) and isinstance(b, Tensor) and {a.ndim, b.ndim} == {1, 2} and a.requires_grad and b.requires_grad:
+            column, flat = (a, b) if a.ndim == 2 else (b, a)
+            if column.shape[1] == 1 and 1 < len(column) == len(flat) and type(column.grad_fn).__name__.startswith(("Addmm", "Embedding")):
+                self.often("BH310", f"what a layer gives as {list(column.shape)} meets {list(flat.shape)}: each row meets all others")
+
     def _axis(self, name: str, input: Tensor, dim: Any = None, *_: Any, **kwargs: Any) -> None:
         dim = kwargs.get("axis", dim)
         if (
             self.output is not None
             and input is self.output
             and dim == 0
-            and input.ndim == 2
-            and input.shape[0] != input.shape[1]
+            and input.ndim > 1
+            and (input.ndim > 2 or input.shape[0] != input.shape[1])
             and input.shape[1] > 1
             and not self.forwards.stack
         ):

@@ -43,6 +43,7 @@ from training.watch.noise import Noise
 from training.watch.operators import Operators
 from training.watch.opponents import Opponents
 from training.watch.orders import Orders
+from training.watch.own_losses import OwnLosses
 from training.watch.padding import Padding
 from training.watch.precision import Precision
 from training.watch.ranks import Ranks, log_of
@@ -51,6 +52,7 @@ from training.watch.recurrence import Recurrence
 from training.watch.rows import Rows
 from training.watch.scales import Scales
 from training.watch.schedules import Schedules
+from training.watch.seeds import Seeds
 from training.watch.sets import Sets
 from training.watch.sides import Sides
 from training.watch.spawned import Spawned
@@ -159,7 +161,8 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     movement.lines = lambda optimizer: gradients.held[id(optimizer)].lines if id(optimizer) in gradients.held else set()
     cuts, wrappers = Cuts(seen, forwards, functions), Wrappers(seen, gradients.leaves)
     scales, targets, lookups = (kind(seen, forwards, functions) for kind in (Scales, Targets, Lookups))
-    for listener in (layers, classes, cuts, wrappers, scales, targets, lookups, Contrasts(seen, functions)):
+    own_losses, seeds = OwnLosses(seen, functions), Seeds(seen)
+    for listener in (layers, classes, cuts, wrappers, scales, targets, lookups, Contrasts(seen, functions), own_losses, seeds):
         listener.install()
 
     lengths = Lengths(seen)
@@ -186,7 +189,7 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
         sides,
     ]
     seen.listeners += [schedules, recurrence, ranks, orders]
-    seen.listeners += [*samples, Streams(seen), lengths, layers, classes, Updates(seen, gradients), movement, cuts, wrappers]
+    seen.listeners += [*samples, Streams(seen), lengths, layers, classes, Updates(seen, gradients), movement, cuts, wrappers, own_losses, seeds]
     return functions, lambda: ranks.told(rows.first(), next((h.made for h in gradients.held.values()), None), sides.told())
 
 

@@ -182,10 +182,14 @@ class Networks:
         if steps != IDENTICAL_AFTER:
             return
         alike = [p for g in optimizer.param_groups for p in g["params"] if p.ndim >= 2 and len(p) > 2 and p.requires_grad and p.grad is not None]
+        tables = {id(m.weight) for root in self.loaders.forwards.roots for m in root.modules() if isinstance(m, nn.Embedding)}
         for p in alike:
             rows = p.detach().reshape(len(p), -1)
             if rows.shape[1] > 1 and bool((rows == rows[:1]).all()) and bool(rows.any()) and p.grad.any():
                 self.watch.tell("BH809", f"all {len(p)} units of a layer with weights {list(p.shape)} are identical and stay so: they were made alike")
+            elif id(p) in tables and rows.shape[1] > 1 and bool((rows == rows[:, :1]).all()) and bool(rows.any()):
+                told = f"the {rows.shape[1]} numbers of each row of an embedding {list(p.shape)} are identical and stay so: it holds one number a row"
+                self.watch.tell("BH809", told)
 
 
 def rows_first(call: Call) -> bool:

@@ -39,6 +39,11 @@ class Operators:
 
     def _reshaped(self, name: str, result: Tensor, given: Tensor, *_: Any, **__: Any) -> None:
         """[B, T, D] read as [B, D, T], or as [B, H, T, D / H] and back, without a transpose: a head gets parts of a few places instead of a part of all."""
+        if result.ndim == 2 < given.ndim and result.shape[1] == given.shape[1] != given.shape[-1] and given.requires_grad and given[0, 0].numel() > 1:
+            self.functions.often(
+                "BH411",
+                f"{list(given.shape)} is read as {list(result.shape)}: the {given.shape[1]} scores of a place stand in different rows, which takes a permute",
+            )
         if given.shape[0] != result.shape[0]:
             return
         if turned(given.shape, result.shape):

@@ -97,7 +97,7 @@ class Watch:
     def here(self) -> Place:
         """The innermost line of the program that is running."""
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and not self._own(frame.f_code.co_filename):
+        while frame is not None and not self.owns(frame.f_code.co_filename):
             frame = frame.f_back
         return Place(frame.f_code.co_filename, frame.f_lineno) if frame is not None else Place(str(self.program), 1)
 
@@ -108,7 +108,8 @@ class Watch:
             frame = frame.f_back
         return frame is not None
 
-    def _own(self, path: str) -> bool:
+    def owns(self, path: str) -> bool:
+        """Whether a file is one of the program."""
         return path.startswith(self._roots) and not path.startswith((OWN, *INSTALLED))
 
     @contextmanager

@@ -26,6 +26,7 @@ LABELLED = 64
 SPARE = 0.1  # of the rows may hold a value that another one holds as well
 STRAY = 0.1  # of the rows of a held-out batch may be equal to train rows
 COVERED, MOSTLY = 0.5, 0.95  # of the train rows; of the rows of an evaluation: train rows are measured on purpose
+HORIZON, BATCHES, FEWEST, WIDEST = 3, 4, 8, 512  # values that are forecast, batches that are looked at and their rows, values that are given
 COLUMNS = 2  # that are scaled so, before it is told
 
 
@@ -93,6 +94,7 @@ class History:
     steps: int = 0
     inputs: list[Tensor] = field(default_factory=list)
     labels: list[Tensor] = field(default_factory=list)
+    copied: list[list[int]] = field(default_factory=list)  # of labels [B, H] those that are among the inputs, by batch
     place: Place | None = None
 
 
@@ -157,7 +159,11 @@ class Rows:
 
     def lost(self, call: Call, scores: Tensor, target: Tensor) -> None:
         """Inputs and labels of a loss, for a column that holds the label."""
-        if not call.inputs or call.inputs[0].ndim < 2 or target.numel() != len(call.inputs[0]) or not call.grad:
+        if not call.inputs or call.inputs[0].ndim < 2 or not call.grad:
+            return
+        if target.ndim == 2 and target.is_floating_point() and len(target) == len(call.inputs[0]) >= FEWEST:
+            self._forecast(call, target)
+        if target.numel() != len(call.inputs[0]):
             return
         x = call.inputs[0].detach().flatten(1)
         history = self._history(call)
@@ -165,6 +171,18 @@ class Rows:
         if x.dtype != torch.bool and sum(map(len, history.inputs)) < LABELLED * 8 and x.shape[1] <= 4096:
             history.inputs.append(x.double().cpu())
             history.labels.append(target.detach().reshape(-1).double().cpu())
+
+    def _forecast(self, call: Call, target: Tensor) -> None:
+        """Which of several values to be forecast [B, H] the network is given; a sequence of labels as long as that of the inputs is another task."""
+        x, history = call.inputs[0].detach().flatten(1), self._history(call)
+        if len(history.copied) < BATCHES and target.shape[1] >= HORIZON and target.shape[1] not in call.inputs[0].shape[1:] and x.shape[1] <= WIDEST:
+            y = target.detach().to(x.dtype)
+            equal = (y.unsqueeze(2) == x.unsqueeze(1)).all(0).any(1) & (y != y[:1]).any(0)
+            history.copied.append(equal.nonzero().flatten().tolist())
+            history.place = call.place
+            if len(history.copied) == BATCHES and 0 < len(history.copied[0]) <= target.shape[1] - 2 and all(c == history.copied[0] for c in history.copied):
+                told = f"{len(history.copied[0])} of the {target.shape[1]} values that are to be forecast are among those that the network is given"
+                self.watch.tell("BH805", told, call.place)
 
     def first(self, most: int = 200) -> list[str]:
         """Hashes of the first rows that the first network was trained on."""

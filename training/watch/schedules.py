@@ -215,6 +215,10 @@ class Schedules:
         scheduler, metrics = schedule.scheduler, schedule.metrics
         if steps >= 2 * MANY and schedule.steps >= 0.8 * steps and sum(map(bool, schedule.rows)) < steps / 2:
             self.watch.tell("BH116", f"ReduceLROnPlateau was stepped {schedule.steps} times in {steps} steps: patience counts batches", schedule.place)
+        if len(metrics) >= FEW and metrics == [metrics[0] + i for i in range(len(metrics))]:
+            told = f"ReduceLROnPlateau is given {metrics[0]:g}, {metrics[1]:g}, {metrics[2]:g}, …: the number of the epoch, and no metric"
+            self.watch.tell("BH119", told, schedule.place)
+            return
         losses = max(self.losses.values(), key=len, default=[])
         if len(metrics) < FEW or len(losses) < len(metrics):
             return
