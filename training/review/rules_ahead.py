@@ -55,7 +55,9 @@ def window_looks_ahead(subject: Subject) -> Iterator[Place]:
     for call in program.all_calls:
         how = looks_ahead(program, call)
         scope = program.scope(call)
-        if how and any(makes_future_label(s, program) for s in (scope, *(c for _, c in program.call_sites[scope]))) and not _is_label(program, call):
+        if not how or _is_label(program, call):
+            continue
+        if any(makes_future_label(s, program) for s in (scope, *(c for _, c in program.call_sites[scope]))) or foretells_windows(program):
             yield call, f"{how}: the feature holds later values, and a later value is the label", scope.node if scope.name else call
 
 
@@ -108,6 +110,23 @@ def makes_future_label(scope: Scope, program: Program) -> bool:
                 if ahead or (isinstance(start, ast.Name) and words(start.id) & {"horizon", "ahead"}):
                     return True
     return False
+
+
+def foretells_windows(program: Program) -> bool:
+    """Whether stretches of a series are cut one after another, `x[t - past : t]` and `x[t : t + horizon]`: the second is foretold from the first."""
+    ends: set[tuple[str, str]] = set()
+    starts: set[tuple[str, str]] = set()
+    for node in program.nodes[ast.Subscript]:
+        if not isinstance(node, ast.Subscript):
+            continue
+        for part in node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]:
+            if not isinstance(part, ast.Slice) or part.lower is None or part.upper is None:
+                continue
+            if isinstance(part.lower, ast.BinOp) and isinstance(part.lower.op, ast.Sub):
+                ends.add((ast.dump(node.value), ast.dump(part.upper)))
+            if isinstance(part.upper, ast.BinOp) and isinstance(part.upper.op, ast.Add):
+                starts.add((ast.dump(node.value), ast.dump(part.lower)))
+    return bool(ends & starts)
 
 
 def _negative(node: ast.expr | None) -> bool:

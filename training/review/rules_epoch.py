@@ -219,20 +219,31 @@ def _over_batches(loop: Loop) -> bool:
         """,
 )
 def count_divided_by_batches(subject: Subject) -> Iterator[Place]:
-    """What a loop over batches adds up, the sum of a comparison, is divided by the length of what the loop goes over."""
+    """What a loop over batches adds up, the sum of a comparison or of errors, is divided by the length of what the loop goes over, or by a count of its rounds."""
     program = subject.program
     for loop in program.nodes[ast.For]:
         if not isinstance(loop, ast.For) or not isinstance(loop.target, ast.Tuple):
             continue
         counted = {dotted(n.target) for n in walk(loop) if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add) and _counts(n.value)}
+        rounds = {dotted(n.target) for n in loop.body if isinstance(n, ast.AugAssign) and constant(n.value) == 1 and names_loader(loop.iter)}
         ratios = [n for n in own_nodes(program.scope(loop).node) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)] if counted else []
         for ratio in ratios:
             of = ratio.right.args[0] if isinstance(ratio.right, ast.Call) and last_name(ratio.right.func) == "len" and ratio.right.args else None
-            if dotted(of) and dotted(of) == dotted(loop.iter) and names_read(ratio.left) & counted:
+            by_batches = (dotted(of) and dotted(of) == dotted(loop.iter)) or dotted(ratio.right) in rounds
+            if by_batches and names_read(ratio.left) & counted:
                 yield ratio, f"{ast.unparse(ratio.left)} counts rows, and {ast.unparse(ratio.right)} batches", loop
 
 
 def _counts(value: ast.expr) -> bool:
-    """Whether it is `(a == b).sum()`, as a number or not, and nothing divides it."""
-    summed = any(method(c) == "sum" and any(isinstance(n, ast.Compare) for n in walk(c)) for c in calls(value))
+    """Whether it is `(a == b).sum()` or `(a - b).abs().sum()`, as a number or not, and nothing divides it."""
+    summed = any(method(c) == "sum" and (any(isinstance(n, ast.Compare) for n in walk(c)) or (not c.args and _is_error(receiver(c)))) for c in calls(value))
     return summed and not any(isinstance(n, ast.Div) for n in walk(value))
+
+
+def _is_error(node: ast.expr | None) -> bool:
+    """Whether it is `(a - b).abs()`, `(a - b) ** 2` or the like."""
+    if node is None:
+        return False
+    inside = [n for n in walk(node) if isinstance(n, ast.BinOp)]
+    powers = any(isinstance(n.op, ast.Pow) for n in inside) or any(method(c) in ("abs", "square", "pow") or last_name(c.func) == "abs" for c in calls(node))
+    return powers and any(isinstance(n.op, ast.Sub) for n in inside)

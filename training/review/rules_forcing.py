@@ -12,6 +12,8 @@ from training.review.provenance import sources
 from training.review.rules_evaluation import evaluations
 from training.review.syntax import constant, has_unpacking, identifiers, keyword, last_name, method, names_read, walk, words
 
+LIKELIHOODS = {"cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLoss", "perplexity", "ppl"}  # of tokens, which are measured so on purpose
+
 
 @rule(
     "BH227",
@@ -74,7 +76,9 @@ from training.review.syntax import constant, has_unpacking, identifiers, keyword
         """,
 )
 def teacher_forced_evaluation(subject: Subject) -> Iterator[Place]:
-    """In an evaluation a network is called with a share of teacher forcing between 0 and 1, given or by default, and its forward does not look at `self.training`."""
+    """In an evaluation a network is called with a share of teacher forcing between 0 and 1, given or by default, and its forward does not look at `self.training`;
+    or with all of it, where what is foretold are numbers.
+    """
     program = subject.program
     forced = {owner: found for owner in program.module_classes if (found := _forcing(program, owner))}
     if not forced:
@@ -91,7 +95,8 @@ def teacher_forced_evaluation(subject: Subject) -> Iterator[Place]:
         name, position, default = forced[named[0]]
         given = keyword(call, name, position)
         share = default if given is None else constant(given)
-        if isinstance(share, int | float) and not isinstance(share, bool) and 0 < share < 1:
+        whole = share == 1 and given is not None and not LIKELIHOODS & program.identifiers
+        if isinstance(share, int | float) and not isinstance(share, bool) and (0 < share < 1 or whole):
             how = "by default" if given is None else "here"
             yield call, f"{name} is {share} {how}: the network is given the truth in this evaluation"
 

@@ -85,6 +85,9 @@ def sigmoid_before_bce_with_logits(subject: Subject) -> Iterator[Place]:
         made = activation(subject.program, loss.scores, loss.scope)
         if loss.kind == "bce_logits" and made in ("sigmoid", "softmax", "log_sigmoid"):
             yield loss.call, f"{made} is applied before BCE with logits, which expects raw scores", _function(loss)
+    for call in subject.program.all_calls:
+        if last_name(call.func) == "logsigmoid" and call.args and activation(subject.program, call.args[0], subject.program.scope(call)) == "sigmoid":
+            yield call, "sigmoid is applied before logsigmoid, which expects raw scores"
 
 
 @rule(

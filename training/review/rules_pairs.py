@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.syntax import constant, dotted, last_name, names_read, own_nodes, walk, words
+from training.review.syntax import constant, dotted, last_name, method, names_read, own_nodes, receiver, walk, words
 
 IMAGES = {"image", "images", "img", "imgs", "picture", "pictures", "photo", "photos", "scan", "scans", "tile", "tiles", "x"}
 MAPS = {"mask", "masks", "seg", "segmentation", "boxes", "bboxes", "heatmap", "depth", "annotation", "labelmap"}
 DRAWS = {"random", "rand", "randint", "uniform", "integers", "randrange", "choice"}
 MOVES = {"flip", "hflip", "vflip", "fliplr", "flipud", "rot90", "rotate", "roll", "crop", "affine", "transpose", "resized_crop"}
+EXACT = {"flip", "rot90", "roll"}  # of whole pixels: what they are given is how far, and nothing else
 TRANSFORMS = {"RandomHorizontalFlip", "RandomVerticalFlip", "RandomCrop", "RandomResizedCrop", "RandomRotation", "RandomAffine", "RandomPerspective"}
 REPEATS_DRAW = {"manual_seed", "seed", "set_state", "setstate", "set_rng_state", "fork_rng", "get_params", "get_state", "getstate"}
 
@@ -73,10 +74,11 @@ def mask_moved_on_its_own(subject: Subject) -> Iterator[Place]:
             if kind.startswith("mask") and (image := alone.get("image" + how)) is not None and image[2] is not node:
                 yield node, f"{image[0]} and {name} are each moved by a draw of their own ({how})"
                 break
-        left = _left_behind(program, scope) if alone and all(kind.startswith("image") for kind in alone) else ""
+        left = _left_behind(program, scope) or _moved_elsewhere(scope) if alone and all(kind.startswith("image") for kind in alone) else ""
         if left:
             moved, how, node = next(iter(alone.values()))
             yield node, f"{moved} is moved by a draw ({how}), and {left} stays where it was"
+        yield from _moved_apart(scope)
 
 
 def _left_behind(program: Program, scope: Scope) -> str:
@@ -92,6 +94,23 @@ def _left_behind(program: Program, scope: Scope) -> str:
         if looked_up and len(read) == 1:
             return masks[0]
     return ""
+
+
+def _moved_elsewhere(scope: Scope) -> str:
+    """A mask that the function moves at another place, so that it lies in pixels as its image does."""
+    moved = [last_name(receiver(c)) for c in own_nodes(scope.node) if isinstance(c, ast.Call) and method(c) in MOVES]
+    return next((n for n in moved if MAPS & words(n) and not IMAGES & words(n)), "")
+
+
+def _moved_apart(scope: Scope) -> Iterator[Place]:
+    """`image, mask = image.rot90(k), mask.rot90(-k)`: one movement, by another amount or along another axis."""
+    for node in own_nodes(scope.node):
+        values = node.value.elts if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple) else []
+        moves = [v for v in values if isinstance(v, ast.Call) and method(v) in EXACT and not v.keywords]
+        image = next((v for v in moves if IMAGES & words(last_name(receiver(v)))), None)
+        for mask in (v for v in moves if image is not None and MAPS & words(last_name(receiver(v))) and not IMAGES & words(last_name(receiver(v)))):
+            if image is not None and method(mask) == method(image) and [ast.dump(a) for a in mask.args] != [ast.dump(a) for a in image.args]:
+                yield node, f"{ast.unparse(image)} and {ast.unparse(mask)}: each is moved in its own way"
 
 
 def _moved(program: Program, scope: Scope) -> Iterator[tuple[ast.AST, str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from training.review.kinds import looks_held_out
@@ -100,6 +100,20 @@ def row_takes(program: Program) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]]
             yield call, given, call.args[0]
         elif method(call) == "index_select" and len(call.args) == 2 and constant(call.args[0]) == 0 and (given := receiver(call)) is not None:
             yield call, given, call.args[1]
+    yield from ranges(program)
+
+
+def ranges(program: Program) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]]:
+    """`Windows(rows, 0, cut)`, `Windows(rows, cut, end)`: objects of a class of the file, of one table, where one begins at the end of another."""
+    made = defaultdict[str, list[ast.Call]](list)
+    for call in program.all_calls:
+        if last_name(call.func) in program.classes and len(call.args) > 2 and isinstance(call.args[0], ast.Name):
+            made[last_name(call.func)].append(call)
+    for same in made.values():
+        for at in range(1, min(len(c.args) for c in same) - 1):
+            if {ast.dump(c.args[at]) for c in same} & {ast.dump(c.args[at + 1]) for c in same}:
+                yield from ((c, c.args[0], ast.Slice(c.args[at], c.args[at + 1])) for c in same)
+                break
 
 
 @lru_cache(maxsize=1)  # of the file that is under review: many rules ask
@@ -136,9 +150,17 @@ def _member(program: Program, selector: ast.expr, scope: Scope, known: dict[int,
             return (("mask", ast.dump(left) + ast.dump(right)), type(op).__name__)
         case ast.Call() if method(selector) in ("isin", "index"):
             return (("mask", ast.dump(selector)), "")
+        case ast.Call(func=ast.Name(), args=[ast.Name() as asked], keywords=[]) if _is_own(program, selector, scope):  # `rows_of(train_people)`
+            return _member(program, asked, scope, known, depth)
         case ast.Slice() if selector.step is None and (selector.lower is not None or selector.upper is not None):
             return (("cut", ""), ast.unparse(selector))
     return None
+
+
+def _is_own(program: Program, call: ast.Call, scope: Scope) -> bool:
+    """Whether a function of the file is called, or a lambda."""
+    bound = latest(program, call.func, scope) if isinstance(call.func, ast.Name) else None
+    return program.callees_by_name(call, scope) is not None or (bound is not None and isinstance(bound.value, ast.Lambda))
 
 
 def moves(program: Program, part: ast.Slice, scope: Scope) -> bool:
@@ -163,6 +185,8 @@ def origin_key(program: Program, name: ast.Name, scope: Scope) -> str:
 
 def _of_binding(program: Program, name: str, bound: Binding, known: dict[int, ast.Call], depth: int) -> tuple[tuple[str, object], str] | None:
     value = bound.value
+    if isinstance(value, ast.Tuple) and bound.index is not None and bound.index < len(value.elts) and not any(isinstance(e, ast.Starred) for e in value.elts):
+        return _of_binding(program, name, replace(bound, value=value.elts[bound.index], index=None), known, depth)
     split = next((n for n in walk(value) if id(n) in known), None)
     if split is not None and (bound.index is not None or bound.how == "loop" or value is not split):
         return ("split", id(split)), name

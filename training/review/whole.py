@@ -97,7 +97,11 @@ def _bound(program: Program, node: ast.expr, scope: Scope) -> list[ast.expr]:
     if not isinstance(node, ast.Name):
         return []
     bound = latest(program, node, scope)
-    return [bound.value] if bound is not None and bound.index is None and bound.how == "assign" else []
+    if bound is None or bound.how != "assign":
+        return []
+    if bound.index is not None and isinstance(bound.value, ast.Tuple) and bound.index < len(bound.value.elts):
+        return [bound.value.elts[bound.index]]  # `mean, std = x.mean(), x.std()`
+    return [bound.value] if bound.index is None else []
 
 
 def statistic_of(node: ast.expr, rows: ast.expr) -> str:

@@ -1,0 +1,146 @@
+"""Rules BH316, BH445 and BH446: likelihoods that fall, a momentum of another framework, a tensor beside itself."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.program import Program, Scope
+from training.review.signs import Signs
+from training.review.syntax import constant, keyword, last_name, receiver, walk, words
+
+OPPONENTS = {"discriminator", "critic", "gan", "adversary", "judge"}
+NORMS = {"BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm", "LazyBatchNorm1d", "LazyBatchNorm2d", "LazyBatchNorm3d"}
+LARGEST = 0.9
+
+
+@rule(
+    "BH316",
+    "likelihood-minimised",
+    "error",
+    title="A log-likelihood is minimised",
+    why="`logsigmoid` and the log-probability of the label are largest, 0, where the network is right. Without a minus the optimizer makes them as small as it can: the loss falls without bound, and what is learned is the opposite.",
+    remedy="minimise the negative: `-F.logsigmoid(margin).mean()`",
+    bad="""
+        import torch.nn.functional as F
+
+        def train(model, optimizer, pairs):
+            for chosen, rejected in pairs:
+                loss = F.logsigmoid(model(chosen) - model(rejected)).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        """,
+    good="""
+        import torch.nn.functional as F
+
+        def train(model, optimizer, pairs):
+            for chosen, rejected in pairs:
+                loss = -F.logsigmoid(model(chosen) - model(rejected)).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        """,
+)
+def likelihood_minimised(subject: Subject) -> Iterator[Place]:
+    """`logsigmoid` of what is not negated, or what is gathered from `log_softmax`, goes into backward with a plus; not in a file of two networks against each other."""
+    program = subject.program
+    if any(OPPONENTS & words(n) for n in program.identifiers):
+        return
+    for call in program.all_calls:
+        name = last_name(call.func)
+        if name == "logsigmoid" and call.args and not isinstance(call.args[0], ast.UnaryOp):
+            what = "logsigmoid"
+        elif name == "gather" and _of_log_softmax(program, receiver(call), program.scope(call)):
+            what = "the log-probability of the label"
+        else:
+            continue
+        if Signs(program).into_backward(call) == {1}:
+            yield call, f"{what} goes into the loss with a plus"
+
+
+def _of_log_softmax(program: Program, node: ast.expr | None, scope: Scope) -> bool:
+    if isinstance(node, ast.Name):
+        bound = scope.bindings.get(node.id, ())
+        node = bound[0].value if len(bound) == 1 and bound[0].index is None and bound[0].how == "assign" else None
+    return isinstance(node, ast.Call) and last_name(node.func) == "log_softmax"
+
+
+@rule(
+    "BH445",
+    "norm-momentum-of-another-framework",
+    "error",
+    title="Batch norm with the momentum of another framework",
+    why="In torch `momentum` is the weight of the new batch, elsewhere that of the old value. With 0.9 and more the running statistics are those of the last batch: eval mode depends on which rows came last.",
+    remedy="leave it at 0.1; 0.99 elsewhere is 0.01 here",
+    bad="""
+        from torch import nn
+
+        def block(width):
+            return nn.Sequential(nn.Conv2d(width, width, 3), nn.BatchNorm2d(width, momentum=0.99), nn.ReLU())
+        """,
+    good="""
+        from torch import nn
+
+        def block(width):
+            return nn.Sequential(nn.Conv2d(width, width, 3), nn.BatchNorm2d(width, momentum=0.01), nn.ReLU())
+        """,
+)
+def norm_momentum_of_another_framework(subject: Subject) -> Iterator[Place]:
+    """A batch norm that is made with a momentum of 0.9 and more."""
+    program = subject.program
+    for call in program.all_calls:
+        if last_name(call.func) in NORMS and program.resolve(call.func).startswith("torch."):
+            momentum = constant(keyword(call, "momentum", 2))
+            if isinstance(momentum, int | float) and not isinstance(momentum, bool) and momentum >= LARGEST:
+                yield call, f"momentum is {momentum:g}: the running statistics are those of the last batch"
+
+
+@rule(
+    "BH446",
+    "beside-itself",
+    "warning",
+    title="A tensor is put beside itself",
+    why="`cat` along the features is given the same value twice: what was to stand beside it, most often the skip connection, is missing, and nothing raises as the widths fit.",
+    remedy="put the other tensor in: `torch.cat([self.up(d), skip], dim=1)`",
+    bad="""
+        import torch
+        from torch import nn
+
+        class Up(nn.Module):
+            def __init__(self, width):
+                super().__init__()
+                self.up = nn.ConvTranspose2d(width, width, 2, 2)
+
+            def forward(self, x, skip):
+                return torch.cat([self.up(x), self.up(x)], dim=1)
+        """,
+    good="""
+        import torch
+        from torch import nn
+
+        class Up(nn.Module):
+            def __init__(self, width):
+                super().__init__()
+                self.up = nn.ConvTranspose2d(width, width, 2, 2)
+
+            def forward(self, x, skip):
+                return torch.cat([self.up(x), skip], dim=1)
+        """,
+)
+def beside_itself(subject: Subject) -> Iterator[Place]:
+    """`cat` along another axis than the first is given two equal calls that are given something, both written out."""
+    for call in subject.program.all_calls:
+        if last_name(call.func) not in ("cat", "concat", "concatenate", "hstack") or not call.args or not isinstance(call.args[0], ast.List | ast.Tuple):
+            continue
+        axis = constant(keyword(call, "dim", 1)) if keyword(call, "dim", 1) is not None else constant(keyword(call, "axis"))
+        parts = [ast.dump(e) for e in call.args[0].elts if isinstance(e, ast.Call) and e.args and not _draws(e)]
+        if axis not in (None, 0) and len(set(parts)) < len(parts):
+            yield call, "the same value is there twice"
+
+
+def _draws(call: ast.Call) -> bool:
+    return any(
+        isinstance(c, ast.Call) and last_name(c.func) in ("randn", "rand", "randint", "randn_like", "rand_like", "normal", "dropout") for c in walk(call)
+    )
