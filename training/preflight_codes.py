@@ -1,8 +1,9 @@
-"""Known categories that land on a row of an embedding table which never learns."""
+"""Known categories that land on a row of an embedding table which never learns, or on one of another column."""
 
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -35,10 +36,7 @@ def frozen_codes(network: nn.Module, shape: ModelShape, inputs: dict[str, Tensor
                 seen[name].append(given[0].detach().clone())
 
         table.register_forward_pre_hook(look)
-    rows = max(shape.categories)
-    known = torch.stack([FIRST_VALUE + torch.arange(rows) % max(codes - FIRST_VALUE, 1) for codes in shape.categories], dim=1)
-    known = torch.minimum(known, torch.tensor(shape.categories) - 1)  # a column with no known value has no such code
-    few = {name: t[torch.arange(rows) % len(t)] for name, t in inputs.items()}
+    known, few = _known(shape, inputs)
     scored(student, {**few, "categorical": known})
     of_known = {name: list(given) for name, given in seen.items()}
     for given in seen.values():
@@ -50,3 +48,43 @@ def frozen_codes(network: nn.Module, shape: ModelShape, inputs: dict[str, Tensor
         if any((codes == table.padding_idx).any() and not torch.equal(codes, null) for codes, null in pairs):
             found.append(f"{name}, row {table.padding_idx}")
     return found
+
+
+def shared_rows(network: nn.Module, shape: ModelShape, inputs: dict[str, Tensor]) -> list[str]:
+    """Tables that several columns look up at once, of which two share some rows and not all: the offset of one is too small, or too large.
+
+    Args:
+        network: not changed.
+        shape: how many codes each categorical column has.
+        inputs: of a few rows.
+
+    Returns:
+        Names of the tables with how many rows are shared, as `table, 2 rows`.
+    """
+    if len(shape.categories) < 2 or "categorical" not in inputs:
+        return []
+    student, found = copy.deepcopy(network), dict[str, int]()
+
+    def look(table: nn.Module, given: tuple[Tensor, ...], name: str) -> None:
+        codes = given[0].detach() if given else torch.empty(0)
+        if codes.ndim == 2 and codes.shape[1] == len(shape.categories):
+            columns = [set(column.tolist()) for column in codes.T]
+            shared = [len(a & b) for i, a in enumerate(columns) for b in columns[:i] if 0 < len(a & b) < min(len(a), len(b))]
+            if shared:
+                found[name] = sum(shared)
+
+    for name, table in student.named_modules():
+        if isinstance(table, nn.Embedding):
+            table.register_forward_pre_hook(partial(look, name=name))
+    _, few = _known(shape, inputs)
+    every = torch.stack([torch.arange(max(shape.categories)) % codes for codes in shape.categories], dim=1)
+    scored(student, {**few, "categorical": every})
+    return [f"{name}, {count} rows" for name, count in found.items()]
+
+
+def _known(shape: ModelShape, inputs: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    """All known codes of each column, [rows, columns], and as many rows of the other inputs."""
+    rows = max(shape.categories)
+    known = torch.stack([FIRST_VALUE + torch.arange(rows) % max(codes - FIRST_VALUE, 1) for codes in shape.categories], dim=1)
+    known = torch.minimum(known, torch.tensor(shape.categories) - 1)  # a column with no known value has no such code
+    return known, {name: t[torch.arange(rows) % len(t)] for name, t in inputs.items()}

@@ -24,6 +24,7 @@ FEW_ROWS = 3  # on which columns are swapped, and values tried
 AT_ONCE = 256  # rows of a forward pass
 ROUNDING, EFFECT = 1e-6, 3e-4  # relative to the scores: what counts as the same, and what a column has to move for that to mean anything
 POINTS, DISTINCT, APART = 16, 12, 0.01  # values of a column, how many must differ, by how many standard deviations
+FLAT = 0.06  # of what a column moves: less is no difference within a side of a step
 LOST = 0.45  # share of them at one end that is not told apart
 COLUMNS = 6  # of which the values are looked at
 SATURATED, LEAST_ROWS = 0.25, 9  # share of rows at a bound, of at least so many
@@ -191,8 +192,15 @@ def _levels(scores: Tensor, scale: float) -> Levels | None:
     if float((scores.amax(0) - scores.amin(0)).max()) < EFFECT * scale:
         return None
     same = (scores.unsqueeze(0) - scores.unsqueeze(1)).abs().amax(2) <= ROUNDING * scale  # [V, V]
+    if any(_ranges(scores[:at], scores[at:]) < FLAT * float((scores.amax(0) - scores.amin(0)).max()) for at in range(2, len(scores) - 1)):
+        return Levels(2.0, False)  # a step and nothing else: the sign is left
     shares = same.double().mean(1)
     return Levels(math.exp(-float(shares.log().mean())), max(float(shares[0]), float(shares[-1])) >= LOST)
+
+
+def _ranges(*parts: Tensor) -> float:
+    """The largest difference of scores within parts."""
+    return max(float((part.amax(0) - part.amin(0)).max()) for part in parts)
 
 
 def saturated(scores: Tensor) -> bool:

@@ -17,11 +17,13 @@ from schemas.records import CheckResult, Statistics
 from training.losses import Loss
 from training.models.shape import ModelShape
 from training.overfit import without_dropout
+from training.preflight_codes import shared_rows
 from training.preflight_columns import POINTS, Batch, Column, Levels, input_columns, interchangeable, saturated, told_apart, unread_columns
 from training.preflight_scores import scored
 from training.preflight_verdict import passed
 from training.probe import Probe
 
+SIGN = 2.0  # levels: one on either side of a step
 LEVELS = 4.6  # least number of 16 values that are told apart
 MOST = 0.75  # share of the numeric columns tried for which it must hold
 STIRRED, STIRRING_STEPS, STIRRING_RATE = 2, 10, 1e-2  # copies, and how they are trained
@@ -63,7 +65,7 @@ def check_inputs(network: nn.Module, statistics: Statistics, shape: ModelShape, 
         if found:  # two weights out of thousands may be equal by chance, but not again after other steps
             later = look(stirred(network, shape, loss, rows), columns, shape, rows.inputs, sample.inputs)
             found, inert = later if inert else _both(found, later), False
-    return judge_inputs(found, columns, shape)
+    return judge_inputs(found, columns, shape, shared_rows(network, shape, rows.inputs))
 
 
 def look(network: nn.Module, columns: list[Column], shape: ModelShape, rows: Batch, sample: Batch) -> Found:
@@ -112,19 +114,23 @@ def _both(first: Found, later: Found) -> Found:
 # ------------------------------------------------------------------------------------------ verdict
 
 
-def judge_inputs(found: Found, columns: list[Column], shape: ModelShape) -> CheckResult:
+def judge_inputs(found: Found, columns: list[Column], shape: ModelShape, shared: list[str]) -> CheckResult:
     """The finding in words.
 
     Args:
         found: of a network.
         columns: all of its inputs.
         shape: of the network.
+        shared: tables in which two columns share some rows, and how many.
     """
     told = [*_of_unread(found.unread, columns), *_of_alike(found.alike, columns, shape), *_of_coarse(found.coarse)]
+    if shared:
+        told.append(f"Codes of two columns share rows of one embedding ({first_few(shared)}), the others not: are the offsets of columns too small?")
     remedies = (
         (found.unread, "leave it out in data.columns, or check how forward reads it"),
         (found.alike, "give each column weights or an embedding of its own: [net] * n is one net n times, a shared table needs an offset for each column"),
-        (found.coarse, "feed numbers as they are: no .long(), round() or clamp before the first layer; bins at train quantiles"),
+        (found.coarse, "feed numbers as they are: no .long(), round(), clamp or norm before the first layer; bins at train quantiles"),
+        (shared, "begin each column's codes where the last one's end: torch.tensor([0, *shape.categories[:-1]]).cumsum(0)"),
     )
     if not told:
         return passed("inputs", f"Each of the {len(columns)} inputs moves the scores, and no two can be swapped.", inputs=len(columns))
@@ -167,4 +173,5 @@ def _of_coarse(coarse: tuple[tuple[Column, Levels], ...]) -> list[str]:
     names = first_few([column.name for column, _ in coarse])
     least = min(levels.count for _, levels in coarse)
     what = f"the scores tell about {least:.2g} apart" if least < LEVELS else "nearly half, at one end, give the same scores"
-    return [f"Of {POINTS} values of a numeric column ({names}) {what}: rounded, cast to integers or clamped?"]
+    cause = "a norm that leaves the sign of value times weight alone, or rounded?" if least <= SIGN else "rounded, cast to integers or clamped?"
+    return [f"Of {POINTS} values of a numeric column ({names}) {what}: {cause}"]

@@ -258,3 +258,38 @@ class LastValueIsPadding(nn.Module):
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         found = [table(batch["categorical"][:, i]) for i, table in enumerate(self.tables)]
         return self.body(torch.cat([batch["numeric"], *found], dim=1))
+
+
+class JoinedTables(nn.Module):
+    """One table for all categorical columns, each with its own part of it."""
+
+    step = 0
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        ends = torch.tensor([0, *(codes - self.step for codes in shape.categories[:-1])]).cumsum(0)
+        self.register_buffer("starts", ends)
+        self.table = nn.Embedding(sum(shape.categories), 16)
+        self.body = nn.Sequential(nn.Linear(shape.numeric + 16 * len(shape.categories), 64), nn.ReLU(), nn.Linear(64, shape.outputs))
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return self.body(torch.cat([batch["numeric"], self.table(batch["categorical"] + self.starts).flatten(1)], 1))
+
+
+class NeighboursShare(JoinedTables):
+    """The last code of one column and the first of the next are one row."""
+
+    step = 1
+
+
+class SignsAlone(Sound):
+    """A norm straight after value times weight."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape)
+        self.weight, self.bias = nn.Parameter(torch.randn(shape.numeric, 32)), nn.Parameter(torch.randn(shape.numeric, 32) * 0.3)
+        self.norm, self.hidden = nn.LayerNorm(32), nn.Linear(32 * shape.numeric, 64)
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        tokens = self.norm(batch["numeric"].unsqueeze(2) * self.weight) + self.bias
+        return super().forward({"numeric": tokens.flatten(1)})

@@ -80,6 +80,7 @@ NUMERICS: dict[str, tuple[str, str, str]] = {
     "WidePrior": ("multiclass", "forward", "scores are float64, from body.prior"),
     "ProbabilitiesInEval": ("binary", "train_eval", "eval mode gives probabilities, train mode scores"),
     "OneNormForTwo": ("regression", "train_eval", "body.norm normalises 2 different inputs in one pass"),
+    "SignsAlone": ("regression", "inputs", "tell about 2 apart: a norm that leaves the sign"),
     "OtherInEval": ("multiclass", "train_eval", "also where batch norm knows these very rows"),
 }
 LOSSES: dict[str, tuple[str, str, str]] = {
@@ -268,6 +269,14 @@ def test_tables_without_a_row_for_unknown_values_are_named(tmp_path: Path) -> No
     found = objected(preflight(write_run(tmp_path, declare("binary", {"kind": "custom", "path": "tests.zoo.numerics:CodesFromOne"}), rows=300)))
     assert "forward raised IndexError" in found["extremes"].summary and "category code 0" in found["extremes"].summary
     assert "codes run from 0, unknown" in found["extremes"].remedy
+
+
+@pytest.mark.req("M4")
+@pytest.mark.parametrize(("network", "told"), [("JoinedTables", False), ("NeighboursShare", True)])
+def test_columns_that_share_a_row_of_a_table_are_named(tmp_path: Path, network: str, told: bool) -> None:
+    found = objected(preflight(write_run(tmp_path, declare("binary", {"kind": "custom", "path": f"tests.zoo.numerics:{network}"}), rows=300)))
+    assert set(found) == ({"inputs"} if told else set())
+    assert not told or "Codes of two columns share rows of one embedding (body.table, 1 rows)" in found["inputs"].summary
 
 
 @pytest.mark.req("M4")

@@ -44,9 +44,17 @@ def _labels(program: Program) -> set[str]:
             return set()
     for slice_ in program.nodes[ast.Slice]:  # windows of rows before the label
         bounds = [slice_.lower, slice_.upper] if isinstance(slice_, ast.Slice) else []
-        if isinstance(bounds[0], ast.BinOp | ast.Name) and isinstance(bounds[1], ast.BinOp | ast.Name):
+        if isinstance(bounds[0], ast.BinOp | ast.Name) and isinstance(bounds[1], ast.BinOp | ast.Name) and _moves(program, bounds):
             return set()
     return _left_out(program) & _read_as_label(program)
+
+
+def _moves(program: Program, bounds: list[ast.expr | None]) -> bool:
+    """Whether a stretch of rows is one of many, not one side of a split: a bound is computed, or goes along with a loop."""
+    names = [n for b in bounds if b is not None for n in walk(b) if isinstance(n, ast.Name)]
+    looped = any(b.how == "loop" for n in names for b in program.bindings_of(n, program.scope(n)))
+    passed = any(n.id in program.scope(n).parameters for n in names)
+    return looped or passed or any(isinstance(b, ast.BinOp) for b in bounds)
 
 
 def _left_out(program: Program) -> set[str]:
@@ -55,6 +63,9 @@ def _left_out(program: Program) -> set[str]:
         for test in node.ifs if isinstance(node, ast.comprehension) else ():
             if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.NotEq) and isinstance(test.left, ast.Name):
                 found.add(constant(test.comparators[0]))
+            elif isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.NotIn) and isinstance(test.left, ast.Name):
+                listed = test.comparators[0]
+                found |= {constant(e) for e in listed.elts} if isinstance(listed, ast.List | ast.Tuple | ast.Set) else set()
     for call in program.all_calls:
         if method(call) in ("drop", "difference", "pop"):
             given = [*call.args[:1], *(k.value for k in call.keywords if k.arg == "columns")]
@@ -71,7 +82,8 @@ def _read_as_label(program: Program) -> set[str]:
             continue
         named = {w for t in node.targets for n in walk(t) if isinstance(n, ast.Name) for w in words(n.id)} & LABEL_WORDS
         for part in walk(node.value):
-            column = constant(part.slice) if isinstance(part, ast.Subscript) else None
+            listed = part.slice if isinstance(part, ast.Subscript) else None
+            column = constant(listed.elts[0]) if isinstance(listed, ast.List) and len(listed.elts) == 1 else constant(listed)
             if isinstance(column, str) and (named or (isinstance(above := program.parents[part], ast.Attribute) and above.attr in TAKEN_BY | {"values"})):
                 found.add(column)
     return found | {str(constant(c.args[0])) for c in program.all_calls if method(c) == "pop" and c.args}

@@ -35,12 +35,20 @@ def _lists_of_owners(maker: Scope) -> Iterator[tuple[str, ast.For]]:
         for inner in (n for n in own_nodes(outer) if isinstance(n, ast.For)):
             put = [c for c in own_nodes(inner) if isinstance(c, ast.Call) and method(c) == "append" and len(c.args) == 1]
             for call in put:
-                given = call.args[0]
-                group = last_name(call.func.value) if isinstance(call.func, ast.Attribute) else ""
-                named = {w for n in {group, outer.target.id, *identifiers(outer.iter)} for w in words(n)} if isinstance(outer.target, ast.Name) else set()
-                persons = PERSONS & (named | {w.removesuffix("s") for w in named})
-                if isinstance(given, ast.Name) and given.id == outer.target.id and persons and len(put) > 1:  # type: ignore[attr-defined]
-                    yield group, outer
+                if _is_person(outer, call.args[0], last_name(receiver(call))) and len(put) > 1:
+                    yield last_name(receiver(call)), outer
+        several = [n for n in own_nodes(outer) if isinstance(n, ast.AugAssign) and isinstance(n.value, ast.BinOp) and isinstance(n.value.op, ast.Mult)]
+        for node in several:  # `owners += [p] * VISITS`
+            listed = next((e for e in (node.value.left, node.value.right) if isinstance(e, ast.List) and len(e.elts) == 1), None)  # type: ignore[attr-defined]
+            if listed is not None and _is_person(outer, listed.elts[0], last_name(node.target)):
+                yield last_name(node.target), outer
+
+
+def _is_person(loop: ast.For, given: ast.expr, group: str) -> bool:
+    """Whether what is put into a list is the variable of a loop over persons."""
+    target = last_name(loop.target)
+    named = {w for n in {group, target, *identifiers(loop.iter)} for w in words(n)}
+    return isinstance(given, ast.Name) and given.id == target and bool(PERSONS & (named | {w.removesuffix("s") for w in named}))
 
 
 def _unpacked(program: Program, maker: Scope, call: ast.Call, caller: Scope, group: str) -> Iterator[tuple[str, set[str]]]:
@@ -101,11 +109,16 @@ def _tables(program: Program, maker: Scope) -> Iterator[tuple[str, str, ast.For]
 def _columns_of(row: ast.expr, columns: ast.expr | None, person: str) -> list[str]:
     """The columns of a row that hold the number of the person."""
     if isinstance(row, ast.Dict):
-        return [str(constant(k)) for k, v in zip(row.keys, row.values, strict=True) if isinstance(v, ast.Name) and v.id == person]
+        return [str(constant(k)) for k, v in zip(row.keys, row.values, strict=True) if _names(v, person)]
     named = columns.elts if isinstance(columns, ast.List | ast.Tuple) else []
     if not isinstance(row, ast.Tuple | ast.List) or len(named) != len(row.elts):
         return []
-    return [str(constant(n)) for n, v in zip(named, row.elts, strict=True) if isinstance(v, ast.Name) and v.id == person]
+    return [str(constant(n)) for n, v in zip(named, row.elts, strict=True) if _names(v, person)]
+
+
+def _names(value: ast.expr, person: str) -> bool:
+    """Whether a value is the number of the person, or a text that is made of it alone."""
+    return isinstance(value, ast.Name | ast.JoinedStr) and names_read(value) == {person}
 
 
 def _counted_only(program: Program, column: str) -> bool:

@@ -66,6 +66,7 @@ from training.review import (
     rules_tensor,
     rules_terms,
     rules_threshold,
+    rules_weights,
     rules_window,
 )
 from training.review.findings import RULES, Rule
@@ -77,6 +78,7 @@ FAMILIES = (
     rules_lambda,
     rules_cadence,
     rules_columns,
+    rules_weights,
     rules_window,
     rules_epoch,
     rules_redraw,

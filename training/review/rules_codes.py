@@ -115,10 +115,18 @@ def per_side(program: Program, node: ast.expr, rows: ast.expr, depth: int = 0) -
             return ""
         generators = [around] if isinstance(around, ast.For) else getattr(around, "generators", [])
         for loop in generators:
-            sides = _sides(loop.iter)
+            sides = _sides(loop.iter) or _unpacked(program.parents[around])
             if names & {n.id for n in walk(loop.target) if isinstance(n, ast.Name)} and sides:
                 return " and ".join(sides)
     return _by_calls(program, scope, names, node, depth)
+
+
+def _unpacked(statement: ast.AST) -> list[str]:
+    """The names of sides that get a value each: `train, val, test = (numbered(p) for p in parts)`."""
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    names = [last_name(e) for e in target.elts] if isinstance(target, ast.Tuple) else []
+    sides = {side_of(n) for n in names}
+    return names if "train" in sides and sides & {"val", "test"} else []
 
 
 def _sides(over: ast.expr) -> list[str]:

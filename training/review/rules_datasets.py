@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import looks_held_out, looks_trained_on
-from training.review.program import Binding, Program
+from training.review.program import Binding, Program, Scope
 from training.review.sides import side_of_names, targets_of
 from training.review.splitting import line_of
 from training.review.syntax import (
@@ -71,13 +71,13 @@ SAMPLERS = ("sampler", "batch_sampler")
         """,
 )
 def getitem_changes_the_data(subject: Subject) -> Iterator[Place]:
-    """In `__getitem__`, a row taken out of an attribute by an index is changed in place, or the attribute is."""
+    """In `__getitem__`, a row taken out of an attribute by an index is changed in place, there or by a method that is given it, or the attribute is."""
     program = subject.program
     for scope in (s for s in program.scopes if s.name == "__getitem__" and s.owner is not None):
-        views = {name for name, made in scope.bindings.items() if any(_is_view(b) for b in made) and not words(name) & PLAIN_NUMBERS}
-        copied = {name: [line_of(b.statement) for b in made if b.how == "assign" and not _is_view(b)] for name, made in scope.bindings.items()}
+        views = {name for name, made in scope.bindings.items() if any(_is_view(program, b) for b in made) and not words(name) & PLAIN_NUMBERS}
+        copied = {name: [line_of(b.statement) for b in made if b.how == "assign" and not _is_view(program, b)] for name, made in scope.bindings.items()}
         for node in sorted(own_nodes(scope.node), key=line_of):
-            changed = _changed(node)
+            changed = _changed(node) or _changed_by_method(program, node, scope)
             name = changed.id if isinstance(changed, ast.Name) else ""
             if changed is None or any(line < line_of(node) for line in copied.get(name, ())):
                 continue
@@ -86,9 +86,26 @@ def getitem_changes_the_data(subject: Subject) -> Iterator[Place]:
                 break
 
 
-def _is_view(binding: Binding) -> bool:
-    """Whether a name stands for `self.attribute[…]` itself."""
-    return binding.how == "assign" and isinstance(binding.value, ast.Subscript) and _of_self(binding.value)
+def _is_view(program: Program, binding: Binding) -> bool:
+    """Whether a name stands for `self.attribute[…]` itself, which a method of the class may give back."""
+    value = binding.value
+    if isinstance(value, ast.Call) and dotted(receiver(value)) == "self":
+        returned = [n.value for c in program.callees(value, binding.scope) for n in own_nodes(c.node) if isinstance(n, ast.Return) and n.value is not None]
+        return binding.how == "assign" and bool(returned) and all(_of_self(r) for r in returned)
+    return binding.how == "assign" and isinstance(value, ast.Subscript) and _of_self(value)
+
+
+def _changed_by_method(program: Program, node: ast.AST, scope: Scope) -> ast.expr | None:
+    """What a method of the class is given and changes in place, before it gives the name another value."""
+    if not (isinstance(node, ast.Call) and dotted(receiver(node)) == "self" and node.args and isinstance(node.args[0], ast.Name)):
+        return None
+    for method_of in program.callees(node, scope):
+        first = method_of.parameters[1] if method_of.parameters[:1] == ["self"] and len(method_of.parameters) > 1 else ""
+        if first in method_of.bindings or not first:
+            continue
+        if any(isinstance(c := _changed(n), ast.Name) and c.id == first for n in own_nodes(method_of.node)):
+            return node.args[0]
+    return None
 
 
 def _of_self(node: ast.expr) -> bool:

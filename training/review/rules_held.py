@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.program import Program
+from training.review.program import Program, Scope
 from training.review.rules_module import is_layer
 from training.review.syntax import FunctionNode, dotted, is_true, keyword, last_name, method, own_nodes, receiver, walk
 
@@ -78,6 +78,9 @@ def frozen_by_attribute(subject: Subject) -> Iterator[Place]:
             yield node, f"{ast.unparse(owner)} is a module: setting requires_grad on it freezes nothing"
 
 
+STATISTICS = {"mean", "std", "var", "median", "quantile", "amin", "amax", "min", "max", "sum", "nanmean"}
+
+
 @rule(
     "BH408",
     "tensor-not-a-buffer",
@@ -119,6 +122,9 @@ def tensor_not_a_buffer(subject: Subject) -> Iterator[Place]:
             continue
         for name, bindings in program.attributes[owner].items():
             made = [b for b in bindings if b.scope is init and _makes_tensor(program, b.value)]
+            if made and (by := _fitted(program, owner, name, init, forward)):
+                yield made[0].value, f"self.{name} is set by {by}, read by forward, and is in no checkpoint: what is loaded computes with the one of __init__"
+                continue
             if not made or len(bindings) > 1 or (isinstance(made[0].value, ast.Call) and keyword(made[0].value, "device") is not None):
                 continue
             uses = [n for n in own_nodes(forward.node) if isinstance(n, ast.Attribute) and n.attr == name and dotted(n.value) == "self"]
@@ -130,6 +136,19 @@ def tensor_not_a_buffer(subject: Subject) -> Iterator[Place]:
             if uses and (drawn or not moved) and not _learns(program, owner, name):
                 lost = "what was drawn at random is in no checkpoint" if drawn else "it does not follow the module to a device or into a checkpoint"
                 yield made[0].value, f"self.{name} is neither parameter nor buffer: {lost}"
+
+
+def _fitted(program: Program, owner: ast.ClassDef, name: str, init: Scope, forward: Scope) -> str:
+    """The method by which a tensor is computed from rows that it is given, in a file that loads weights: not the class's forward, nor the one that loads."""
+    if "load_state_dict" not in program.called_names or {"get_extra_state", "state_dict", "_load_from_state_dict"} & set(program.methods[owner]):
+        return ""
+    reads = any(isinstance(n, ast.Attribute) and n.attr == name and dotted(n.value) == "self" for n in own_nodes(forward.node))
+    for binding in program.attributes[owner][name] if reads and not _learns(program, owner, name) else ():
+        given = {n.id for n in walk(binding.value) if isinstance(n, ast.Name)} & set(binding.scope.parameters[1:])
+        computed = any(isinstance(n, ast.Call) and last_name(n.func) in STATISTICS for n in walk(binding.value))
+        if binding.scope not in (init, forward) and given and computed:
+            return binding.scope.name
+    return ""
 
 
 def _makes_tensor(program: Program, value: ast.expr) -> bool:

@@ -119,7 +119,7 @@ def _moved(program: Program, scope: Scope) -> Iterator[tuple[ast.AST, str, str]]
         name = last_name(call.args[0])
         if not {*IMAGES, *MAPS} & words(name):
             continue
-        function = program.callees_by_name(call, scope) or _called_object(program, call, scope)
+        function = program.callees_by_name(call, scope) or _called_object(program, call, scope) or _own_method(program, call, scope)
         if (function is not None and _draws_and_moves(function)) or (function is None and _is_random_transform(program, call, scope)):
             yield call, name, ast.unparse(call.func)
     for node in own_nodes(scope.node):
@@ -143,7 +143,9 @@ def _moved_in(node: ast.If) -> list[str]:
 def _draws_and_moves(function: Scope) -> bool:
     """Whether a function of one image draws a number and flips, turns, rolls or crops by it."""
     called = {last_name(c.func) for c in walk(function.node) if isinstance(c, ast.Call)}
-    whole = [p for p in function.parameters if p not in ("self", "cls")]
+    arguments = function.node.args if isinstance(function.node, ast.FunctionDef) else None
+    last = len(function.parameters) - (len(arguments.defaults) if arguments is not None else 0)
+    whole = [p for p in function.parameters[:last] if p not in ("self", "cls")]
     draws = any(_is_draw(c) for c in walk(function.node))
     return len(whole) == 1 and draws and bool(called & MOVES)
 
@@ -151,6 +153,11 @@ def _draws_and_moves(function: Scope) -> bool:
 def _is_draw(node: ast.AST) -> bool:
     """Whether it is a draw of a library's generator, not of one that was made for this image."""
     return isinstance(node, ast.Call) and last_name(node.func) in DRAWS and dotted(node.func).partition(".")[0] in ("random", "torch", "np", "numpy")
+
+
+def _own_method(program: Program, call: ast.Call, scope: Scope) -> Scope | None:
+    """The method of the class itself that is called: `self.random_flip(image)`."""
+    return next(iter(program.callees(call, scope)), None) if dotted(receiver(call)) == "self" else None
 
 
 def _called_object(program: Program, call: ast.Call, scope: Scope) -> Scope | None:

@@ -130,7 +130,7 @@ def handed_back(program: Program, call: ast.expr | ast.stmt) -> list[ast.Call]:
     scope, statement = program.scope(call), program.statement(call)
     if any(split_scope is scope for _, split_scope, _ in splits(program, by_group=True)) or not scope.name:
         return []
-    made = {n.id for n in walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    made = stored(statement) | {last_name(t.value) for t in getattr(statement, "targets", ()) if isinstance(t, ast.Subscript)}
     returned = [n for n in walk(scope.node) if isinstance(n, ast.Return) and n.value is not None and program.scope(n) is scope]
     behind = {b for r in returned for n in names_read(r.value) for b in sources_of(n, scope, r.lineno)}
     sites = [c for c, _ in program.call_sites[scope]] if made & behind or isinstance(statement, ast.Return) else []

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.program import Program, Scope, argument
 from training.review.sides import latest, of_one_side, side_of, targets_of
-from training.review.splitting import is_part
+from training.review.splitting import is_part, sources_of
 from training.review.syntax import FunctionNode, constant, dotted, identifiers, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
 
 CENTRES = {"mean", "min", "median", "nanmean", "nanmedian", "mode"}
@@ -226,18 +226,31 @@ def rates_by_group(program: Program) -> Iterator[tuple[ast.Call, ast.expr, str]]
     labels = label_columns(program)
     for call in program.all_calls:
         source = receiver(call)
-        if method(call) not in ("transform", "mean", "agg") or not isinstance(source, ast.Subscript) or constant(source.slice) not in labels:
+        if method(call) not in ("transform", "mean", "agg") or not isinstance(source, ast.Subscript):
             continue
-        grouped, label = source.value, str(constant(source.slice))
+        grouped, label = source.value, _text(program, source.slice)
+        if label not in labels:
+            continue
         if not (isinstance(grouped, ast.Call) and method(grouped) == "groupby" and (table := receiver(grouped)) is not None):
             continue
         by = keyword(grouped, "by", 0)
-        how = constant(call.args[0]) if call.args else None
-        counted = method(call) != "mean" and how not in ("mean", "sum", "median", "std", "var", "max", "min")
+        given = call.args[0] if call.args else None
+        how = {constant(e) for e in (given.elts if isinstance(given, ast.List | ast.Tuple) else [given])}
+        counted = method(call) != "mean" and not how & {"mean", "sum", "median", "std", "var", "max", "min"}
         if counted or (by is not None and label in {constant(n) for n in walk(by)}) or any(is_part(n) for n in names_read(table)):
             continue
         if not of_one_side(program, table) and _becomes_column(program, call):
             yield call, table, label
+
+
+def _text(program: Program, node: ast.expr) -> str:
+    """A text that is written there, or the default of the parameter that stands there."""
+    scope = program.scope(node)
+    if isinstance(node, ast.Name) and node.id in scope.parameters and isinstance(scope.node, ast.FunctionDef | ast.AsyncFunctionDef):
+        positional = [*scope.node.args.posonlyargs, *scope.node.args.args]
+        defaults = dict(zip([a.arg for a in positional[len(positional) - len(scope.node.args.defaults) :]], scope.node.args.defaults, strict=True))
+        return str(constant(defaults.get(node.id)))
+    return str(constant(node))
 
 
 def _becomes_column(program: Program, call: ast.Call) -> bool:
@@ -249,9 +262,9 @@ def _becomes_column(program: Program, call: ast.Call) -> bool:
     inside = [a for a in program.ancestors(call) if isinstance(a, ast.Call)]
     if any(method(a) in ("map", "merge", "join", "assign") for a in inside):
         return True
-    names = {t.id for t in targets if isinstance(t, ast.Name)}
-    used = [n for c in program.all_calls if method(c) in ("map", "merge", "join", "reindex") for n in names_read(c)]
-    return bool(names & set(used))
+    names, scope = {t.id for t in targets if isinstance(t, ast.Name)}, program.scope(call)
+    used = {n for c in program.all_calls if method(c) in ("map", "merge", "join", "reindex") and program.scope(c) is scope for n in names_read(c)}
+    return bool(names & {b for n in used for b in sources_of(n, scope, 10**9)})
 
 
 def copies(program: Program) -> Iterator[tuple[ast.Call, ast.expr]]:

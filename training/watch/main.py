@@ -29,6 +29,7 @@ from training.watch.cuts import Cuts
 from training.watch.fits import Fits
 from training.watch.forwards import Call, Forwards
 from training.watch.gradients import Gradients
+from training.watch.halves import Halves
 from training.watch.kept import Kept
 from training.watch.launch import starts_ranks
 from training.watch.layers import Layers
@@ -161,8 +162,8 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     movement.lines = lambda optimizer: gradients.held[id(optimizer)].lines if id(optimizer) in gradients.held else set()
     cuts, wrappers = Cuts(seen, forwards, functions), Wrappers(seen, gradients.leaves)
     scales, targets, lookups = (kind(seen, forwards, functions) for kind in (Scales, Targets, Lookups))
-    own_losses, seeds = OwnLosses(seen, functions), Seeds(seen)
-    for listener in (layers, classes, cuts, wrappers, scales, targets, lookups, Contrasts(seen, functions), own_losses, seeds):
+    own_losses, seeds, halves = OwnLosses(seen, functions), Seeds(seen), Halves(seen, functions)
+    for listener in (layers, classes, cuts, wrappers, scales, targets, lookups, Contrasts(seen, functions), own_losses, seeds, halves):
         listener.install()
 
     lengths = Lengths(seen)
@@ -189,7 +190,7 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
         sides,
     ]
     seen.listeners += [schedules, recurrence, ranks, orders]
-    seen.listeners += [*samples, Streams(seen), lengths, layers, classes, Updates(seen, gradients), movement, cuts, wrappers, own_losses, seeds]
+    seen.listeners += [*samples, Streams(seen), lengths, layers, classes, Updates(seen, gradients), movement, cuts, wrappers, own_losses, seeds, halves]
     return functions, lambda: ranks.told(rows.first(), next((h.made for h in gradients.held.values()), None), sides.told())
 
 

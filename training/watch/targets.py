@@ -43,6 +43,7 @@ class Targets:
         self.functions.listen(("binary_cross_entropy_with_logits",), before=self._shares)
         self.functions.listen(("cross_entropy", "nll_loss"), before=self._left_out)
         self.functions.listen(("cross_entropy", "nll_loss"), before=self._order)
+        self.functions.listen(("ctc_loss",), before=self._blank)
 
     def _shares(self, name: str, input: Tensor, target: Tensor, weight: Any = None, *_: Any, reduction: str = "mean", **__: Any) -> None:
         if not input.requires_grad or target.requires_grad or reduction == "none":
@@ -57,6 +58,16 @@ class Targets:
                 "BH849", f"{name} is given labels from {low:g} to {high:g}, {share:.0%} of them outside 0 to 1: its loss has no lower bound there"
             )
 
+    def _blank(self, name: str, log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0, *_: Any, **__: Any) -> None:
+        """Labels [N] of all rows, or [B, L] of which the first of each row count."""
+        lengths = torch.as_tensor(target_lengths).reshape(-1)
+        told = targets.reshape(-1)
+        if targets.ndim == 2 and len(lengths) == len(targets):
+            told = targets[torch.arange(targets.shape[1], device=targets.device) < lengths.to(targets.device)[:, None]]
+        count = int((told == blank).sum())
+        if count > FEW * told.numel():
+            self.functions.often("BH865", f"{count} of {told.numel()} labels are {blank}, which is the blank of {name}: they cannot be written")
+
     # --------------------------------------------------------------------------------- classes left out
 
     def _left_out(self, name: str, input: Tensor, target: Tensor, *_: Any, ignore_index: int = -100, **__: Any) -> None:
@@ -66,12 +77,14 @@ class Targets:
         known = self.ignored.setdefault(self.watch.here(), Ignored(ignore_index))
         known.calls += 1
         labels = target.detach().reshape(-1)
-        known.counts.update(labels.tolist() if sum(known.counts.values()) < ENOUGH * 100 else [])
+        following = is_next(call.inputs, labels, ignore_index)
+        counted = labels[~at_end(labels.reshape(len(call.inputs[0]), -1), ignore_index).reshape(-1)] if following else labels
+        known.counts.update(counted.tolist() if sum(known.counts.values()) < ENOUGH * 100 else [])
         if not bool((labels == ignore_index).any()):
             known.calls -= 1
         elif input.ndim == 2 and target.ndim == 1 and len(target) == call.rows:
             known.inside += 1
-        elif is_next(call.inputs, labels):
+        elif following:
             rows = labels.reshape(len(call.inputs[0]), -1)
             known.inside += float(inside(rows, ignore_index)) > 1 / 2
 
@@ -113,12 +126,26 @@ class Targets:
                 self.watch.tell("BH850", f"{told}: the network is never told of that class", place)
 
 
-def is_next(inputs: list[Tensor], labels: Tensor) -> bool:
-    """Whether labels are the tokens after those of the first input [B, T], row by row."""
+def is_next(inputs: list[Tensor], labels: Tensor, padding: int | None = None) -> bool:
+    """Whether labels are the tokens after those of the first input [B, T], row by row; of shorter rows until padding fills what is left."""
     tokens = inputs[0] if inputs else None
     if tokens is None or tokens.ndim != 2 or tokens.dtype != torch.int64 or labels.numel() != tokens.numel() or tokens.shape[1] < 2:
         return False
-    return bool((labels.reshape(tokens.shape)[:, :-1] == tokens[:, 1:]).all())
+    same = labels.reshape(tokens.shape)[:, :-1] == tokens[:, 1:]
+    if padding is not None:
+        filled = at_end(tokens, padding)[:, 1:]
+        same |= filled
+        return bool(same.all()) and float(filled.float().mean()) < 1 / 2
+    return bool(same.all())
+
+
+def at_end(rows: Tensor, index: int) -> Tensor:
+    """Which places of [B, T] hold a number, and nothing else behind them.
+
+    >>> at_end(torch.tensor([[5, 0, 6, 0, 0]]), 0).long().tolist()
+    [[0, 0, 0, 1, 1]]
+    """
+    return ~(rows != index).flip(1).long().cummax(1).values.flip(1).bool()
 
 
 def inside(rows: Tensor, index: int) -> float:

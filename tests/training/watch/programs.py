@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.training.watch.programs_of_axes import BASES_OF_AXES, PLANTED_OF_AXES, SOUND_OF_AXES
 from tests.training.watch.programs_of_data import BASES_OF_DATA, PLANTED_OF_DATA, SOUND_OF_DATA
+from tests.training.watch.programs_of_halves import BASES_OF_HALVES, PLANTED_OF_HALVES, SOUND_OF_HALVES
 from tests.training.watch.programs_of_lengths import BASES_OF_LENGTHS, PLANTED_OF_LENGTHS, SOUND_OF_LENGTHS
 from tests.training.watch.programs_of_losses import BASES_OF_LOSSES, PLANTED_OF_LOSSES, SOUND_OF_LOSSES
 from tests.training.watch.programs_of_opponents import BASES_OF_OPPONENTS, PLANTED_OF_OPPONENTS, SOUND_OF_OPPONENTS
@@ -165,6 +166,7 @@ BASES = {
     **BASES_OF_SWAPS,
     **BASES_OF_AXES,
     **BASES_OF_LOSSES,
+    **BASES_OF_HALVES,
     **BASES_OF_OPPONENTS,
     **BASES_OF_PAIRS,
 }
@@ -335,6 +337,7 @@ PLANTED = (
     *PLANTED_OF_SWAPS,
     *PLANTED_OF_AXES,
     *PLANTED_OF_LOSSES,
+    *PLANTED_OF_HALVES,
     *PLANTED_OF_OPPONENTS,
     *PLANTED_OF_PAIRS,
 )
@@ -503,6 +506,7 @@ SOUND = {
     **SOUND_OF_SWAPS,
     **SOUND_OF_AXES,
     **SOUND_OF_LOSSES,
+    **SOUND_OF_HALVES,
     **SOUND_OF_OPPONENTS,
     **SOUND_OF_PAIRS,
 }

@@ -1,0 +1,172 @@
+"""Rules BH447 and BH538: a slow copy that is quick, and weights of classes in the order of their frequencies."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.program import Program, Scope
+from training.review.syntax import constant, dotted, keyword, last_name, method, names_read, receiver, walk, words
+
+SLOW = {"target", "tgt", "ema", "teacher", "shadow", "average", "averaged", "avg", "slow", "polyak", "soft", "momentum", "t"}
+HALF = 0.5
+BY_CLASS = {"sort_index", "reindex", "loc", "to_dict", "items", "index", "get", "map", "iteritems"}
+AS_ARRAY = {"values", "to_numpy", "tolist", "to_list"}
+DEPTH = 4
+
+
+@rule(
+    "BH447",
+    "slow-copy-is-quick",
+    "error",
+    title="A slow copy takes nearly all of the new weights at each step",
+    why="A target network or an average keeps most of what it was: tau 0.005 is the share of the new weights. With the shares exchanged it is the trained network itself but for half a percent, and steadies nothing.",
+    remedy="`target.mul_(1 - tau).add_(online, alpha=tau)` with a tau of 0.005; with a decay of 0.999 `average.mul_(decay).add_(online, alpha=1 - decay)`",
+    bad="""
+        import torch
+
+        TAU = 0.005
+
+        @torch.no_grad()
+        def soft_update(target, online):
+            for t, o in zip(target.parameters(), online.parameters()):
+                t.mul_(TAU).add_(o, alpha=1 - TAU)
+        """,
+    good="""
+        import torch
+
+        TAU = 0.005
+
+        @torch.no_grad()
+        def soft_update(target, online):
+            for t, o in zip(target.parameters(), online.parameters()):
+                t.mul_(1 - TAU).add_(o, alpha=TAU)
+        """,
+)
+def slow_copy_is_quick(subject: Subject) -> Iterator[Place]:
+    """In a loop over the weights of two networks what stays of the one that is written, called a target or an average, is a known share below a half."""
+    program = subject.program
+    for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For) and isinstance(n.target, ast.Tuple)):
+        scope = program.scope(loop)
+        named = {w for n in (*names_read(loop.iter), *(last_name(e) for e in loop.target.elts), scope.name) for w in words(n)}  # type: ignore[attr-defined]
+        if "parameters" not in ast.unparse(loop.iter) or not (SLOW - {"t"}) & named:
+            continue
+        for call in (n for s in loop.body for n in walk(s) if isinstance(n, ast.Call)):
+            stays = _stays(program, call, scope)
+            if stays is not None and 0 < stays < HALF:
+                yield call, f"{stays:g} of the slow weights stays at each step, and {1 - stays:g} is new"
+
+
+def _stays(program: Program, call: ast.Call, scope: Scope) -> float | None:
+    """The share of what is written that an update keeps: of `t.mul_(a).add_(o, alpha=1 - a)`, `t.lerp_(o, b)`, `t.copy_(a * t + b * o)`; None for anything else."""
+    name, of = method(call), receiver(call)
+    if name == "add_" and isinstance(of, ast.Call) and method(of) == "mul_" and of.args:
+        kept, new = number(program, of.args[0], scope), number(program, keyword(call, "alpha"), scope)
+        if new is None and call.args and isinstance(call.args[0], ast.BinOp) and isinstance(call.args[0].op, ast.Mult):
+            sides = [number(program, side, scope) for side in (call.args[0].left, call.args[0].right)]
+            new = next((s for s in sides if s is not None), None)
+        return kept if kept is not None and new is not None and abs(kept + new - 1) < 1e-6 else None
+    if name == "lerp_" and len(call.args) == 2:
+        new = number(program, call.args[1], scope)
+        return 1 - new if new is not None else None
+    if name == "copy_" and call.args and isinstance(call.args[0], ast.BinOp) and isinstance(call.args[0].op, ast.Add):
+        shares = [_share(program, side, scope) for side in (call.args[0].left, call.args[0].right)]
+        own = _bare(of)
+        kept = next((s for who, s in shares if who == own and own), None)
+        return kept if kept is not None and all(s is not None for _, s in shares) and abs(sum(s or 0 for _, s in shares) - 1) < 1e-6 else None
+    return None
+
+
+def _share(program: Program, node: ast.expr, scope: Scope) -> tuple[str, float | None]:
+    """Of `a * t`: t and a."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        for share, what in ((node.left, node.right), (node.right, node.left)):
+            value = number(program, share, scope)
+            if value is not None:
+                return _bare(what), value
+    return "", None
+
+
+def _bare(node: ast.expr | None) -> str:
+    """A name without `.data`."""
+    return dotted(node).removesuffix(".data")
+
+
+def number(program: Program, node: ast.expr | None, scope: Scope, depth: int = 0) -> float | None:
+    """What an expression is where it is made of constants, and of names that are given one constant; None where that is not known."""
+    value = constant(node)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+        left, right = number(program, node.left, scope, depth), number(program, node.right, scope, depth)
+        return left - right if left is not None and right is not None else None
+    if isinstance(node, ast.Name) and depth < DEPTH:
+        bound = program.bindings_of(node, scope)
+        if len(bound) == 1 and bound[0].how == "assign" and bound[0].index is None:
+            return number(program, bound[0].value, bound[0].scope, depth + 1)
+        if not bound and node.id in scope.parameters and isinstance(scope.node, ast.FunctionDef):
+            given = scope.node.args
+            defaults = dict(zip([a.arg for a in given.args[len(given.args) - len(given.defaults) :]], given.defaults, strict=True))
+            return number(program, defaults.get(node.id), scope, depth + 1) if not _is_passed(program, scope, node.id) else None
+    return None
+
+
+def _is_passed(program: Program, scope: Scope, name: str) -> bool:
+    """Whether a caller gives another value than the default."""
+    at = scope.parameters.index(name)
+    return any(len(c.args) > at or any(k.arg in (name, None) for k in c.keywords) for c, _ in program.call_sites[scope])
+
+
+@rule(
+    "BH538",
+    "counts-in-order-of-frequency",
+    "error",
+    title="Weights of classes come in the order of the frequencies",
+    why="`value_counts` puts the most frequent value first, not class 0: as an array its numbers no longer say whose they are, and each class gets the weight of another.",
+    remedy="`labels.value_counts().sort_index()`, or `np.bincount(labels, minlength=classes)`",
+    bad="""
+        import torch
+        from torch import nn
+
+        def loss_for(labels):
+            counts = labels.value_counts()
+            weights = len(labels) / (len(counts) * counts.to_numpy())
+            return nn.CrossEntropyLoss(weight=torch.tensor(weights, dtype=torch.float32))
+        """,
+    good="""
+        import torch
+        from torch import nn
+
+        def loss_for(labels):
+            counts = labels.value_counts().sort_index()
+            weights = len(labels) / (len(counts) * counts.to_numpy())
+            return nn.CrossEntropyLoss(weight=torch.tensor(weights, dtype=torch.float32))
+        """,
+)
+def counts_in_order_of_frequency(subject: Subject) -> Iterator[Place]:
+    """What `value_counts` gives is made an array, its index never asked for, in a function that speaks of weights."""
+    program = subject.program
+    for call in program.all_calls:
+        if method(call) != "value_counts" or constant(keyword(call, "sort", 1)) is False:
+            continue
+        scope, statement = program.scope(call), program.statement(call)
+        names = {t.id for t in getattr(statement, "targets", ()) if isinstance(t, ast.Name)}
+        above = program.parents[call]
+        if isinstance(above, ast.Attribute):
+            uses: list[ast.AST] = [above]
+        else:
+            uses = [program.parents[n] for n in walk(scope.node) if isinstance(n, ast.Name) and n.id in names and isinstance(n.ctx, ast.Load)]
+        attributes = {u.attr for u in uses if isinstance(u, ast.Attribute)}
+        spoken = {w for n in {scope.name, *names, *_stored_from(scope, names), *_targets(statement)} for w in words(n)}
+        if attributes & AS_ARRAY and not attributes & BY_CLASS and {"weight", "weights"} & spoken and not any(isinstance(u, ast.Subscript) for u in uses):
+            yield call, "the numbers stand in the order of the frequencies, the most frequent class first, and are taken by class"
+
+
+def _targets(statement: ast.AST) -> set[str]:
+    return {last_name(t) for t in getattr(statement, "targets", ())}
+
+
+def _stored_from(scope: Scope, names: set[str]) -> set[str]:
+    """The names that get a value computed from others."""
+    return {name for name, bound in scope.bindings.items() if any(names & names_read(b.value) for b in bound)}
