@@ -212,6 +212,7 @@ def validation_of_train_rows(subject: Subject) -> Iterator[Place]:
     """A loader or data set that is named after held-out rows is made of something named after train rows alone; one named after test rows, of validation rows."""
     program = subject.program
     yield from _published_train_part(program)
+    yield from _same_set_twice(program)
     named = program.identifiers | {p for scope in program.scopes for p in scope.parameters}
     held = {n for n in named if looks_held_out(n) and "train" not in words(n)}
     attributes = {name: made for own in program.attributes.values() for name, made in own.items()}
@@ -231,6 +232,19 @@ def validation_of_train_rows(subject: Subject) -> Iterator[Place]:
                 yield call, f"{name} is made of {chosen[0]}, whose rows chose the model"
             elif of and any(_of_train(n) for n in of - used) and not any(looks_held_out(n) for n in of) and held - {name}:
                 yield call, f"{name} is made of {', '.join(sorted(n for n in of - used if _of_train(n)))}"
+
+
+def _same_set_twice(program: Program) -> Iterator[Place]:
+    """`val = DataLoader(sets[2])` and `test = DataLoader(sets[2])` beside a train loader of another set: what chooses and what is reported are one."""
+    made: dict[tuple[object, str], dict[str, ast.Call]] = {}
+    for call in program.all_calls:
+        side = side_of_names(targets_of(program, call)) if last_name(call.func) == "DataLoader" and call.args else ""
+        if side and isinstance(call.args[0], ast.Name | ast.Subscript | ast.Attribute) and not any(keyword(call, s) is not None for s in SAMPLERS):
+            made.setdefault((program.scope(call), ast.dump(call.args[0])), {})[side] = call
+    trains = {scope for (scope, _), sides in made.items() if "train" in sides}
+    for (scope, _), sides in made.items():
+        if {"val", "test"} <= sides.keys() and "train" not in sides and scope in trains:
+            yield sides["test"], f"the validation and the test loader are both of {ast.unparse(sides['test'].args[0])}"
 
 
 def _published_train_part(program: Program) -> Iterator[Place]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.syntax import constant, dotted, is_true, keyword, last_name, method, receiver, walk, words
+from training.review.syntax import constant, dotted, is_false, is_true, keyword, last_name, method, receiver, walk, words
 from training.review.values import reaching
 
 DROPOUTS = ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout", "dropout")
@@ -47,6 +47,10 @@ def keep_rate_as_drop_rate(subject: Subject) -> Iterator[Place]:
                 yield call, f"{ast.unparse(given)} is dropped, by its name it is to be kept"
 
 
+FILLS = {"copy_", "from_numpy", "load", "load_model", "index_copy_", "fill_", "orthogonal_", "eye_"}
+FIXED = {"random", "reservoir", "hash", "hashed", "position", "positions", "pos", "fixed", "frozen"}
+
+
 @rule(
     "BH442",
     "fresh-embedding-frozen",
@@ -72,7 +76,10 @@ def keep_rate_as_drop_rate(subject: Subject) -> Iterator[Place]:
         """,
 )
 def fresh_embedding_frozen(subject: Subject) -> Iterator[Place]:
-    """`from_pretrained` without `freeze`, of numbers that the same function draws and fills with nothing but draws; no hash, sine or one-hot table."""
+    """`from_pretrained` without `freeze`, of numbers that the same function draws and fills with nothing but draws; no hash, sine or one-hot table.
+
+    Or a module's own new table whose weight is frozen, in a file that fills no weight.
+    """
     program = subject.program
     for call in program.all_calls:
         if method(call) != "from_pretrained" or last_name(receiver(call)) not in ("Embedding", "EmbeddingBag") or keyword(call, "freeze", 1) is not None:
@@ -82,6 +89,20 @@ def fresh_embedding_frozen(subject: Subject) -> Iterator[Place]:
         drawn = bool(values) and all(v is not None and _is_drawn(program, v) for v in values)
         if drawn and not (isinstance(given, ast.Name) and _is_filled(program, given.id, scope)):
             yield call, f"{ast.unparse(given) if given is not None else 'the table'} was drawn here, and does not learn"
+    for owner in program.module_classes if not FILLS & program.called_names else ():
+        for name, made in program.attributes[owner].items():
+            fresh = len(made) == 1 and isinstance(made[0].value, ast.Call) and last_name(made[0].value.func) in ("Embedding", "EmbeddingBag")
+            frozen = next((n for n in walk(owner) if _freezes(n, f"self.{name}.weight")), None) if fresh and not FIXED & words(name) else None
+            if frozen is not None:
+                yield frozen, f"self.{name} was drawn in __init__, and does not learn"
+
+
+def _freezes(node: ast.AST, weight: str) -> bool:
+    """`self.embed.weight.requires_grad_(False)`, or the same of the module or by an assignment."""
+    if isinstance(node, ast.Call) and method(node) == "requires_grad_" and node.args:
+        return is_false(node.args[0]) and dotted(receiver(node)) in (weight, weight.removesuffix(".weight"))
+    target = node.targets[0] if isinstance(node, ast.Assign) else None
+    return isinstance(node, ast.Assign) and is_false(node.value) and dotted(target) == f"{weight}.requires_grad"
 
 
 def _is_drawn(program: Program, value: ast.expr) -> bool:

@@ -1,4 +1,4 @@
-"""Rule BH858: mistakes in losses over pairs of rows that only a run shows."""
+"""Rules BH858 and BH866: mistakes in losses over pairs of rows that only a run shows."""
 
 from __future__ import annotations
 
@@ -15,5 +15,16 @@ OF_PAIRS: tuple[tuple[str, str, Severity, str, str, str, str, str], ...] = (
         "mask the diagonal before the loss: scores.fill_diagonal_(float('-inf'))",
         "z = torch.cat([first, second])\nscores = z @ z.T / tau\nloss = F.cross_entropy(scores, partner)",
         "z = torch.cat([first, second])\nscores = (z @ z.T / tau).fill_diagonal_(float('-inf'))\nloss = F.cross_entropy(scores, partner)",
+    ),
+    (
+        "BH866",
+        "views-are-the-same",
+        "error",
+        "Two views of a row are the same",
+        "A contrastive loss learns what stays when a row is changed. Where both sides are given the row as it is, partners are found without learning anything: the loss falls, "
+        "and what is learned tells rows apart by whatever is easiest.",
+        "augment each side by a draw of its own: `loss(net(augment(x)), net(augment(x)))`",
+        "loss = contrastive(net(x), net(x))",
+        "loss = contrastive(net(augment(x)), net(augment(x)))",
     ),
 )

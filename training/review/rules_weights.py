@@ -1,4 +1,4 @@
-"""Rules BH447 and BH538: a slow copy that is quick, and weights of classes in the order of their frequencies."""
+"""Rules BH447, BH538 and BH539: a slow copy that is quick, weights of classes in the order of their frequencies, words with the codes of padding."""
 
 from __future__ import annotations
 
@@ -170,3 +170,73 @@ def _targets(statement: ast.AST) -> set[str]:
 def _stored_from(scope: Scope, names: set[str]) -> set[str]:
     """The names that get a value computed from others."""
     return {name for name, bound in scope.bindings.items() if any(names & names_read(b.value) for b in bound)}
+
+
+@rule(
+    "BH539",
+    "first-words-are-padding",
+    "error",
+    title="Codes of words begin at those of padding and unknown words",
+    why="The most frequent words get the codes that stand for padding and for unknown words: the network cannot tell them apart, and what is left out as padding takes real words with it.",
+    remedy="begin behind them: `{word: i + 2 for i, word in enumerate(words)}`, or put them first in the list",
+    bad="""
+        from collections import Counter
+
+        from torch import nn
+
+        PAD, UNK = 0, 1
+
+        def vocabulary(texts):
+            counts = Counter(w for t in texts for w in t.split())
+            return {w: i for i, (w, _) in enumerate(counts.most_common(5000))}
+
+        def encoded(text, vocab):
+            return [vocab.get(w, UNK) for w in text.split()]
+
+        def table(width):
+            return nn.Embedding(5002, width, padding_idx=PAD)
+        """,
+    good="""
+        from collections import Counter
+
+        from torch import nn
+
+        PAD, UNK = 0, 1
+
+        def vocabulary(texts):
+            counts = Counter(w for t in texts for w in t.split())
+            return {w: i + 2 for i, (w, _) in enumerate(counts.most_common(5000))}
+
+        def encoded(text, vocab):
+            return [vocab.get(w, UNK) for w in text.split()]
+
+        def table(width):
+            return nn.Embedding(5002, width, padding_idx=PAD)
+        """,
+)
+def first_words_are_padding(subject: Subject) -> Iterator[Place]:
+    """A dict numbers what a `Counter` found from a number that `padding_idx`, `padding_value` or the default of `get` is, or one below it."""
+    program = subject.program
+    if "Counter" not in program.called_names:
+        return
+    reserved: dict[float, str] = {}
+    for call in program.all_calls:
+        for name in ("padding_idx", "padding_value"):
+            value = number(program, keyword(call, name), program.scope(call))
+            if value is not None and value >= 0:
+                reserved[value] = name
+        if method(call) == "get" and len(call.args) == 2 and (value := number(program, call.args[1], program.scope(call))) is not None:
+            reserved.setdefault(value, "the code of unknown words")
+    for node in (n for n in program.nodes[ast.DictComp] if isinstance(n, ast.DictComp)):
+        over, target = node.generators[0].iter, node.generators[0].target
+        counted = isinstance(over, ast.Call) and last_name(over.func) == "enumerate" and "most_common" in ast.unparse(over) and isinstance(target, ast.Tuple)
+        if not counted or not isinstance(over, ast.Call) or not isinstance(target, ast.Tuple) or not isinstance(target.elts[0], ast.Name):
+            continue
+        begins = number(program, keyword(over, "start", 1), program.scope(node)) or 0.0
+        if isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.Add) and last_name(node.value.left) == target.elts[0].id:
+            begins += number(program, node.value.right, program.scope(node)) or 100.0
+        elif last_name(node.value) != target.elts[0].id:
+            continue
+        taken = [f"{value:g} ({name})" for value, name in sorted(reserved.items()) if value >= begins]
+        if taken and max(reserved) < begins + 2:
+            yield node, f"codes begin at {begins:g}, and {' and '.join(taken)} stands for something else"

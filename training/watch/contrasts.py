@@ -13,6 +13,7 @@ from training.watch.record import Watch
 FEW = 8  # rows: with fewer the best score may lie on the diagonal by chance
 NEARLY = 0.99
 SOME = 5  # batches
+CLOSE = 1e-5
 
 
 class Contrasts:
@@ -25,6 +26,17 @@ class Contrasts:
         """Listen."""
         self.functions.listen(("cross_entropy", "nll_loss"), before=self._scored)
 
+    @staticmethod
+    def _same_views(scores: Tensor, partner: Tensor) -> bool:
+        """Whether each row has the scores of its partner, but for those of the two with themselves and each other."""
+        others = scores.clone()
+        own = torch.arange(len(scores), device=scores.device)
+        others[own, own] = others[own, partner] = 0.0
+        finite = others.isfinite().all()
+        theirs = others[partner].clone()
+        theirs[own, own] = theirs[own, partner] = 0.0
+        return bool(finite) and bool((partner[partner] == own).all()) and torch.allclose(others, theirs, rtol=CLOSE, atol=CLOSE)
+
     def _scored(self, name: str, input: Tensor, target: Tensor, *_: Any, **__: Any) -> None:
         if not input.requires_grad or input.ndim != 2 or input.shape[0] != input.shape[1] or len(input) < FEW or target.dtype != torch.int64:
             return
@@ -32,6 +44,9 @@ class Contrasts:
         if target.shape != own.shape or bool((target == own).any()):
             return
         scores = input.detach()
+        if self._same_views(scores, target):
+            told = f"the scores of each of {len(input)} rows and of its partner are the same: both views are one"
+            self.functions.often("BH866", told, SOME)
         best = float((scores.argmax(1) == own).float().mean())
         partner = float((scores.argmax(1) == target).float().mean())
         if best >= NEARLY:

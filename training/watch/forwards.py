@@ -68,6 +68,7 @@ class Forwards:
         self.stack: list[nn.Module] = []
         self.last: Call | None = None
         self.tail: nn.Module | None = None  # the last layer with weights that ran
+        self.given = 0  # rows of the first input of the outermost call
         self.calls = 0  # of networks, with gradients on
         self.evaluated = 0  # rows, since the last step
         self.executed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -103,6 +104,8 @@ class Forwards:
             return original(module, *args, **kwargs)  # a loss without weights of its own
         inputs = [t for t in tensors_in((args, kwargs)) if not isinstance(t, nn.Parameter)] if root else []
         versions = [t._version for t in inputs if not t.is_inference()]
+        if root:
+            self.given = len(inputs[0]) if inputs and inputs[0].ndim else 0
         self.stack.append(module)
         if self.stack[0] is not module and next(module.parameters(recurse=False), None) is not None:
             self.tail = module

@@ -73,6 +73,7 @@ class Functions(TorchFunctionMode):
             ((*SUBTRACTIONS, "eq", "ne", "__eq__"), self._operator),
             (("add", "__add__", "__radd__", "mul", "__mul__", "__rmul__"), self._met),
             (("softmax", "log_softmax", "argmax"), self._axis),
+            (("normalize",), self._normalized),
         ):
             self.listen(names, listener)
 
@@ -224,7 +225,7 @@ class Functions(TorchFunctionMode):
         dim = kwargs.get("axis", dim)
         if (
             self.output is not None
-            and input is self.output
+            and (input is self.output or (name == "softmax" and input.shape == self.output.shape))  # divided by a temperature, perhaps
             and dim == 0
             and input.ndim > 1
             and (input.ndim > 2 or input.shape[0] != input.shape[1])
@@ -232,6 +233,11 @@ class Functions(TorchFunctionMode):
             and not self.forwards.stack
         ):
             self.often("BH413", f"{name} over axis 0 of scores {list(input.shape)} mixes the rows of the batch")
+
+    def _normalized(self, name: str, input: Tensor, p: float = 2.0, dim: int = 1, *_: Any, **__: Any) -> None:
+        """Rows of a result [B, D] of a network, each column divided by its norm over the batch."""
+        if dim == 0 and input.ndim == 2 and input.grad_fn is not None and self.forwards.stack and self.forwards.given == len(input) != input.shape[1]:
+            self.often("BH413", f"{name} over axis 0 of {list(input.shape)} mixes the rows of the batch")
 
     def _dropout(self, name: str, input: Tensor, p: float = 0.5, training: bool = True, *_: Any, **__: Any) -> None:
         stack = self.forwards.stack
