@@ -37,7 +37,8 @@ class Adversaries:
     """Listens to the backward passes and steps of several optimizers.
 
     A generator whose gradients still hold the discriminator's loss is told from several losses of one network: the discriminator has made a
-    step on the first pass, and the second reaches it as well without its making a step on that one.
+    step on the first pass, and the second reaches it as well without its making a step on that one; or, of a discriminator whose gradients hold
+    the generator's loss, the second reaches the discriminator alone.
     """
 
     def __init__(self, watch: Watch, gradients: Gradients) -> None:
@@ -75,7 +76,7 @@ class Adversaries:
         return found
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """Whether the step used a pass that was another's, and one that reaches that other again."""
+        """Whether the step used a pass that was another's, and one that reaches that other again, or this one alone."""
         key = id(optimizer)
         turn = self.turns.get(key)
         if turn is None or not turn.passes:
@@ -85,7 +86,8 @@ class Adversaries:
         *earlier, latest = turn.passes
         turn.passes = []
         for one in earlier:
-            others = (one.stepped & one.optimizers & latest.optimizers) - {key}
+            again = latest.optimizers if latest.optimizers != {key} else one.optimizers
+            others = (one.stepped & one.optimizers & again) - {key}
             if any(self._apart(key, other) for other in others) and not self.gradients.held[key].by_closure:
                 turn.doubtful, turn.first = latest, one.place
 

@@ -55,7 +55,6 @@ class Pass(NamedTuple):
     scaled: bool
     drawn: int
     labels: int
-    number: int  # of all backward passes
 
 
 @dataclass(eq=False)
@@ -79,8 +78,6 @@ class Held:
     windows: list[tuple[int, bool]] = field(default_factory=list)  # batches a step, and whether each was scaled down
     lines: set[Place] = field(default_factory=set)  # of the backward passes that steps used
     ever: int = 0  # backward passes that reached it
-    used: set[int] = field(default_factory=set)  # numbers of those that its last step used
-    mixed: int = 0  # steps with a gradient that another optimizer's loss had left, beside that of a loss of its own
     by_closure: bool = False
 
     def items(self) -> Iterator[tuple[Tensor, Parameter]]:
@@ -195,20 +192,10 @@ class Gradients:
     @guarded
     def _count(self, held: Held) -> None:
         held.steps += 1
-        self._mixed(held)
         self._window(held)
         for p, state in held.items():
             state.reached += held.by_closure and nonzero(p)
             state.used, state.fresh, state.stale = mark(p), False, False
-
-    def _mixed(self, held: Held) -> None:
-        """Whether the step used a pass on which another optimizer stepped before, and then one that does not reach what the other holds."""
-        mine = {p.number for p in held.since}
-        for other in self.held.values():
-            first = mine & other.used
-            later = {n for n in mine if first and n > max(first)}
-            held.mixed += other is not held and bool(first) and bool(later) and not later & {p.number for p in other.since}
-        held.used = mine
 
     def _window(self, held: Held) -> None:
         """How many backward passes of one line the step used, over how many batches, and whether they were scaled down."""
@@ -277,7 +264,7 @@ class Gradients:
                 state.stale |= state.before is not None and same(state.before, state.used)
             if reached and held.optimizer not in self.inside:
                 held.ever += 1
-                held.since.append(Pass(place, scaled, self.drawn(), self.valid(), self.watch.backwards))
+                held.since.append(Pass(place, scaled, self.drawn(), self.valid()))
 
     def began(self, *_: object) -> None:
         """An epoch of a loader for training begins."""
@@ -306,9 +293,6 @@ class Gradients:
         name, place = type(held.optimizer).__name__, held.stepped_at
         if held.stale >= TWICE:
             self.watch.tell("BH101", f"{held.stale} of {held.steps} steps of {name} used gradients to which those of earlier steps had been added", place)
-        if held.mixed >= SOME and held.mixed >= held.steps / 2 and not held.by_closure:
-            told = "the gradient of a loss on which another optimizer had stepped was not cleared, and that of its own loss was added"
-            self.watch.tell("BH101", f"in {held.mixed} of {held.steps} steps of {name} {told}", place)
         if held.empty >= max(TWICE, held.steps / 2) and not held.by_closure:
             self._empty(held, name)
         elif held.steps >= SOME:
