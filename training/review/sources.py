@@ -13,6 +13,7 @@ from pathlib import Path
 
 from training.review.findings import RULES, Finding
 from training.review.rules_run import RUN_RULES
+from training.review.syntax import parsed
 
 ALLOW = re.compile(r"#\s*bulkhead:\s*allow\s*(?:\[(?P<rules>[^\]]*)\])?\s*(?P<reason>.*)", re.IGNORECASE)
 UNREADABLE, NO_REASON, ALLOWS_NOTHING = "BH001", "BH002", "BH003"
@@ -49,7 +50,7 @@ class Source:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return ast.parse(self.text)
+                return parsed(self.text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             line, column = (error.lineno or 1, error.offset or 1) if isinstance(error, SyntaxError) else (1, 1)
             reason = error.msg if isinstance(error, SyntaxError) else str(error)

@@ -13,6 +13,8 @@ from typing import Any
 
 from torch.optim import lr_scheduler
 
+from training.review.syntax import parsed
+
 DEPTH = 3  # functions within functions
 WINDOW, AROUND = 1.9, 0.02  # backward passes a step that make a window; of a number
 SHORTEST = 20  # steps, below which numbers are equal by chance
@@ -114,7 +116,7 @@ def rises_again(rates: list[float]) -> int:
 
 def never_stops(program: Path) -> bool:
     """Whether a program leaves no loop early, as far as its text tells: neither by a break nor by anything that is named so."""
-    tree = ast.parse(program.read_text(encoding="utf-8", errors="replace"))
+    tree = parsed(program.read_text(encoding="utf-8", errors="replace"))
     names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} | {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
     named = names | {a.arg or "" for a in ast.walk(tree) if isinstance(a, ast.keyword | ast.arg)}
     leaving = any(isinstance(n, ast.Break | ast.While) for n in ast.walk(tree))

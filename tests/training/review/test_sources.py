@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import gc
 import json
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from training.review.engine import chosen_rules, python_files, review_file, review_files, review_text
 from training.review.findings import Finding
+from training.review.sources import Source
 
 LOOP = """import torch
 
@@ -110,3 +113,27 @@ def test_folders_are_searched_without_hidden_ones_and_many_files_are_shared_out(
     paths = python_files([tmp_path])
     found = review_files(paths, chosen_rules())
     assert [f.path for f in found] == [str(p) for p in paths] and {f.rule for f in found} == {"BH101"}
+
+
+class _ParsesAtItsEnd:
+    """A cycle whose finalizer parses something, as those of compilers do."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+    def __del__(self) -> None:
+        ast.parse("x = [1, (2, [3])]")
+
+
+def test_a_finalizer_that_parses_does_not_break_the_parsing_of_a_file() -> None:
+    text = "\n".join(f"def f{i}(a):\n    return [(b + {i}) * (b - {i}) for b in range(a)]" for i in range(300))
+    before = gc.get_threshold()
+    gc.set_threshold(50, 1, 1)
+    try:
+        for _ in range(30):
+            for _ in range(20):
+                _ParsesAtItsEnd()
+            assert len(Source("a.py", text).parse().body) == 300
+    finally:
+        gc.set_threshold(*before)
+    assert gc.isenabled()
