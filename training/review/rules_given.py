@@ -48,7 +48,7 @@ def keep_rate_as_drop_rate(subject: Subject) -> Iterator[Place]:
 
 
 FILLS = {"copy_", "from_numpy", "load", "load_model", "index_copy_", "fill_", "orthogonal_", "eye_"}
-FIXED = {"random", "reservoir", "hash", "hashed", "position", "positions", "pos", "fixed", "frozen"}
+FIXED = {"random", "reservoir", "hash", "hashed", "position", "positions", "pos", "fixed", "frozen", "query", "queries", "anchors", "prototypes"}
 
 
 @rule(
