@@ -30,14 +30,16 @@ class _Masks(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        given: list[Any] = [*args, *kwargs.values(), None, None]  # mostly in the order of torch's own parameters, by name or not
+        first, second = given[:2]
         if name == "multi_head_attention_forward":
-            self._multi_head(args[1], kwargs.get("key_padding_mask"))
+            self._multi_head(kwargs.get("key", second), kwargs.get("key_padding_mask"))
         elif name == "scaled_dot_product_attention":
             self._scaled(*args, **kwargs)
-        elif name in PRODUCTS and id(args[0]) in self.weights:
-            self._look(args[0] > 0, args[1])
+        elif name in PRODUCTS and id(first) in self.weights:
+            self._look(first > 0, second)
         result = func(*args, **kwargs)
-        if name == "softmax" or (name == "dropout" and id(args[0]) in self.weights):
+        if name == "softmax" or (name == "dropout" and id(first) in self.weights):
             self.weights[id(result)] = result
         return result
 
@@ -51,7 +53,7 @@ class _Masks(TorchFunctionMode):
         """A mask of bool lets in where it is True, one of numbers where it does not add -inf."""
         if attn_mask is not None:
             let_in = attn_mask if attn_mask.dtype == torch.bool else attn_mask > NOTHING
-            self._look(let_in.expand(*key.shape[:-2], query.shape[-2], key.shape[-2]), value)
+            self._look(let_in.expand(*query.shape[:-1], key.shape[-2]), value)  # keys and values may have fewer heads
 
     def _look(self, let_in: Tensor, keys: Tensor) -> None:
         """Of what each query is let in to, bool [rows, heads, queries, keys] or [rows, queries, keys], and [rows, heads, keys, features] or without heads."""

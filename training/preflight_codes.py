@@ -36,7 +36,7 @@ def frozen_codes(network: nn.Module, shape: ModelShape, inputs: dict[str, Tensor
                 seen[name].append(given[0].detach().clone())
 
         table.register_forward_pre_hook(look)
-    known, few = _known(shape, inputs)
+    known, few = _known(shape), _repeated(shape, inputs)
     scored(student, {**few, "categorical": known})
     of_known = {name: list(given) for name, given in seen.items()}
     for given in seen.values():
@@ -69,6 +69,8 @@ def shared_rows(network: nn.Module, shape: ModelShape, inputs: dict[str, Tensor]
         codes = given[0].detach() if given else torch.empty(0)
         if codes.ndim == 2 and codes.shape[1] == len(shape.categories):
             columns = [set(column.tolist()) for column in codes.T]
+            if any(max(c) - min(c) + 1 != len(c) or len(c) != n for c, n in zip(columns, shape.categories, strict=True)):
+                return  # hashed on purpose, and no stretch of the table for each column
             shared = [len(a & b) for i, a in enumerate(columns) for b in columns[:i] if 0 < len(a & b) < min(len(a), len(b))]
             if shared:
                 found[name] = sum(shared)
@@ -76,15 +78,18 @@ def shared_rows(network: nn.Module, shape: ModelShape, inputs: dict[str, Tensor]
     for name, table in student.named_modules():
         if isinstance(table, nn.Embedding):
             table.register_forward_pre_hook(partial(look, name=name))
-    _, few = _known(shape, inputs)
+    few = _repeated(shape, inputs)
     every = torch.stack([torch.arange(max(shape.categories)) % codes for codes in shape.categories], dim=1)
     scored(student, {**few, "categorical": every})
     return [f"{name}, {count} rows" for name, count in found.items()]
 
 
-def _known(shape: ModelShape, inputs: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-    """All known codes of each column, [rows, columns], and as many rows of the other inputs."""
-    rows = max(shape.categories)
-    known = torch.stack([FIRST_VALUE + torch.arange(rows) % max(codes - FIRST_VALUE, 1) for codes in shape.categories], dim=1)
-    known = torch.minimum(known, torch.tensor(shape.categories) - 1)  # a column with no known value has no such code
-    return known, {name: t[torch.arange(rows) % len(t)] for name, t in inputs.items()}
+def _repeated(shape: ModelShape, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """As many rows as the column with most codes has codes."""
+    return {name: t[torch.arange(max(shape.categories)) % len(t)] for name, t in inputs.items()}
+
+
+def _known(shape: ModelShape) -> Tensor:
+    """All known codes of each column, [rows, columns]."""
+    known = torch.stack([FIRST_VALUE + torch.arange(max(shape.categories)) % max(codes - FIRST_VALUE, 1) for codes in shape.categories], dim=1)
+    return torch.minimum(known, torch.tensor(shape.categories) - 1)  # a column with no known value has no such code

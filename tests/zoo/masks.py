@@ -74,3 +74,13 @@ class ByHand(Scaled):
 class ByHandTurned(ByHand):
     def weighed(self, query: Tensor, key: Tensor, value: Tensor, real: Tensor) -> Tensor:
         return super().weighed(query, key, value, ~real)
+
+
+class InNames(Scaled):
+    """The same with arguments by name, and keys and values of fewer heads than the queries."""
+
+    def weighed(self, query: Tensor, key: Tensor, value: Tensor, real: Tensor) -> Tensor:
+        by_hand = F.dropout(input=torch.softmax(input=query @ key.transpose(2, 3), dim=-1), p=0.1, training=self.training)
+        mixed = torch.matmul(input=by_hand, other=value)
+        mask = real.expand(-1, -1, query.shape[2], -1).repeat(1, 2, 1, 1)
+        return mixed + F.scaled_dot_product_attention(query=query, key=key[:, :1], value=value[:, :1], attn_mask=mask, enable_gqa=True)

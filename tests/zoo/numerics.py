@@ -282,6 +282,14 @@ class NeighboursShare(JoinedTables):
     step = 1
 
 
+class HashedTables(JoinedTables):
+    """All codes in a table that is too small for them, on purpose."""
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        rows = (batch["categorical"] + self.starts) * 7919 % (self.table.num_embeddings - 1)
+        return self.body(torch.cat([batch["numeric"], self.table(rows).flatten(1)], 1))
+
+
 class SignsAlone(Sound):
     """A norm straight after value times weight."""
 

@@ -249,6 +249,13 @@ def test_a_mask_the_wrong_way_round_is_named(tmp_path: Path, network: str, turne
         assert {r.name: r.summary for r in objected(report).values()} == {}
 
 
+@pytest.mark.req("M4")
+def test_attention_that_is_called_by_names_is_looked_at(tmp_path: Path) -> None:
+    report = report_on(tmp_path, "binary", "tests.zoo.masks:InNames")
+    assert {r.name: r.summary for r in objected(report).values()} == {}
+    assert "attention" in {r.name for r in report.checks.results}
+
+
 class NamesALayerTwice(Sound):
     """Layers from input to output, one of them twice."""
 
@@ -272,7 +279,7 @@ def test_tables_without_a_row_for_unknown_values_are_named(tmp_path: Path) -> No
 
 
 @pytest.mark.req("M4")
-@pytest.mark.parametrize(("network", "told"), [("JoinedTables", False), ("NeighboursShare", True)])
+@pytest.mark.parametrize(("network", "told"), [("JoinedTables", False), ("HashedTables", False), ("NeighboursShare", True)])
 def test_columns_that_share_a_row_of_a_table_are_named(tmp_path: Path, network: str, told: bool) -> None:
     found = objected(preflight(write_run(tmp_path, declare("binary", {"kind": "custom", "path": f"tests.zoo.numerics:{network}"}), rows=300)))
     assert set(found) == ({"inputs"} if told else set())

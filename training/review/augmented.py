@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.program import Binding, Program, Scope, argument
 from training.review.sides import side_of_names, targets_of
-from training.review.syntax import FunctionNode, constant, identifiers, keyword, last_name, own_nodes, walk, words
+from training.review.syntax import constant, defaults, identifiers, keyword, last_name, own_nodes, walk, words
 
 DRAWS = {"random", "randint", "randrange", "uniform", "rand", "randn", "randn_like", "rand_like", "normal", "choice", "shuffle", "integers", "gauss", "sample"}
 SEVERAL_VIEWS = {"tta", "views", "augmentations", "robust", "robustness", "corruption", "corrupted"}
@@ -29,7 +29,7 @@ def augmented_held_out(program: Program) -> Iterator[tuple[ast.Call, str, ast.ex
                     continue
                 for call, _ in program.call_sites[init]:
                     given = argument(call, init, name)
-                    value = constant(given if given is not None else _default(init, name))
+                    value = constant(given if given is not None else defaults(init.node).get(name))
                     held = side_of_names(targets_of(program, call)) in ("val", "test")
                     if held and value == said and isinstance(program.statement(call), ast.Assign):
                         yield call, name, given
@@ -65,16 +65,6 @@ def _draws(program: Program, own: dict[str, Scope], part: ast.AST, depth: int = 
         if known is not None and depth < 2 and _draws(program, own, known.node, depth + 1):
             return True
     return False
-
-
-def _default(function: Scope, name: str) -> ast.expr | None:
-    """The default of a parameter."""
-    if not isinstance(function.node, FunctionNode):
-        return None
-    given = function.node.args
-    positional = [*given.posonlyargs, *given.args]
-    pairs = [*zip(positional[::-1], given.defaults[::-1], strict=False), *zip(given.kwonlyargs, given.kw_defaults, strict=True)]
-    return next((d for a, d in pairs if a.arg == name), None)
 
 
 def train_transform_held_out(program: Program) -> Iterator[tuple[ast.Call, str, str]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.syntax import constant, dotted, identifiers, last_name, method, receiver, walk, words
+from training.review.syntax import constant, dotted, identifiers, keyword, last_name, method, receiver, walk, words
 from training.review.values import reaching_elements
 
 PRODUCTS = {"matmul", "bmm", "baddbmm"}
@@ -138,11 +138,8 @@ def _attentions(program: Program) -> Iterator[Scores]:
     for call in program.all_calls:
         if last_name(call.func) != "softmax":
             continue
-        on = (
-            call.args[0]
-            if program.resolve(call.func) or (dotted(receiver(call)) in ("self", "") and call.args and not isinstance(receiver(call), ast.Call))
-            else receiver(call)
-        )
+        functional = program.resolve(call.func) or (dotted(receiver(call)) in ("self", "") and call.args and not isinstance(receiver(call), ast.Call))
+        on = keyword(call, "input", 0) if functional else receiver(call)
         on = receiver(call) if on is None or isinstance(on, ast.Constant) else on
         found = Scores(call, program.scope(call))
         if on is not None:

@@ -10,7 +10,7 @@ from training.review.kinds import is_model
 from training.review.program import Program, Scope
 from training.review.provenance import sources
 from training.review.rules_evaluation import evaluations
-from training.review.syntax import constant, has_unpacking, identifiers, keyword, last_name, method, names_read, walk, words
+from training.review.syntax import constant, defaults, has_unpacking, identifiers, keyword, last_name, method, names_read, walk, words
 
 LIKELIHOODS = {"cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLoss", "perplexity", "ppl"}  # of tokens, which are measured so on purpose
 
@@ -106,14 +106,10 @@ def _forcing(program: Program, owner: ast.ClassDef) -> tuple[str, int, object] |
     forward = program.methods[owner].get("forward")
     if forward is None or "training" in identifiers(forward.node) or isinstance(forward.node, ast.Module):
         return None
-    given = forward.node.args
-    positional = [*given.posonlyargs, *given.args]
-    defaults = dict(zip([a.arg for a in positional[len(positional) - len(given.defaults) :]], given.defaults, strict=True))
-    defaults |= {a.arg: d for a, d in zip(given.kwonlyargs, given.kw_defaults, strict=True) if d is not None}
     for index, name in enumerate(forward.parameters):
         spoken = words(name)
         if {"teacher", "forcing"} <= spoken or "forcing" in spoken or name in ("tf_ratio", "tfr", "sampling_prob"):
-            return name, index - 1, constant(defaults.get(name))
+            return name, index - 1, constant(defaults(forward.node).get(name))
     return None
 
 

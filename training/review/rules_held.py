@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.rules_module import is_layer
-from training.review.syntax import FunctionNode, dotted, is_true, keyword, last_name, method, own_nodes, receiver, walk
+from training.review.syntax import FunctionNode, defaults, dotted, is_true, keyword, last_name, method, own_nodes, receiver, walk
 
 MISSPELT = {"require_grad", "required_grad", "requires_gradient", "require_gradient", "requires_grads", "requiresgrad", "requiregrad", "require_grads"}
 DRAWS = {"randn", "rand", "randint", "randperm", "normal"}
@@ -205,13 +205,7 @@ def mutable_default(subject: Subject) -> Iterator[Place]:
     for scope in subject.program.scopes:
         if not isinstance(scope.node, FunctionNode):
             continue
-        given = scope.node.args
-        pairs = [
-            *zip((*given.posonlyargs, *given.args)[::-1], given.defaults[::-1], strict=False),
-            *((a, d) for a, d in zip(given.kwonlyargs, given.kw_defaults, strict=True) if d),
-        ]
-        for parameter, default in pairs:
-            name = parameter.arg
+        for name, default in defaults(scope.node).items():
             if not isinstance(default, ast.List | ast.Dict | ast.Set) or name in scope.bindings:
                 continue
             for node in own_nodes(scope.node):

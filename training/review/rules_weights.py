@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.syntax import constant, dotted, keyword, last_name, method, names_read, receiver, walk, words
+from training.review.values import number
 
 SLOW = {"target", "tgt", "ema", "teacher", "shadow", "average", "averaged", "avg", "slow", "polyak", "soft", "momentum", "t"}
 HALF = 0.5
 BY_CLASS = {"sort_index", "reindex", "loc", "to_dict", "items", "index", "get", "map", "iteritems"}
 AS_ARRAY = {"values", "to_numpy", "tolist", "to_list"}
-DEPTH = 4
 
 
 @rule(
@@ -91,31 +91,6 @@ def _share(program: Program, node: ast.expr, scope: Scope) -> tuple[str, float |
 def _bare(node: ast.expr | None) -> str:
     """A name without `.data`."""
     return dotted(node).removesuffix(".data")
-
-
-def number(program: Program, node: ast.expr | None, scope: Scope, depth: int = 0) -> float | None:
-    """What an expression is where it is made of constants, and of names that are given one constant; None where that is not known."""
-    value = constant(node)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
-        left, right = number(program, node.left, scope, depth), number(program, node.right, scope, depth)
-        return left - right if left is not None and right is not None else None
-    if isinstance(node, ast.Name) and depth < DEPTH:
-        bound = program.bindings_of(node, scope)
-        if len(bound) == 1 and bound[0].how == "assign" and bound[0].index is None:
-            return number(program, bound[0].value, bound[0].scope, depth + 1)
-        if not bound and node.id in scope.parameters and isinstance(scope.node, ast.FunctionDef):
-            given = scope.node.args
-            defaults = dict(zip([a.arg for a in given.args[len(given.args) - len(given.defaults) :]], given.defaults, strict=True))
-            return number(program, defaults.get(node.id), scope, depth + 1) if not _is_passed(program, scope, node.id) else None
-    return None
-
-
-def _is_passed(program: Program, scope: Scope, name: str) -> bool:
-    """Whether a caller gives another value than the default."""
-    at = scope.parameters.index(name)
-    return any(len(c.args) > at or any(k.arg in (name, None) for k in c.keywords) for c, _ in program.call_sites[scope])
 
 
 @rule(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from training.review.program import Binding, Program, Scope
-from training.review.syntax import constant, identifiers, last_name, method, walk
+from training.review.syntax import constant, defaults, identifiers, last_name, method, walk
 from training.review.values import reaching
 
 DEPTH = 8
@@ -179,14 +179,7 @@ def _negative_names(program: Program) -> set[str]:
     for call in program.all_calls:
         found |= {k.arg for k in call.keywords if k.arg and _below_0(k.value)}
     for scope in program.scopes:
-        if not isinstance(scope.node, ast.Module):
-            given = scope.node.args
-            positional = [*given.posonlyargs, *given.args]
-            pairs = [
-                *zip(positional[len(positional) - len(given.defaults) :], given.defaults, strict=True),
-                *zip(given.kwonlyargs, given.kw_defaults, strict=True),
-            ]
-            found |= {a.arg for a, d in pairs if d is not None and _below_0(d)}
+        found |= {name for name, default in defaults(scope.node).items() if _below_0(default)}
     return found - {""}
 
 

@@ -171,3 +171,17 @@ def words(name: str) -> set[str]:
     """
     spaced = "".join(" " + c.lower() if c.isupper() and i and not name[i - 1].isupper() else c.lower() for i, c in enumerate(name))
     return set(spaced.replace("_", " ").replace(".", " ").split())
+
+
+def defaults(node: ast.AST) -> dict[str, ast.expr]:
+    """The defaults of a function's parameters by name; none of anything else.
+
+    >>> sorted(defaults(ast.parse("def f(a, b=1, *, c, d=2): ...").body[0]))
+    ['b', 'd']
+    """
+    if not isinstance(node, FunctionNode):
+        return {}
+    given = node.args
+    positional = [*given.posonlyargs, *given.args]
+    found = dict(zip([a.arg for a in positional[len(positional) - len(given.defaults) :]], given.defaults, strict=True))
+    return found | {a.arg: d for a, d in zip(given.kwonlyargs, given.kw_defaults, strict=True) if d is not None}

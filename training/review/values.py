@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from training.review.kinds import is_model
-from training.review.program import WRAPPERS, Program, Scope
-from training.review.syntax import dotted, keyword, method, own_nodes, receiver
+from training.review.program import WRAPPERS, Program, Scope, argument
+from training.review.syntax import constant, defaults, dotted, keyword, method, own_nodes, receiver
 
+NAMES = 4  # that a number is followed through
 ACTIVATIONS = {
     "softmax": "softmax", "Softmax": "softmax", "softmax2d": "softmax", "log_softmax": "log_softmax", "LogSoftmax": "log_softmax", "sigmoid": "sigmoid",
     "Sigmoid": "sigmoid", "logsigmoid": "log_sigmoid", "LogSigmoid": "log_sigmoid", "expit": "sigmoid", "Linear": "linear", "linear": "linear",
@@ -161,3 +162,22 @@ def class_activation(program: Program, owner: ast.ClassDef, depth: int = 0, inde
     returned = [n.value for n in own_nodes(forward.node) if isinstance(n, ast.Return)]
     found = {activation(program, value, forward, depth + 1, index) for value in returned}
     return found.pop() if len(found) == 1 else ""
+
+
+def number(program: Program, node: ast.expr | None, scope: Scope, depth: int = 0) -> float | None:
+    """What is written there, bound once to a name, or a parameter's default that no caller replaces; or a difference or a whole quotient of such."""
+    value = constant(node)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub | ast.FloorDiv):
+        left, right = number(program, node.left, scope, depth), number(program, node.right, scope, depth)
+        if left is None or right is None:
+            return None
+        return left - right if isinstance(node.op, ast.Sub) else left // right if right else None
+    if not isinstance(node, ast.Name) or depth > NAMES:
+        return None
+    if node.id in scope.parameters:
+        passed = any(argument(call, scope, node.id) is not None for call, _ in program.call_sites[scope])
+        return None if passed else number(program, defaults(scope.node).get(node.id), scope, depth + 1)
+    bound = program.bindings_of(node, scope)
+    return number(program, bound[0].value, bound[0].scope, depth + 1) if len(bound) == 1 and bound[0].how == "assign" and bound[0].index is None else None

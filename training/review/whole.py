@@ -8,7 +8,21 @@ from collections.abc import Iterator
 from training.review.program import Program, Scope, argument
 from training.review.sides import latest, of_one_side, side_of, targets_of
 from training.review.splitting import is_part, sources_of
-from training.review.syntax import FunctionNode, constant, dotted, identifiers, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.syntax import (
+    FunctionNode,
+    constant,
+    defaults,
+    dotted,
+    identifiers,
+    keyword,
+    last_name,
+    method,
+    names_read,
+    own_nodes,
+    receiver,
+    walk,
+    words,
+)
 
 CENTRES = {"mean", "min", "median", "nanmean", "nanmedian", "mode"}
 JOINED = {"concat", "concatenate", "vstack", "cat", "row_stack"}
@@ -246,11 +260,7 @@ def rates_by_group(program: Program) -> Iterator[tuple[ast.Call, ast.expr, str]]
 def _text(program: Program, node: ast.expr) -> str:
     """A text that is written there, or the default of the parameter that stands there."""
     scope = program.scope(node)
-    if isinstance(node, ast.Name) and node.id in scope.parameters and isinstance(scope.node, ast.FunctionDef | ast.AsyncFunctionDef):
-        positional = [*scope.node.args.posonlyargs, *scope.node.args.args]
-        defaults = dict(zip([a.arg for a in positional[len(positional) - len(scope.node.args.defaults) :]], scope.node.args.defaults, strict=True))
-        return str(constant(defaults.get(node.id)))
-    return str(constant(node))
+    return str(constant(defaults(scope.node).get(node.id) if isinstance(node, ast.Name) and node.id in scope.parameters else node))
 
 
 def _becomes_column(program: Program, call: ast.Call) -> bool:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from training.review.program import Program, Scope, argument
 from training.review.sides import dividing, is_random_order
 from training.review.splitting import splits
-from training.review.syntax import constant, last_name, names_read, own_nodes, walk
+from training.review.syntax import last_name, own_nodes, walk
+from training.review.values import number
 
 DEPTH = 4
 
@@ -52,10 +53,10 @@ def _overlap(program: Program, function: Scope) -> bool:
             continue
         if last_name(node.iter.func) != "range" or not node.iter.args:
             continue
-        step = _number(program, node.iter.args[2], function) if len(node.iter.args) == 3 else 1
+        step = number(program, node.iter.args[2], function) if len(node.iter.args) == 3 else 1
         for cut in (n for n in walk(function.node) if isinstance(n, ast.Slice)):
             width = _width(cut, node.target.id)
-            long = _number(program, width, function) if width is not None else None
+            long = number(program, width, function) if width is not None else None
             if width is not None and step is not None and (long > step if long is not None else step == 1):
                 return True
     return False
@@ -69,25 +70,3 @@ def _width(cut: ast.Slice, start: str) -> ast.expr | None:
     if isinstance(first, ast.Name) and first.id == start:
         return second
     return first if isinstance(second, ast.Name) and second.id == start else None
-
-
-def _number(program: Program, node: ast.expr, scope: Scope) -> float | None:
-    """A number that is written there, or bound once to a name, or a parameter's default."""
-    value = constant(node)
-    if isinstance(value, int | float):
-        return value
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv):
-        whole, part = _number(program, node.left, scope), _number(program, node.right, scope)
-        return whole // part if whole is not None and part else None
-    if not isinstance(node, ast.Name):
-        return None
-    if node.id in scope.parameters and not isinstance(scope.node, ast.Module):
-        given = scope.node.args
-        positional = [*given.posonlyargs, *given.args]
-        defaults = dict(zip([a.arg for a in positional][len(positional) - len(given.defaults) :], given.defaults, strict=True))
-        defaults |= {a.arg: d for a, d in zip(given.kwonlyargs, given.kw_defaults, strict=True) if d is not None}
-        passed = any(argument(call, scope, node.id) is not None for call, _ in program.call_sites[scope])
-        default = defaults.get(node.id)
-        return _number(program, default, scope) if default is not None and not passed and node.id not in names_read(default) else None
-    bound = program.bindings_of(node, scope)
-    return _number(program, bound[0].value, bound[0].scope) if len(bound) == 1 and bound[0].how == "assign" and bound[0].index is None else None

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from training.watch.gradients import Gradients
 from training.watch.losses import Functions
 from training.watch.record import Place, Watch
 
@@ -20,8 +21,8 @@ STEP = 0.5  # radians between two numbers: what is left of a phase
 class Halves:
     """Listens to updates in place, and to sine and cosine."""
 
-    def __init__(self, watch: Watch, functions: Functions) -> None:
-        self.watch, self.functions = watch, functions
+    def __init__(self, watch: Watch, functions: Functions, gradients: Gradients) -> None:
+        self.watch, self.functions, self.gradients = watch, functions, gradients
         self.lost: dict[Place, list[bool]] = {}
 
     def install(self) -> None:
@@ -40,7 +41,9 @@ class Halves:
             self._look(kept, kept.detach().double() * (factor - 1))
 
     def _look(self, kept: Tensor, moved: Tensor) -> None:
-        """Whether most values that are to move stay as they are, as the next number lies too far away."""
+        """Whether most values that are to move stay as they are, as the next number lies too far away; what an optimizer keeps is its own affair."""
+        if self.gradients.inside:
+            return
         before = kept.detach().double()
         asked = moved != 0
         stays = (before + moved).to(kept.dtype) == kept.detach()

@@ -162,8 +162,8 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     movement.lines = lambda optimizer: gradients.held[id(optimizer)].lines if id(optimizer) in gradients.held else set()
     cuts, wrappers = Cuts(seen, forwards, functions), Wrappers(seen, gradients.leaves)
     scales, targets, lookups = (kind(seen, forwards, functions) for kind in (Scales, Targets, Lookups))
-    own_losses, seeds, halves = OwnLosses(seen, functions), Seeds(seen), Halves(seen, functions)
-    for listener in (layers, classes, cuts, wrappers, scales, targets, lookups, Contrasts(seen, functions), own_losses, seeds, halves):
+    late: list[Any] = [layers, classes, cuts, wrappers, scales, targets, lookups, OwnLosses(seen, functions), Seeds(seen), Halves(seen, functions, gradients)]
+    for listener in (*late, Contrasts(seen, functions)):
         listener.install()
 
     lengths = Lengths(seen)
@@ -174,23 +174,10 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
         networks.lost(call, scores, target)
 
     functions.on_loss.append(lost)
-    seen.listeners += [Sets(seen, loaders), Copies(seen, forwards, gradients), scales, targets, lookups, Balance(seen, loaders, classes)]
-    seen.listeners += [
-        forwards,
-        functions,
-        loaders,
-        gradients,
-        Adversaries(seen, gradients),
-        Opponents(seen, gradients, functions),
-        precision,
-        kept,
-        networks,
-        rows,
-        fits,
-        sides,
-    ]
-    seen.listeners += [schedules, recurrence, ranks, orders]
-    seen.listeners += [*samples, Streams(seen), lengths, layers, classes, Updates(seen, gradients), movement, cuts, wrappers, own_losses, seeds, halves]
+    seen.listeners += [Sets(seen, loaders), Copies(seen, forwards, gradients), Balance(seen, loaders, classes)]
+    seen.listeners += [forwards, functions, loaders, gradients, Adversaries(seen, gradients), Opponents(seen, gradients, functions)]
+    seen.listeners += [precision, kept, networks, rows, fits, sides, schedules, recurrence, ranks, orders]
+    seen.listeners += [*samples, Streams(seen), lengths, *late, Updates(seen, gradients), movement]
     return functions, lambda: ranks.told(rows.first(), next((h.made for h in gradients.held.values()), None), sides.told())
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import copy
 import gc
 import math
-import re
 import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from dis import get_instructions
 from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import CodeType, FrameType, FunctionType
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from training.review.syntax import words
 from training.watch.forwards import Call
 from training.watch.losses import Functions
 from training.watch.record import Place, Watch
@@ -43,11 +44,27 @@ AGAINST = {
     "reverse",
 }
 FIRST, SECOND = {"pos", "positive", "positives", "chosen", "preferred", "winner", "better"}, {"neg", "negative", "negatives", "rejected", "loser", "worse"}
+DEEPEST = 4  # functions that call each other
 WINDOWS, MOST = 12, 2_000_000  # forward passes with gradients; values of scores
 DISTANCES = {"dist", "distance", "distances", "d", "energy", "energies", "error", "errors"}  # low where they are right
 SURE, LIKELY = 6.0, 0.98  # scores, and probabilities, that leave no doubt
 MARGIN = 1e-3
-APART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+TRACES = {
+    "append",
+    "extend",
+    "update",
+    "setdefault",
+    "setattr",
+    "write",
+    "print",
+    "info",
+    "debug",
+    "warning",
+    "add_scalar",
+    "log_metrics",
+    "random",
+    "backward",
+}
 
 
 @dataclass(frozen=True)
@@ -137,7 +154,7 @@ class OwnLosses:
             return
         if len(tensors) != 2 or frame.f_code in self.tried or given[tensors[0]].numel() > MOST:
             return
-        function = _function(frame.f_code, given.get("self"))
+        function = _function(frame.f_code, given.get("self"), frame.f_globals)
         if function is None:
             return
         self.tried.add(frame.f_code)
@@ -187,15 +204,6 @@ class OwnLosses:
         return name if reference is not None and reference() is tensor else ""
 
 
-def words(name: str) -> set[str]:
-    """The words of a name.
-
-    >>> sorted(words("FocalLoss") | words("dice_loss"))
-    ['dice', 'focal', 'loss']
-    """
-    return {w.lower() for w in APART.findall(name)}
-
-
 def answers(scores: Tensor, labels: Tensor) -> list[Tensor]:
     """Scores that are right about every label, and such as are wrong about each; nothing where it is not clear what they would be.
 
@@ -234,11 +242,27 @@ def answers(scores: Tensor, labels: Tensor) -> list[Tensor]:
     return [(2 * side - 1) * SURE for side in (truth, other)]
 
 
-def _function(code: CodeType, owner: Any) -> Callable[..., Any] | None:
-    """What can be called again without a trace: a function, or a loss module without weights, copied."""
+def _function(code: CodeType, owner: Any, globals_: dict[str, Any]) -> Callable[..., Any] | None:
+    """What can be called again without a trace: a function, or a loss module without weights, copied; None of what counts, prints or draws otherwise."""
+    if leaves_traces(code, globals_):
+        return None
     if owner is not None:
         return copy.deepcopy(owner) if next(owner.parameters(), None) is None else None
     return next((f for f in gc.get_referrers(code) if isinstance(f, FunctionType) and f.__code__ is code), None)
+
+
+def leaves_traces(code: CodeType, globals_: dict[str, Any], depth: int = 0) -> bool:
+    """Whether a function, or one of its file that it names, sets names outside of itself, or calls what keeps, writes or draws.
+
+    >>> leaves_traces((lambda scores: print(scores)).__code__, {}), leaves_traces((lambda scores: scores.mean()).__code__, {})
+    (True, False)
+    """
+    outside = any(i.opname in ("STORE_GLOBAL", "STORE_ATTR") or (i.opname == "STORE_DEREF" and i.argval in code.co_freevars) for i in get_instructions(code))
+    if outside or TRACES & set(code.co_names) or depth > DEEPEST:
+        return True
+    inner = [c for c in code.co_consts if isinstance(c, CodeType)]
+    inner += [f.__code__ for n in code.co_names if isinstance(f := globals_.get(n), FunctionType) and f.__code__ is not code and f.__globals__ is globals_]
+    return any(leaves_traces(c, globals_, depth + 1) for c in inner)
 
 
 def _value(asked: Asked, change: dict[str, Tensor]) -> float:

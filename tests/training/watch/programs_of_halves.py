@@ -100,6 +100,11 @@ BASES_OF_HALVES = {"phases": PHASES, "written": WRITTEN, "maker_first": MAKER_FI
 SOUND_OF_HALVES = {
     # small angles, and an average that moves far at each step
     "coarse": PHASES.replace('"cpu", enabled=False', '"cpu", dtype=torch.bfloat16').replace("500 * torch.rand", "torch.rand"),
+    # Adam's own averages, where weights are of 16 bits
+    "all_half": PHASES.replace("net = Field()", "net = Field().to(torch.bfloat16)")
+    .replace("], 1).float())", "], 1).to(torch.bfloat16))")
+    .replace("copy.deepcopy(net)", "copy.deepcopy(net).float()")
+    .replace("F.mse_loss(net(seconds[320:])", "F.mse_loss(net(seconds[320:]).float()"),
     "quick": PHASES.replace("copy.deepcopy(net)", "copy.deepcopy(net).to(torch.bfloat16)").replace("0.001)", "0.5)"),
 }
 PLANTED_OF_HALVES = (

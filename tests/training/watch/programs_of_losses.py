@@ -156,6 +156,10 @@ for epoch in range(5):
 START, TRAINING = NEGATIVES[: (begin := NEGATIVES.index("net = Factors()"))], NEGATIVES[begin:]
 BASES_OF_LOSSES = {"overlap": OVERLAP, "horizon": HORIZON, "negatives": NEGATIVES}
 SOUND_OF_LOSSES = {
+    # a loss that counts its calls: it is not called again on the side
+    "counted_loss": OVERLAP.replace("def focal_loss(scores, truth):\n", "CALLS = []\n\n\ndef focal_loss(scores, truth):\n    CALLS.append(1)\n").replace(
+        "net.eval()\n", "assert len(CALLS) == 15, len(CALLS)\nnet.eval()\n"
+    ),
     # a sequence of labels as long as the inputs, one ahead; and six trainings that are seeded alike
     "ahead": HORIZON.replace("series[t : t + 6]", "series[t - 19 : t + 1]").replace("nn.Linear(32, 6)", "nn.Linear(32, 20)"),
     "trainings": START + "for _ in range(6):\n    torch.manual_seed(0)\n" + textwrap.indent(TRAINING, "    "),
