@@ -16,6 +16,7 @@ KEEPS_TYPE = {"copy", "clone", "reshape", "ravel", "flatten", "transpose", "sque
 MADE_WITH = {"array", "asarray", "zeros", "full", "tensor", "as_tensor", "empty", "randint", "integers", "frombuffer", "fromfile"}
 DEEPEST = 8
 PERMUTES = {"permutation", "randperm"}
+SORTS = {"sort", "sorted", "sort_values", "msort"}
 PAIRS = {"TensorDataset", "train_test_split", "zip"}
 WRAPS = {"from_numpy", "tensor", "as_tensor", "asarray", "array", "float", "long", "Tensor", "FloatTensor", "LongTensor"}
 ON_PURPOSE = {
@@ -140,7 +141,7 @@ def _is_unsigned_type(node: ast.expr | None) -> bool:
 )
 def rows_permuted_alone(subject: Subject) -> Iterator[Place]:
     """A permutation is the index of one array and of nothing else, and that array goes into a data set, split or loop beside another that kept its order; or
-    a table is sorted, sampled or thinned out after labels were taken of it as an array.
+    a table is sorted, sampled or thinned out after labels were taken of it as an array; or one of both arrays is sorted.
     """
     program = subject.program
     for scope in program.scopes:
@@ -149,6 +150,7 @@ def rows_permuted_alone(subject: Subject) -> Iterator[Place]:
         yield from _at_once(program, scope)
         yield from _sampled(program, scope)
         yield from moved_after(program, scope)
+        yield from _sorted(program, scope)
         for name, bindings in scope.bindings.items():
             if len(bindings) == 1 and isinstance(bindings[0].value, ast.Call) and last_name(bindings[0].value.func) in PERMUTES:
                 used = _only_index(program, name, scope)
@@ -180,6 +182,46 @@ def _sampled(program: Program, scope: Scope) -> Iterator[Place]:
             if rows in given and (beside := sorted(others & given - {rows, ""})):
                 yield call, f"{rows} gets a new order, and {beside[0]}, which goes with it, keeps the old one"
                 break
+
+
+def _sorted(program: Program, scope: Scope) -> Iterator[Place]:
+    """`y = np.sort(y)` beside rows that were there before and are not sorted; indices and edges, which are often sorted, go into no data set with rows."""
+    if not SORTS & program.called_names:
+        return
+    found = dict(_sorts(scope))
+    for name, call in found.items():
+        line = line_of(program.statement(call))
+        older = {n for n in (*scope.bindings, *scope.parameters) if all(line_of(program.statement(b.statement)) < line for b in scope.bindings.get(n, ()))}
+        indices = any(isinstance(n, ast.Subscript) and last_name(n.slice) == name for n in walk(scope.node))
+        other = next((n for n in sorted(older - found.keys()) if not indices and _beside(program, scope, name, n, line)), None)
+        if other is not None:
+            yield call, f"{name} is sorted, and {other}, which goes with it, keeps the old order"
+
+
+def _sorts(scope: Scope) -> Iterator[tuple[str, ast.Call]]:
+    """`y = np.sort(y)`, `y, _ = torch.sort(y)`, `y = y.sort().values`, `y = sorted(y)`, `y.sort()`: the name, and the call."""
+    for node in own_nodes(scope.node):
+        if isinstance(node, ast.Expr) and method(node.value) == "sort" and isinstance(receiver(node.value), ast.Name):
+            yield last_name(receiver(node.value)), node.value  # type: ignore[misc]
+        elif isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target = node.targets[0].elts[0] if isinstance(node.targets[0], ast.Tuple) else node.targets[0]
+            inner = [c for c in walk(node.value) if isinstance(c, ast.Call) and last_name(c.func) in SORTS]
+            rows = receiver(inner[0]) if len(inner) == 1 and method(inner[0]) and names_read(receiver(inner[0])) == {last_name(target)} else None
+            rows = rows or (inner[0].args[0] if len(inner) == 1 and inner[0].args else None)
+            order_kept = any(k.arg and "return" in k.arg for c in inner for k in c.keywords)  # an index comes with it
+            if isinstance(target, ast.Name) and isinstance(rows, ast.Name) and rows.id == target.id and not order_kept:
+                yield target.id, inner[0]
+
+
+def _beside(program: Program, scope: Scope, a: str, b: str, line: int) -> bool:
+    """Whether both are rows of one data set: given to it together here, or returned as a pair of which a caller makes one."""
+    if _together(program, scope, a, b, line):
+        return True
+    for node in own_nodes(scope.node):
+        elements = [last_name(e) for e in node.value.elts] if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple) else []
+        if a in elements and b in elements and _come_together(program, scope, elements.index(a), elements.index(b)):
+            return True
+    return False
 
 
 def _only_index(program: Program, order: str, scope: Scope) -> ast.Subscript | None:
@@ -242,7 +284,11 @@ def _together(program: Program, scope: Scope, a: str, b: str, line: int, depth: 
 
 def _cuts_of(nodes: list[ast.AST], name: str) -> set[str]:
     """How rows of that name are taken: `[order]` and `[:cut]`, `.split(edges)` and `split(rows, edges)`, without the name."""
-    found = {ast.unparse(n.slice) for n in nodes if isinstance(n, ast.Subscript) and last_name(n.value) == name and names_read(n.slice)}
+    found = {
+        ast.unparse(n.slice)
+        for n in nodes
+        if isinstance(n, ast.Subscript) and last_name(n.value) == name and (names_read(n.slice) or isinstance(n.slice, ast.Slice))
+    }
     for n in nodes:
         if isinstance(n, ast.Call) and last_name(n.func) in ("split", "array_split", "chunk"):
             by = n.args if last_name(receiver(n)) == name else n.args[1:] if _bare(n.args[:1]) == [name] else None

@@ -1,4 +1,4 @@
-"""Rules BH212, BH213, BH215, BH216 and BH218: the best weights, when to stop, and rows that were to test them."""
+"""Rules BH212, BH213, BH215, BH216, BH218 and BH236: the best or averaged weights, when to stop, and rows that were to test them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.keepers import becomes_best, tests_of
 from training.review.kinds import looks_held_out
 from training.review.program import Binding, Program
-from training.review.syntax import calls, constant, dotted, identifiers, last_name, method, names_read, walk, words
+from training.review.syntax import calls, constant, dotted, has_unpacking, identifiers, keyword, last_name, method, names_read, walk, words
 
 WAITING = {"patience", "wait", "waited", "waiting", "bad", "stale", "counter", "strikes", "since", "improvement", "stall", "stalled", "worse"}
 STOPS_EARLY = {"patience", "best", "improve", "improved", "improvement", "early", "lowest", "highest", "top"}
@@ -286,6 +286,52 @@ def best_never_updated(subject: Subject) -> Iterator[Place]:
             for bound, score in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
                 if _stays(program, node, bound) and not isinstance(score, ast.Constant) and constant(score) is None:
                     yield node, f"{ast.unparse(bound)} keeps its first value: {ast.unparse(test)} holds in every round that beats it", node
+
+
+@rule(
+    "BH236",
+    "averaged-without-statistics",
+    "warning",
+    title="Averaged weights are used with the batch norm statistics of others",
+    why="`AveragedModel` averages weights. Running means and variances are copied from the network of the last update, and fit its weights: those of the average never passed a batch.",
+    remedy="after the last update: `torch.optim.swa_utils.update_bn(train_loader, averaged)`",
+    bad="""
+        import torch
+        from torch import nn
+        from torch.optim.swa_utils import AveragedModel
+
+        model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+        averaged = AveragedModel(model)
+
+        def score(evaluate, loader):
+            averaged.update_parameters(model)
+            return evaluate(averaged, loader)
+        """,
+    good="""
+        import torch
+        from torch import nn
+        from torch.optim.swa_utils import AveragedModel, update_bn
+
+        model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+        averaged = AveragedModel(model)
+
+        def score(evaluate, loader, train_loader):
+            averaged.update_parameters(model)
+            update_bn(train_loader, averaged)
+            return evaluate(averaged, loader)
+        """,
+)
+def averaged_without_statistics(subject: Subject) -> Iterator[Place]:
+    """An `AveragedModel` of equal shares without its buffers, in a file with batch norms, which nowhere computes their statistics anew."""
+    program = subject.program
+    if "AveragedModel" not in program.called_names or {"update_bn", "running_mean", "reset_running_stats", "num_batches_tracked"} & program.identifiers:
+        return
+    if not any(name.startswith(("BatchNorm", "LazyBatchNorm", "SyncBatchNorm")) for name in program.called_names):
+        return
+    for call in program.all_calls:
+        plain = not has_unpacking(call) and all(keyword(call, name) is None for name in ("avg_fn", "multi_avg_fn", "use_buffers")) and len(call.args) <= 2
+        if plain and program.is_torch(call.func, "AveragedModel"):
+            yield call, "the network has batch norms, and update_bn is called nowhere"
 
 
 def _stays(program: Program, node: ast.If, bound: ast.expr) -> bool:

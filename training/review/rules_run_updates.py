@@ -1,4 +1,4 @@
-"""Rules BH837 to BH843: mistakes in layers, optimizers, weights of classes and wrappers that only a run shows."""
+"""Rules BH837 to BH843, BH873 and BH874: mistakes in layers, optimizers, classes and wrappers that only a run shows."""
 
 from __future__ import annotations
 
@@ -78,5 +78,26 @@ OF_UPDATES: tuple[tuple[str, str, Severity, str, str, str, str, str], ...] = (
         "build the whole network first, then wrap it; wrap it anew after a change",
         "net = DistributedDataParallel(Net())\nnet.module.head = nn.Linear(64, classes)",
         "core = Net()\ncore.head = nn.Linear(64, classes)\nnet = DistributedDataParallel(core)",
+    ),
+    (
+        "BH873",
+        "classes-exclude-each-other",
+        "warning",
+        "Rows have several labels, and the loss picks one",
+        "Softmax shares one unit of probability among all classes: where a row has three labels none of them can be certain, and where it has none the loss is 0 whatever is said. "
+        "Thresholds on such scores mean nothing.",
+        "one decision a label: `F.binary_cross_entropy_with_logits(scores, labels)`",
+        "loss = F.cross_entropy(scores, labels)  # labels [rows, tags] of 0 and 1",
+        "loss = F.binary_cross_entropy_with_logits(scores, labels)",
+    ),
+    (
+        "BH874",
+        "order-not-told",
+        "warning",
+        "A transformer is not told in which order its tokens stand",
+        "Attention sees a set: without something that tells places apart 'dog bites man' and 'man bites dog' get the very same score.",
+        "add positions to the embeddings: `self.embed(x) + self.places[:, : x.shape[1]]`; where rows are sets of tokens, as baskets, no finding",
+        "h = self.encoder(self.embed(x))",
+        "h = self.encoder(self.embed(x) + self.places[:, : x.shape[1]])",
     ),
 )

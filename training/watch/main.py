@@ -46,6 +46,7 @@ from training.watch.opponents import Opponents
 from training.watch.orders import Orders
 from training.watch.own_losses import OwnLosses
 from training.watch.padding import Padding
+from training.watch.places import Places
 from training.watch.precision import Precision
 from training.watch.ranks import Ranks, log_of
 from training.watch.record import Enough, Watch
@@ -166,18 +167,19 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     for listener in (*late, Contrasts(seen, functions)):
         listener.install()
 
-    lengths = Lengths(seen)
+    lengths, places = Lengths(seen), Places(seen)
 
     def lost(call: Call, scores: Tensor, target: Tensor) -> None:
         rows.lost(call, scores, target)
         lengths.lost(call, scores, target)
         networks.lost(call, scores, target)
+        places.lost(call, scores, target)
 
     functions.on_loss.append(lost)
     seen.listeners += [Sets(seen, loaders), Copies(seen, forwards, gradients), Balance(seen, loaders, classes)]
     seen.listeners += [forwards, functions, loaders, gradients, Adversaries(seen, gradients), Opponents(seen, gradients, functions)]
     seen.listeners += [precision, kept, networks, rows, fits, sides, schedules, recurrence, ranks, orders]
-    seen.listeners += [*samples, Streams(seen), lengths, *late, Updates(seen, gradients), movement]
+    seen.listeners += [*samples, Streams(seen), lengths, places, *late, Updates(seen, gradients), movement]
     return functions, lambda: ranks.told(rows.first(), next((h.made for h in gradients.held.values()), None), sides.told())
 
 

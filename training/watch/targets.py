@@ -1,4 +1,4 @@
-"""Labels of losses: outside what they may be, left out though they are classes, and in another order than the scores."""
+"""Labels of losses: outside what they may be, several a row, left out though they are classes, and in another order than the scores."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ class Targets:
         self.functions.listen(("binary_cross_entropy_with_logits",), before=self._shares)
         self.functions.listen(("cross_entropy", "nll_loss"), before=self._left_out)
         self.functions.listen(("cross_entropy", "nll_loss"), before=self._order)
+        self.functions.listen(("cross_entropy",), before=self._several)
         self.functions.listen(("ctc_loss",), before=self._blank)
 
     def _shares(self, name: str, input: Tensor, target: Tensor, weight: Any = None, *_: Any, reduction: str = "mean", **__: Any) -> None:
@@ -56,6 +57,17 @@ class Targets:
             low, high = float(target.min()), float(target.max())
             self.functions.often(
                 "BH849", f"{name} is given labels from {low:g} to {high:g}, {share:.0%} of them outside 0 to 1: its loss has no lower bound there"
+            )
+
+    def _several(self, name: str, input: Tensor, target: Tensor, *_: Any, **__: Any) -> None:
+        """Labels [rows, classes] of 0 and 1 with several a row; where they are what the network was given, as in a recommender, they are a distribution."""
+        call = self.forwards.last
+        if not input.requires_grad or not target.is_floating_point() or target.ndim != 2 or not bool(((target == 0) | (target == 1)).all()):
+            return
+        several = float((target.sum(1) > 1).float().mean())
+        if several > FEW and (call is None or all(t.shape != target.shape or not torch.equal(t.to(target), target) for t in call.inputs)):
+            self.functions.often(
+                "BH873", f"{several:.0%} of the rows that {name} is given have several labels: its {target.shape[1]} classes exclude each other"
             )
 
     def _blank(self, name: str, log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0, *_: Any, **__: Any) -> None:

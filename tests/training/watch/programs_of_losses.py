@@ -154,7 +154,27 @@ for epoch in range(5):
 """
 
 START, TRAINING = NEGATIVES[: (begin := NEGATIVES.index("net = Factors()"))], NEGATIVES[begin:]
-BASES_OF_LOSSES = {"overlap": OVERLAP, "horizon": HORIZON, "negatives": NEGATIVES}
+TAGS = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+rows = torch.randn(300, 6)
+tags = (rows[:, :4] + 0.3 * torch.randn(300, 4) > 0).float()
+net = nn.Sequential(nn.Linear(6, 24), nn.ReLU(), nn.Linear(24, 4))
+optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
+for epoch in range(4):
+    for at in torch.randperm(240).split(24):
+        optimizer.zero_grad()
+        F.binary_cross_entropy_with_logits(net(rows[at]), tags[at]).backward()
+        optimizer.step()
+net.eval()
+with torch.no_grad():
+    print(((net(rows[240:]) > 0) == tags[240:].bool()).float().mean().item())
+"""
+
+BASES_OF_LOSSES = {"overlap": OVERLAP, "horizon": HORIZON, "negatives": NEGATIVES, "tags": TAGS}
 SOUND_OF_LOSSES = {
     # a loss that counts its calls: it is not called again on the side
     "counted_loss": OVERLAP.replace("def focal_loss(scores, truth):\n", "CALLS = []\n\n\ndef focal_loss(scores, truth):\n    CALLS.append(1)\n").replace(
@@ -162,6 +182,10 @@ SOUND_OF_LOSSES = {
     ),
     # a sequence of labels as long as the inputs, one ahead; and six trainings that are seeded alike
     "ahead": HORIZON.replace("series[t : t + 6]", "series[t - 19 : t + 1]").replace("nn.Linear(32, 6)", "nn.Linear(32, 20)"),
+    # what was bought is what is to be found again, as a distribution over all items
+    "baskets": TAGS.replace("nn.Linear(6, 24)", "nn.Linear(4, 24)")
+    .replace("binary_cross_entropy_with_logits(net(rows[at])", "cross_entropy(net(tags[at])")
+    .replace("net(rows[240:])", "net(tags[240:])"),
     "trainings": START + "for _ in range(6):\n    torch.manual_seed(0)\n" + textwrap.indent(TRAINING, "    "),
 }
 PLANTED_OF_LOSSES = (
@@ -178,5 +202,6 @@ PLANTED_OF_LOSSES = (
     Planted("BH119", "horizon", "plateau.step(error)", "plateau.step(epoch)"),
     Planted("BH310", "negatives", "self.level(items).squeeze(1)", "self.level(items)"),
     Planted("BH809", "negatives", "nn.init.normal_(table.weight, std=0.1)", "nn.init.constant_(table.weight, 0.1)"),
+    Planted("BH873", "tags", "binary_cross_entropy_with_logits", "cross_entropy"),
     Planted("BH859", "negatives", "    return torch.randint", "    torch.manual_seed(1)\n    return torch.randint"),
 )

@@ -96,13 +96,45 @@ for step in range(60):
     optimizer.step()
 """
 
-BASES_OF_TOKENS = {"padded": PADDED, "noisy": NOISY}
+ORDERED = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+words = torch.randint(0, 12, (400, 6))
+first_is_less = (words[:, 0] < words[:, -1]).long()
+
+
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.at = nn.Embedding(12, 16), nn.Parameter(torch.randn(6, 16) * 0.3)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(16, 2)
+
+    def forward(self, words):
+        return self.head(self.layer(self.embed(words) + self.at).mean(1))
+
+
+net = Reader()
+optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
+for epoch in range(3):
+    for rows in torch.randperm(400).split(25):
+        optimizer.zero_grad()
+        F.cross_entropy(net(words[rows]), first_is_less[rows]).backward()
+        optimizer.step()
+"""
+
+BASES_OF_TOKENS = {"padded": PADDED, "noisy": NOISY, "ordered": ORDERED}
 LEFT_OUT = PADDED.replace("* (words != 0)\n\n", "* (words != 0)\ntags[tags == 0] = -100\n\n").replace(", ignore_index=0", "")
 SOUND_OF_TOKENS = {
     "at_random": AT_RANDOM,
     "little_noise": NOISY.replace("t.sqrt() * noise", "0.2 * noise"),
     "scored_by_index": PADDED.replace("((found == wanted) & (words[rows] != 0)).sum()", "(found[wanted != 0] == wanted[wanted != 0]).sum()"),
     "scored_by_weight": PADDED.replace("((found == wanted) & (words[rows] != 0)).sum()", "((found == wanted).float() * words[rows].sign()).sum()"),
+    "no_order_needed": PADDED.replace("self.embed(words) + self.at", "self.embed(words) + self.at.mean(0)").replace("range(3)", "range(12)"),
+    "tokens_of_a_set": ORDERED.replace("Reader", "BasketReader").replace("+ self.at", "+ self.at.mean(0)"),
     "scored_less_padding": PADDED.replace("((found == wanted) & (words[rows] != 0)).sum()", "((found == wanted).sum() - (wanted == 0).sum())"),
     "never_right_there": LEFT_OUT.replace("((found == wanted) & (words[rows] != 0)).sum()", "(found == wanted).sum()"),
 }
@@ -121,5 +153,6 @@ PLANTED_OF_TOKENS = (
     Planted("BH834", "noisy", "nn.functional.mse_loss(net(noisy, t), noise)", "((torch.randn(64, 2) - net(noisy, t)) ** 2).mean()"),
     Planted("BH834", "noisy", "net(noisy, t), noise)", "net(x, t), noise)"),
     Planted("BH835", "padded", "src_key_padding_mask=empty", "src_key_padding_mask=~empty"),
+    Planted("BH874", "ordered", "+ self.at", "+ self.at.mean(0)"),
     Planted("BH835", "padded", "masked_fill(empty", "masked_fill(words > 0"),
 )
