@@ -80,5 +80,6 @@ def _of_call(program: Program, call: ast.Call, scope: Scope, depth: int) -> str:
         returned = [n.value for n in own_nodes(function.node) if isinstance(n, ast.Return) and n.value is not None]
         found = {direction(program, value, function, depth + 1) for value in returned}
         known = found.pop() if len(found) == 1 else ""
-        return known if not known or _of_name(function.name) in ("", known) else ""
+        named = _of_name(function.name)
+        return (known if named in ("", known) else "") if known else named
     return _of_name(last_name(call.func))

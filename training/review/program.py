@@ -11,7 +11,7 @@ from training.review.syntax import FunctionNode, dotted, identifiers, import_ali
 
 DEPTH = 6  # how many names a value is followed through
 WORK = 500  # steps after which a question is given up
-SAME_OBJECT = {"to", "cuda", "cpu", "eval", "train", "half", "float", "double", "bfloat16", "requires_grad_", "compile", "share_memory"}
+SAME_OBJECT = {"fit", "to", "cuda", "cpu", "eval", "train", "half", "float", "double", "bfloat16", "requires_grad_", "compile", "share_memory"}
 WRAPPERS = {
     "DistributedDataParallel",
     "DataParallel",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.own_row import own_label_in_window
 from training.review.program import Program, Scope
-from training.review.sides import divided, of_one_side
+from training.review.sides import divided, moves, of_one_side
 from training.review.splitting import before, cuts, is_part, line_of, sources_of, splits, values_read
 from training.review.syntax import constant, identifiers, is_true, keyword, last_name, method, names_read, receiver, walk, words
 from training.review.whole import table_of
@@ -113,7 +113,10 @@ def makes_future_label(scope: Scope, program: Program) -> bool:
 
 
 def foretells_windows(program: Program) -> bool:
-    """Whether stretches of a series are cut one after another, `x[t - past : t]` and `x[t : t + horizon]`: the second is foretold from the first."""
+    """Whether stretches of a series are cut one after another, `x[t - past : t]` and `x[t : t + horizon]`: the second is foretold from the first.
+
+    Or `x[t : t + past]` and `x[t + past : t + past + horizon]` in a loop, or for one item of a data set.
+    """
     ends: set[tuple[str, str]] = set()
     starts: set[tuple[str, str]] = set()
     for node in program.nodes[ast.Subscript]:
@@ -126,6 +129,8 @@ def foretells_windows(program: Program) -> bool:
                 ends.add((ast.dump(node.value), ast.dump(part.upper)))
             if isinstance(part.upper, ast.BinOp) and isinstance(part.upper.op, ast.Add):
                 starts.add((ast.dump(node.value), ast.dump(part.lower)))
+                if program.scope(node).name == "__getitem__" or moves(program, part, program.scope(node)):
+                    ends.add((ast.dump(node.value), ast.dump(part.upper)))
     return bool(ends & starts)
 
 

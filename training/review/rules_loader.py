@@ -230,6 +230,9 @@ def loader_not_distributed(subject: Subject) -> Iterator[Place]:
         named = [name_of(program, call), *map(last_name, call.args)]
         if alone and not is_false(keyword(call, "shuffle", 3)) and any(map(looks_trained_on, named)) and not any(map(looks_held_out, named)):
             yield call, "every rank reads all rows: this sampler is made for one rank (num_replicas=1)"
+        ranks, rank = keyword(call, "num_replicas", 1), constant(keyword(call, "rank", 2))
+        if program.is_torch(call.func, "DistributedSampler") and isinstance(rank, int) and ranks is not None and constant(ranks) is None:
+            yield call, f"every rank reads the share of rank {rank}: the other rows are read by none"
 
 
 def _may_get_sampler(program: Program, call: ast.Call) -> bool:

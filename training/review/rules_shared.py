@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.freezing import switches
-from training.review.kinds import looks_held_out
+from training.review.kinds import is_model, looks_held_out
 from training.review.leaves import leaves
 from training.review.program import Program
 from training.review.rules_distributed import REDUCES
 from training.review.rules_loader import PREPARES, is_distributed, name_of
 from training.review.rules_loader import loaders as loaders_of
-from training.review.shares import divided_later, is_whole_share, means_over_rows, on_one_share
+from training.review.shares import divided_later, is_whole_share, keeps_to_itself, means_over_rows, on_one_share
 from training.review.syntax import constant, has_unpacking, identifiers, keyword, last_name, walk, words
 from training.review.values import reaching
 
@@ -78,6 +78,14 @@ def metric_of_one_rank(subject: Subject) -> Iterator[Place]:
         loops = [loop for made in loaders_of(program) if _reads(program, made, call) for loop in on_one_share(program, made)]
         if loops:
             yield call, f"held-out rows are shared out over ranks, and nothing adds up what the loop in line {loops[0].lineno} computes of them"
+    for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For)):
+        if evaluated and _own_share(program, loop.iter) and _asks_a_network(program, loop) and keeps_to_itself(program, loop):
+            yield loop, "each rank goes through rows of its own, and nothing adds up what it computes of them"
+
+
+def _asks_a_network(program: Program, loop: ast.For) -> bool:
+    """Whether a network is run on the rows of a loop."""
+    return any(is_model(program, c.func, program.scope(loop)) for s in loop.body for c in walk(s) if isinstance(c, ast.Call) and isinstance(c.func, ast.Name))
 
 
 def _reads(program: Program, loader: ast.Call, rows: ast.Call) -> bool:
@@ -94,14 +102,17 @@ def _every_nth_row(program: Program, call: ast.Call) -> bool:
         rows = values[0] if len(values) == 1 else rows
     if isinstance(rows, ast.Call) and last_name(rows.func) in ("list", "tuple") and len(rows.args) == 1:
         rows = rows.args[0]
+    return program.is_torch(call.func, "Subset") and rows is not None and _own_share(program, rows)
+
+
+def _own_share(program: Program, rows: ast.expr) -> bool:
+    """Whether it is `range(rank, len(rows), world)` or `order[rank::world]`."""
     start: ast.expr | None = None
     if isinstance(rows, ast.Call) and last_name(rows.func) in ("range", "arange") and len(rows.args) == 3:
         start = rows.args[0]
     elif isinstance(rows, ast.Subscript) and isinstance(rows.slice, ast.Slice) and rows.slice.step is not None:
         start = rows.slice.lower
-    if not program.is_torch(call.func, "Subset") or start is None:
-        return False
-    return any("rank" in words(n) for n in identifiers(start)) or last_name(start) in program.rank_names
+    return start is not None and (any("rank" in words(n) for n in identifiers(start)) or last_name(start) in program.rank_names)
 
 
 @rule(

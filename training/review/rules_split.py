@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator, Set
 
 from training.review.findings import Place, Subject, rule
+from training.review.learned import fitted_on_the_whole, of_each_side, of_the_whole
 from training.review.program import Program, Scope
 from training.review.rules_codes import per_side
 from training.review.sides import divided, given_back, of_one_side
@@ -70,7 +71,7 @@ def fits(program: Program) -> Iterator[tuple[ast.Call, str, ast.expr]]:
         """,
 )
 def fit_before_split(subject: Subject) -> Iterator[Place]:
-    """Something is fitted on a name, and that name, or what the fit gave, is split further down."""
+    """Something is fitted on a name, and that name, or what the fit gave, is split further down; or the name was split before, and a side of it is transformed."""
     program = subject.program
     for call, learner, rows in fits(program):
         if any(is_part(n) for n in names_read(rows)) or _is_label(rows) or of_one_side(program, rows):
@@ -84,6 +85,10 @@ def fit_before_split(subject: Subject) -> Iterator[Place]:
             if shared or (before(program, call, split) and indexed(program, rows, split, scope, parts)):
                 yield call, f"{learner} learns from all rows, which are split only in line {split.lineno}", scope.node if scope.name else split
                 break
+        else:
+            sides = fitted_on_the_whole(program, call, rows)
+            if sides is not None:
+                yield call, f"{learner} learns from all rows of {sides.table}, and transforms those of the sides that line {line_of(sides.node)} makes of it"
 
 
 def _learner(program: Program, call: ast.Call) -> set[str]:
@@ -118,7 +123,9 @@ def _is_label(node: ast.expr) -> bool:
         """,
 )
 def fit_on_held_out(subject: Subject) -> Iterator[Place]:
-    """The rows of a fit are named validation or test, or are put together of both sides; or it is made anew in a loop over the sides, or by a helper for each."""
+    """The rows of a fit are named validation or test, or are put together of both sides; or it is made anew in a loop over the sides, or by a helper for each; a
+    mean by which rows are scaled or filled is a fit too.
+    """
     for call, learner, rows in fits(subject.program):
         where = per_side(subject.program, call, rows)
         if where:
@@ -128,6 +135,8 @@ def fit_on_held_out(subject: Subject) -> Iterator[Place]:
         held_out = any({"test", "val", "valid", "validation", "holdout"} & words(n) for n in names)
         if held_out and any("train" in words(n) for n in identifiers(subject.program.scope(call).node)):
             yield call, f"{learner} is fitted on {ast.unparse(rows)}"
+    for node, statistic, where in of_each_side(subject.program):
+        yield node, f"rows are scaled or filled by the {statistic} of their own side: anew for {where}"
 
 
 @rule(
@@ -158,6 +167,8 @@ def statistics_before_split(subject: Subject) -> Iterator[Place]:
     program = subject.program
     for call, statistic, joined in put_together(program):
         yield call, f"the {statistic} is that of {ast.unparse(joined)}: rows that are not of train are in it"
+    for call, statistic, sides in of_the_whole(program):
+        yield call, f"the {statistic} is that of all rows of {sides.table}, and scales or fills the sides that line {line_of(sides.node)} makes of it"
     changed = [(s, table_of(t), how, places_of(program, s)) for s, t, _, how in normalisations(program)]
     for split, scope, parts in (*splits(program, by_group=True), *cuts(program), *divided(program)) if changed else ():
         behind = behind_rows(scope, parts[:1], line_of(split))

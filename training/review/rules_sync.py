@@ -1,4 +1,4 @@
-"""Rules BH609 to BH611: gradients that `no_sync` keeps from ever being averaged, ranks that skip a backward alone, and sums that are added up in part."""
+"""Rules BH609 to BH611 and BH615: gradients that are never averaged, ranks that skip a backward alone, and sums that are added up in part."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from training.review.rules_distributed import REDUCES
 from training.review.rules_window import condition, window_of
 from training.review.syntax import calls, identifiers, last_name, method, receiver, walk, words
 from training.review.trace import Event
+
+SHARING = ("parallel", "ddp", "fsdp", "shard", "wrap", "prepare", "average", "sync", "setup_model", "register_comm_hook")  # parts of names that are called
 
 
 @rule(
@@ -53,7 +55,7 @@ from training.review.trace import Event
 def gradients_never_averaged(subject: Subject) -> Iterator[Place]:
     """Every backward of a loop that steps is under `no_sync`, or just the one at the end of the window is, in a file that reduces nothing by hand."""
     program = subject.program
-    if not any(method(c) == "no_sync" for c in program.all_calls) or REDUCES & program.called_names or "accelerate" in program.modules_imported:
+    if not any(method(c) == "no_sync" for c in program.all_calls) or _averages_by_hand(program) or "accelerate" in program.modules_imported:
         return
     for steps in step_groups(subject):
         held = [_held_back(program, b.event, steps) for b in steps.backwards]
@@ -66,6 +68,16 @@ def gradients_never_averaged(subject: Subject) -> Iterator[Place]:
                 yield backward.event.node, "the backward that ends the window is the one under no_sync: ranks never average their gradients", steps.loop.node
 
     yield from _by_the_same_condition(program)
+
+
+def _averages_by_hand(program: Program) -> bool:
+    """Whether gradients or parameters are reduced over ranks: not counts and losses alone."""
+    for call in (c for c in program.all_calls if last_name(c.func) in REDUCES):
+        loops = [a.iter for a in program.ancestors(call) if isinstance(a, ast.For)]
+        given = {w for node in (*call.args, *loops) for n in identifiers(node) for w in words(n)}
+        if given & {"grad", "grads", "gradient", "gradients", "parameters", "params", "param", "p", "flat", "bucket"}:
+            return True
+    return False
 
 
 def _by_the_same_condition(program: Program) -> Iterator[Place]:
@@ -109,6 +121,64 @@ def _defined(program: Program, test: ast.expr, scope: Scope) -> ast.expr:
     """What a name stands for that is bound once; anything else as it is."""
     bound = program.bindings_of(test, scope) if isinstance(test, ast.Name) else []
     return bound[0].value if len(bound) == 1 and bound[0].how == "assign" and bound[0].index is None else test
+
+
+@rule(
+    "BH615",
+    "ranks-train-apart",
+    "error",
+    title="Ranks share out the rows, and nothing averages their gradients",
+    why="Without DistributedDataParallel each rank trains a network of its own on its share: what rank 0 saves has seen a part of the rows, and the others are thrown away.",
+    remedy="wrap the network: `net = DistributedDataParallel(net)`",
+    bad="""
+        import torch
+        import torch.distributed as dist
+        from torch.utils.data import DataLoader, DistributedSampler
+
+        def work(rank, world, data):
+            dist.init_process_group("gloo", rank=rank, world_size=world)
+            loader = DataLoader(data, batch_size=32, sampler=DistributedSampler(data, shuffle=False))
+            net = torch.nn.Linear(8, 2)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for x, y in loader:
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(net(x), y).backward()
+                optimizer.step()
+        """,
+    good="""
+        import torch
+        import torch.distributed as dist
+        from torch.nn.parallel import DistributedDataParallel
+        from torch.utils.data import DataLoader, DistributedSampler
+
+        def work(rank, world, data):
+            dist.init_process_group("gloo", rank=rank, world_size=world)
+            loader = DataLoader(data, batch_size=32, sampler=DistributedSampler(data, shuffle=False))
+            net = DistributedDataParallel(torch.nn.Linear(8, 2))
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for x, y in loader:
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(net(x), y).backward()
+                optimizer.step()
+        """,
+)
+def ranks_train_apart(subject: Subject) -> Iterator[Place]:
+    """A file starts a process group, gives a loader a DistributedSampler and steps an optimizer of a network that it makes itself; nothing in it wraps networks,
+    reads gradients, or is called as if it did.
+    """
+    program = subject.program
+    sampled = any(program.is_torch(c.func, "DistributedSampler") for c in program.all_calls)
+    if not sampled or "init_process_group" not in program.called_names or {"grad", "grads"} & program.identifiers or _averages_by_hand(program):
+        return
+    if (
+        any(part in n.lower() for n in program.called_names for part in SHARING)
+        or {"deepspeed", "horovod", "accelerate", "lightning"} & program.modules_imported
+    ):
+        return
+    for steps in step_groups(subject):
+        if steps.loop is not None and steps.backwards:
+            yield steps.step.node, "each rank steps by the gradients of its own rows", steps.loop.node
+            return
 
 
 @rule(

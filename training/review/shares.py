@@ -53,15 +53,18 @@ def on_one_share(program: Program, loader: ast.Call) -> Iterator[ast.For]:
         scope, over = program.scope(loop), loop.iter
         while isinstance(over, ast.Call) and last_name(over.func) in ("enumerate", "tqdm", "iter") and over.args:
             over = over.args[0]
-        if not isinstance(over, ast.Name | ast.Attribute) or not any(leaf.node is loader for leaf in leaves(program, over, scope)):
-            continue
-        trains = any(method(c) in ("backward", "step") for c in calls(loop))
-        gathers = any(adds_up(program, c) for c in calls(loop))
-        stored = {n.id for n in walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-        stored |= {n for s in walk(loop) if isinstance(s, ast.AugAssign) for n in names_read(s.target)}
-        stored |= {n for c in calls(loop) if method(c) and isinstance(program.parents[c], ast.Expr) for n in names_read(receiver(c))}
-        if not trains and not gathers and stored and not _met(program, scope, stored):
+        if isinstance(over, ast.Name | ast.Attribute) and any(leaf.node is loader for leaf in leaves(program, over, scope)) and keeps_to_itself(program, loop):
             yield loop
+
+
+def keeps_to_itself(program: Program, loop: ast.For) -> bool:
+    """Whether a loop neither trains nor brings what it computes to other ranks, there or with a caller."""
+    trains = any(method(c) in ("backward", "step") for c in calls(loop))
+    gathers = any(adds_up(program, c) for c in calls(loop))
+    stored = {n.id for n in walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    stored |= {n for s in walk(loop) if isinstance(s, ast.AugAssign) for n in names_read(s.target)}
+    stored |= {n for c in calls(loop) if method(c) and isinstance(program.parents[c], ast.Expr) for n in names_read(receiver(c))}
+    return not trains and not gathers and bool(stored) and not _met(program, program.scope(loop), stored)
 
 
 def _met(program: Program, scope: Scope, names: set[str], depth: int = 0) -> bool:

@@ -199,6 +199,7 @@ PLANTED_OF_LOSSES = (
     Planted("BH411", "overlap", "F.log_softmax(scores, 1).gather(1, truth[:, None])", "F.log_softmax(scores.view(-1, 2), 1).gather(1, truth.view(-1, 1))"),
     Planted("BH413", "overlap", "scores.softmax(1)[:, 1]", "scores.softmax(0)[:, 1]"),
     Planted("BH805", "horizon", "series[t - 20 : t]", "series[t - 18 : t + 2]"),
+    Planted("BH805", "horizon", "series[t - 20 : t]", "series[t - 14 : t + 6]"),
     Planted("BH119", "horizon", "plateau.step(error)", "plateau.step(epoch)"),
     Planted("BH310", "negatives", "self.level(items).squeeze(1)", "self.level(items)"),
     Planted("BH809", "negatives", "nn.init.normal_(table.weight, std=0.1)", "nn.init.constant_(table.weight, 0.1)"),

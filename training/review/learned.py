@@ -1,0 +1,183 @@
+"""What is learned from all rows of a table though sides of it are taken in the same function, and what each side learns of itself."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from training.review.program import Program, Scope
+from training.review.provenance import named_role
+from training.review.rules_codes import per_side
+from training.review.shares import derived
+from training.review.sides import divisions, of_one_side, row_takes, side_of, takes, targets_of
+from training.review.splitting import cuts, is_part, line_of, splits, stored
+from training.review.syntax import calls, constant, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.whole import CENTRES, LABEL_WORDS, centred, label_columns, over_rows
+
+STATISTICS = CENTRES | {"std", "var", "max", "quantile", "percentile", "nanstd", "nanpercentile", "nanquantile"}
+COLUMNS = {"columns", "cols", "features", "numeric", "numerical", "num", "continuous", "names", "feats"}
+
+
+class Sides(NamedTuple):
+    """A table, the function that takes sides of it, where it does so first, the calls that take them, and the names that hold rows of them."""
+
+    table: str
+    scope: Scope
+    node: ast.expr
+    taken: frozenset[int]
+    parts: frozenset[str]
+
+
+def sides_of_tables(program: Program) -> list[Sides]:
+    """Every table that has one value in its function, and of which sides are taken there."""
+    found: dict[tuple[Scope, str], tuple[ast.expr, set[int], set[str]]] = {}
+    divided = [(d.node, d.scope, d.parts) for d in divisions(program)]
+    for node, scope, parts in (*splits(program, by_group=True), *cuts(program), *divided):
+        for part in parts:
+            if isinstance(part, ast.Name) and not is_part(part.id) and not words(part.id) & LABEL_WORDS:
+                _, taken, names = found.setdefault((scope, part.id), (node, set(), set()))
+                taken.add(id(node))
+                statement = program.statement(node)
+                names |= stored(statement) if isinstance(statement, ast.Assign) else set()
+    for take in takes(program):
+        if isinstance(take.rows, ast.Name) and (take.scope, take.rows.id) in found:
+            _, taken, names = found[(take.scope, take.rows.id)]
+            taken.add(id(take.node))
+            names |= set(take.names)
+    plain = []
+    for (scope, table), (node, taken, names) in found.items():
+        values = [b for b in scope.bindings.get(table, ()) if b.how != "augment"]
+        held = derived(scope, names - {table})
+        if len(values) <= 1 and table not in held:
+            plain.append(Sides(table, scope, node, frozenset(taken), frozenset(held)))
+    return plain
+
+
+def whole_table(program: Program, rows: ast.expr, sides: Sides) -> bool:
+    """Whether an expression holds all rows of the table: it, columns of it, filled or converted; and not the label."""
+    labels = label_columns(program)
+    node: ast.expr | None = rows
+    while not isinstance(node, ast.Name):
+        match node:
+            case ast.Subscript(value=inner, slice=by):
+                column = constant(by)
+                if column in labels or not (isinstance(column, str) or _selects_columns(program, by, sides.scope)):
+                    return False
+                node = inner
+            case ast.Attribute(value=inner, attr="values" | "iloc" | "loc" | "T") if node.attr != "T":
+                node = inner
+            case ast.Call() if method(node) in ("fillna", "astype", "to_numpy", "copy", "float", "numpy", "select_dtypes", "reshape", "ravel"):
+                node = receiver(node)
+            case _:
+                return False
+    return node.id == sides.table and not of_one_side(program, rows)
+
+
+def _selects_columns(program: Program, by: ast.expr, scope: Scope) -> bool:
+    """Whether an index is a list of names, or leaves all rows: `[NUMERIC]`, `[["a", "b"]]`, `[:, 0]`."""
+    if isinstance(by, ast.Tuple):
+        return isinstance(by.elts[0], ast.Slice) and by.elts[0].lower is None and by.elts[0].upper is None
+    if isinstance(by, ast.List):
+        return all(isinstance(constant(e), str) for e in by.elts)
+    if not isinstance(by, ast.Name):
+        return False
+    bound = program.bindings_of(by, scope)
+    lists = [b for b in bound if isinstance(b.value, ast.List | ast.Tuple) and b.value.elts and all(isinstance(constant(e), str) for e in b.value.elts)]
+    return bool(lists and len(lists) == len(bound)) or bool(words(by.id) & COLUMNS)
+
+
+def of_the_whole(program: Program) -> Iterator[tuple[ast.Call, str, Sides]]:
+    """Every statistic of all rows by which rows of a side are scaled or filled in the same function: the call, which statistic, and the sides."""
+    if not STATISTICS & program.called_names:
+        return
+    told: set[ast.stmt] = set()
+    for sides in sides_of_tables(program):
+        for call in (n for n in own_nodes(sides.scope.node) if isinstance(n, ast.Call) and last_name(n.func) in STATISTICS):
+            rows, rest = receiver(call), call.args
+            if rows is None or (isinstance(rows, ast.Name) and rows.id in program.aliases):
+                rows, rest = (call.args[0], call.args[1:]) if call.args else (None, [])
+            axis = keyword(call, "axis") or keyword(call, "dim") or (rest[0] if rest and last_name(call.func) not in ("quantile", "percentile") else None)
+            if rows is None or (axis is not None and not over_rows(axis)) or not whole_table(program, rows, sides):
+                continue
+            names = set(targets_of(program, call)) if isinstance(program.statement(call), ast.Assign) else set()
+            if program.statement(call) not in told and _is_used(program, call, names, sides):
+                told.add(program.statement(call))
+                yield call, last_name(call.func), sides
+
+
+def _is_used(program: Program, call: ast.Call, names: set[str], sides: Sides) -> bool:
+    """Whether rows of a side meet a statistic: `part - s`, `part / s`, `part.fillna(s)`, or both are given to a class or function of the file."""
+
+    def reads(node: ast.AST | None) -> bool:
+        return node is not None and any(n is call or (isinstance(n, ast.Name) and n.id in names) for n in walk(node))
+
+    within = {a.arg for n in walk(sides.scope.node) if isinstance(n, ast.Lambda | ast.FunctionDef) and n is not sides.scope.node for a in n.args.args}
+    for node in walk(sides.scope.node):
+        match node:
+            case ast.BinOp(op=ast.Sub() | ast.Div(), left=left, right=right) if reads(right):
+                if names_read(left) & (sides.parts | within) and not any(named_role(n) for n in (left,)):
+                    return True
+            case ast.Call() if node is not call:
+                given = [*node.args, *(k.value for k in node.keywords)]
+                if not any(reads(a) for a in given):
+                    continue
+                filled = method(node) == "fillna" and bool(names_read(receiver(node)) & sides.parts)
+                own = isinstance(node.func, ast.Name) and (node.func.id in program.classes or bool(program.callees(node, sides.scope)))
+                if filled or (own and (id(node) in sides.taken or any(names_read(a) & sides.parts for a in given))):
+                    return True
+    return False
+
+
+def fitted_on_the_whole(program: Program, call: ast.Call, rows: ast.expr) -> Sides | None:
+    """The sides of the table of which all rows are learned from behind the split, where what was fitted transforms rows of one of them."""
+    learner = set(targets_of(program, call)) | {last_name(receiver(call))} - {""}
+    for sides in sides_of_tables(program):
+        if sides.scope is not program.scope(call) or line_of(call) <= line_of(sides.node) or not whole_table(program, rows, sides):
+            continue
+        for used in calls(sides.scope.node):
+            if method(used) == "transform" and last_name(receiver(used)) in learner and any(names_read(a) & sides.parts for a in used.args):
+                return sides
+    return None
+
+
+def of_each_side(program: Program) -> Iterator[tuple[ast.expr, str, str]]:
+    """Rows that are scaled or filled by a statistic of themselves, for train rows and for others: where, which statistic, and which sides."""
+    if not CENTRES & program.called_names:
+        return
+    for node in (*program.nodes[ast.BinOp], *program.all_calls):
+        if not isinstance(node, ast.Call) and not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)):
+            continue
+        inner = node if isinstance(node, ast.Call) else node.left
+        if isinstance(inner, ast.Call) and method(inner) != "fillna":
+            continue
+        scope = program.scope(node)
+        found = centred(program, inner, scope, program.statement(node)) if isinstance(inner, ast.Call | ast.BinOp) else None
+        if found is None or named_role(found[0]) or words(last_name(found[0])) & LABEL_WORDS:
+            continue
+        where = per_side(program, node, found[0])
+        if where:
+            yield node, found[1], where
+    for call in (c for c in program.all_calls if last_name(c.func) in CENTRES):
+        where = _by_ranges(program, call)
+        if where:
+            yield call, last_name(call.func), where
+
+
+def _by_ranges(program: Program, call: ast.Call) -> str:
+    """Names of the sides for each of which a class of the file takes a range of one table, and centres it by the mean of that range."""
+    scope, rows = program.scope(call), receiver(call)
+    if scope.name != "__init__" or not isinstance(program.parents[call], ast.BinOp) or any(isinstance(a, ast.If | ast.IfExp) for a in program.ancestors(call)):
+        return ""
+    bound = scope.bindings.get(rows.id, []) if isinstance(rows, ast.Name) else []
+    values = [rows] if isinstance(rows, ast.Subscript) else [b.value for b in bound]
+    if (
+        len(values) != 1
+        or not (isinstance(values[0], ast.Subscript) and isinstance(values[0].slice, ast.Slice))
+        or not names_read(values[0].value) & set(scope.parameters)
+    ):
+        return ""
+    made = {id(n) for n, _, _ in row_takes(program)}
+    named = {side_of(n): n for c, _ in program.call_sites[scope] if id(c) in made for n in targets_of(program, c)}
+    others = [named[s] for s in ("val", "test") if s in named]
+    return f"{named['train']} and {others[0]}" if "train" in named and others else ""
