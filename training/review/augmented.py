@@ -30,9 +30,19 @@ def augmented_held_out(program: Program) -> Iterator[tuple[ast.Call, str, ast.ex
                 for call, _ in program.call_sites[init]:
                     given = argument(call, init, name)
                     value = constant(given if given is not None else defaults(init.node).get(name))
-                    held = side_of_names(targets_of(program, call)) in ("val", "test")
+                    held = side_of_names(targets_of(program, call)) in ("val", "test") or bool(held_out_in_loop(program, call))
                     if held and value == said and isinstance(program.statement(call), ast.Assign):
                         yield call, name, given
+
+
+def held_out_in_loop(program: Program, call: ast.Call) -> list[str]:
+    """The held-out sides among the names that the innermost comprehension around a call goes through."""
+    for around in program.ancestors(call):
+        if isinstance(around, ast.ListComp | ast.GeneratorExp):
+            over = around.generators[0].iter
+            elements = over.elts if isinstance(over, ast.Tuple | ast.List) else []
+            return [n for e in elements for n in [last_name(e)] if side_of_names((n,)) in ("val", "test")]
+    return []
 
 
 def _is_kept(binding: Binding, name: str) -> bool:

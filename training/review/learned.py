@@ -65,6 +65,8 @@ def whole_table(program: Program, rows: ast.expr, sides: Sides) -> bool:
                 if column in labels or not (isinstance(column, str) or _selects_columns(program, by, sides.scope)):
                     return False
                 node = inner
+            case ast.BinOp(left=inner, right=ast.Constant()):
+                node = inner
             case ast.Attribute(value=inner, attr="values" | "iloc" | "loc" | "T") if node.attr != "T":
                 node = inner
             case ast.Call() if method(node) in ("fillna", "astype", "to_numpy", "copy", "float", "numpy", "select_dtypes", "reshape", "ravel"):

@@ -9,7 +9,7 @@ from training.review.direction import direction
 from training.review.findings import Place, Subject, rule
 from training.review.keepers import becomes_best, tests_of
 from training.review.kinds import looks_held_out
-from training.review.program import Binding, Program
+from training.review.program import Binding, Program, Scope
 from training.review.syntax import calls, constant, dotted, has_unpacking, identifiers, keyword, last_name, method, names_read, walk, words
 
 WAITING = {"patience", "wait", "waited", "waiting", "bad", "stale", "counter", "strikes", "since", "improvement", "stall", "stalled", "worse"}
@@ -111,7 +111,7 @@ def _keeps_weights(node: ast.If) -> bool:
         """,
 )
 def best_weights_not_restored(subject: Subject) -> Iterator[Place]:
-    """In a loop and under a condition a name gets a network's weights, and nothing in the file reads it."""
+    """In a loop and under a condition a name gets a network's weights, or an attribute does, and nothing in the file reads it."""
     program = subject.program
     read = {n.id for n in program.nodes[ast.Name] if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
     for scope in program.scopes:
@@ -119,6 +119,12 @@ def best_weights_not_restored(subject: Subject) -> Iterator[Place]:
             kept = [b for b in bindings if _is_state(b) and _chosen(program, b)]
             if kept and name not in read and name.strip("_"):
                 yield kept[0].statement, f"{name} holds the best weights, and nothing loads them", kept[0].statement
+    seen = {n.attr for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}
+    for owner, attributes in program.attributes.items():
+        for name, bindings in attributes.items():
+            kept = [b for b in bindings if _is_state(b) and _compared(program, b)]
+            if kept and name not in seen | {"getattr", "vars"} and any(program.call_sites[m] for m in program.methods[owner].values() if m.name == "__init__"):
+                yield kept[0].statement, f"self.{name} holds the best weights, and nothing loads them", kept[0].statement
 
 
 def _is_state(binding: Binding) -> bool:
@@ -127,9 +133,12 @@ def _is_state(binding: Binding) -> bool:
 
 
 def _chosen(program: Program, binding: Binding) -> bool:
-    around = program.ancestors(binding.statement)
-    compared = any(isinstance(a, ast.If) and any(isinstance(n, ast.Compare) for n in walk(a.test)) for a in around)
-    return compared and any(isinstance(a, ast.For | ast.While) for a in around)
+    return _compared(program, binding) and any(isinstance(a, ast.For | ast.While) for a in program.ancestors(binding.statement))
+
+
+def _compared(program: Program, binding: Binding) -> bool:
+    """Whether a comparison decides about it."""
+    return any(isinstance(a, ast.If) and any(isinstance(n, ast.Compare) for n in walk(a.test)) for a in program.ancestors(binding.statement))
 
 
 @rule(
@@ -182,13 +191,18 @@ def patience_never_reset(subject: Subject) -> Iterator[Place]:
             continue
         if counter.startswith("self."):
             within: ast.AST | None = scope.owner
-            others = [b for b in program.bindings_of(step.target, scope) if b.statement is not step and b.scope.name != "__init__"]
+            others = [b for b in program.bindings_of(step.target, scope) if b.statement is not step and b.scope.name != "__init__" and not _restores(b.scope)]
         else:
             within = next((a for a in program.ancestors(step) if isinstance(a, ast.For | ast.While)), None)
             inside = {id(n) for n in walk(within)} if within is not None else set()
             others = [b for b in scope.bindings.get(counter, ()) if b.statement is not step and id(b.statement) in inside and dotted(b.value) != counter]
         if within is not None and not others and _ends(within, counter) and {w for n in identifiers(within) for w in words(n)} & STOPS_EARLY:
             yield step, f"{counter} is never set back to 0", within
+
+
+def _restores(scope: Scope) -> bool:
+    """Whether a function goes on from a checkpoint."""
+    return bool({"resume", "restore", "load"} & words(scope.name)) and "load" in {last_name(c.func) for c in calls(scope.node)}
 
 
 def _ends(within: ast.AST, counter: str) -> bool:
@@ -342,13 +356,17 @@ def _stays(program: Program, node: ast.If, bound: ast.expr) -> bool:
         name = last_name(part) if isinstance(part, ast.Name | ast.Attribute) else ""
         if not name:
             continue
-        given = program.bindings_of(part, scope)
+        given = [b for b in program.bindings_of(part, scope) if not _restores(b.scope)]
         if isinstance(part, ast.Name):
             loops = [a for a in program.ancestors(node) if isinstance(a, ast.For | ast.While)]
             alone = len(given) == 1 and given[0].scope is scope and bool(loops) and loops[-1] not in program.ancestors(given[0].statement)
         else:
-            stored = [n for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and n.attr == name and isinstance(n.ctx, ast.Store | ast.Del)]
-            set_elsewhere = {"setattr", "__dict__", "load_state_dict"} & identifiers(scope.owner) if scope.owner is not None else {"unseen"}
+            stored = [
+                n
+                for n in program.nodes[ast.Attribute]
+                if isinstance(n, ast.Attribute) and n.attr == name and isinstance(n.ctx, ast.Store | ast.Del) and not _restores(program.scope(n))
+            ]
+            set_elsewhere = {"setattr", "__dict__"} & identifiers(scope.owner) if scope.owner is not None else {"unseen"}
             alone = len(given) == 1 and len(stored) == 1 and given[0].scope.name == "__init__" and not set_elsewhere
         if alone and given[0].how == "assign" and given[0].index is None and _first_bound(given[0].value, name):
             return not any(name in s.names for s in (*program.nodes[ast.Global], *program.nodes[ast.Nonlocal]) if isinstance(s, ast.Global | ast.Nonlocal))

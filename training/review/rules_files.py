@@ -318,7 +318,8 @@ def resume_without_optimizer(subject: Subject) -> Iterator[Place]:
     optimizers = [c for c in program.all_calls if any(is_optimizer_origin(o) and o.call is c for o in program.origins(c, program.scope(c)))]
     kept = [c for c in optimizers if last_name(c.func) != "SGD" or keyword(c, "momentum") is not None]
     states = [receiver(c) for c in program.all_calls if method(c) == "state_dict"]
-    if not kept or len({last_name(s) for s in states}) != 1 or any(is_optimizer(program, s, program.scope(s)) for s in states if s is not None):
+    others = [s for s in states if s is None or not is_scheduler(program, s, program.scope(s))]
+    if not kept or len({last_name(s) for s in others}) != 1 or any(is_optimizer(program, s, program.scope(s)) for s in states if s is not None):
         return
     read = {constant(n.slice) for n in program.nodes[ast.Subscript] if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Load)}
     for call in program.all_calls:
@@ -326,6 +327,7 @@ def resume_without_optimizer(subject: Subject) -> Iterator[Place]:
         keys = {constant(k) for k in saved.keys} if isinstance(saved, ast.Dict) else set()
         places = {k for k in keys & read if isinstance(k, str) and words(k) & {"epoch", "step", "iteration", "iter"}}
         goes_on = any(_starts_there(n.iter) for n in program.nodes[ast.For] if isinstance(n, ast.For))
+        goes_on |= any(identifiers(n.test) & {str(p) for p in places} for n in program.nodes[ast.While] if isinstance(n, ast.While))
         if places and goes_on and any(isinstance(v, ast.Call) and method(v) == "state_dict" for v in getattr(saved, "values", ())):
             yield call, f"{sorted(places)[0]} and the network are saved to go on from, the optimizer's state is not"
 

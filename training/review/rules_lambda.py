@@ -38,7 +38,7 @@ from training.review.syntax import FunctionNode, constant, dotted, keyword, last
         """,
 )
 def lambda_returns_rate(subject: Subject) -> Iterator[Place]:
-    """Every value that the function of a LambdaLR returns has the rate of its optimizer as a factor."""
+    """A value that the function of a LambdaLR returns has the rate of its optimizer as a factor."""
     program = subject.program
     for call in program.all_calls:
         given, scope = keyword(call, "lr_lambda", 1), program.scope(call)
@@ -47,7 +47,7 @@ def lambda_returns_rate(subject: Subject) -> Iterator[Place]:
         rates = [keyword(o.call, "lr", 1) for o in program.origins(call.args[0], scope) if is_optimizer_origin(o)]
         returned = _returned(program, given, scope)
         for rate in rates:
-            if rate is not None and returned and all(any(_same(rate, f) for f in _factors(value)) for value in returned):
+            if rate is not None and any(any(_same(rate, f) for f in _factors(value)) for value in returned):
                 yield call, f"what LambdaLR multiplies the rate with contains the rate {ast.unparse(rate)} itself"
 
 
@@ -93,6 +93,9 @@ def _returned(program: Program, given: ast.expr, scope: Scope) -> list[ast.expr]
         if function is None and len(bound) == 1 and bound[0].index is None:
             return _returned(program, bound[0].value, bound[0].scope)
         return [] if function is None else _returns(function)
+    if isinstance(given, ast.Attribute) and dotted(given.value) == "self" and scope.owner is not None:
+        own = program.find_method(scope.owner, given.attr)
+        return [] if own is None else _returns(own)
     if isinstance(given, ast.Call) and last_name(given.func) == "partial" and given.args:
         return _returned(program, given.args[0], scope)
     if isinstance(given, ast.Call) and isinstance(given.func, ast.Name):
@@ -120,4 +123,5 @@ def _same(rate: ast.expr, factor: ast.expr) -> bool:
     number = constant(rate)
     if number is not None:
         return constant(factor) == number != 1
-    return bool(dotted(rate)) and dotted(rate) == dotted(factor)
+    of_self = dotted(factor).removeprefix("self.") == dotted(rate).removeprefix("self.")  # `config.lr`, which an object keeps as `self.config`
+    return bool(dotted(rate)) and (of_self or dotted(rate) == dotted(factor))

@@ -11,7 +11,7 @@ from training.review.program import Program, Scope, argument
 from training.review.rules_sides import apart
 from training.review.sides import side_of_names, targets_of
 from training.review.splitting import line_of
-from training.review.syntax import calls, constant, keyword, last_name, own_nodes, receiver, walk
+from training.review.syntax import calls, constant, keyword, last_name, names_read, own_nodes, receiver, walk
 
 RANDOM = {
     "randn", "rand", "randint", "normal", "standard_normal", "integers", "uniform", "random", "poisson", "choice", "randperm", "permutation", "binomial",
@@ -54,8 +54,11 @@ COUNTED = {
         """,
 )
 def sides_made_up_alike(subject: Subject) -> Iterator[Place]:
-    """A function of the file that seeds its generator is called for two sides with the same arguments, the number of rows aside."""
+    """A function of the file that seeds its generator, or is given one that is seeded in the call, is called for two sides with the same arguments, the number of
+    rows aside.
+    """
     program = subject.program
+    yield from _by_one_generator(program)
     for function in (s for s in program.scopes if len(program.call_sites[s]) > 1):
         seeds = [c for c in calls(function.node) if last_name(c.func) in ("manual_seed", "default_rng", "RandomState", "Random", "seed") and len(c.args) == 1]
         if len(seeds) != 1 or program.scope(seeds[0]) is not function or not _seeded_alike(seeds[0].args[0], function):
@@ -73,6 +76,36 @@ def sides_made_up_alike(subject: Subject) -> Iterator[Place]:
                     function.node,
                 )
                 break
+
+
+def _by_one_generator(program: Program) -> Iterator[Place]:
+    """`train = rows(900, Generator().manual_seed(7))` and `val = rows(300, Generator().manual_seed(7))`; or such a call in a loop that gives two sides."""
+    for function, sites in program.call_sites.items():
+        seeded = [(c, s, g) for c, s in sites for g in (*c.args, *(k.value for k in c.keywords)) if _seeds(g)]
+        for call, _, given in seeded:
+            around = next((a for a in program.ancestors(call) if isinstance(a, ast.ListComp | ast.GeneratorExp)), None)
+            targets = {n.id for g in around.generators for n in walk(g.target) if isinstance(n, ast.Name)} if around is not None else set()
+            sides = {side_of_names((n,)) for n in targets_of(program, call)} - {""}
+            if around is not None and len(sides) > 1 and not names_read(call) & targets:
+                yield call, f"{' and '.join(sorted(sides))} rows are drawn with the same seed: {ast.unparse(given)}", function.node
+                return
+        for (a, scope, one), (b, again, two) in combinations(seeded, 2):
+            names = [side_of_names(targets_of(program, c)) for c in (a, b)]
+            if scope is again and ast.dump(one) == ast.dump(two) and all(names) and names[0] != names[1] and _same_kind(a, b, one, two):
+                yield b, f"{names[1]} rows are drawn with the seed that made the {names[0]} rows in line {line_of(a)}: {ast.unparse(two)}", function.node
+                return
+
+
+def _seeds(node: ast.expr) -> bool:
+    """Whether a generator is made and seeded there."""
+    made = [c for c in walk(node) if isinstance(c, ast.Call) and last_name(c.func) in ("manual_seed", "default_rng", "RandomState", "Random") and c.args]
+    return isinstance(node, ast.Call) and len(made) == 1
+
+
+def _same_kind(a: ast.Call, b: ast.Call, one: ast.expr, two: ast.expr) -> bool:
+    """Whether both calls are given the same beside numbers of rows."""
+    rest = [[ast.dump(g) for g in (*c.args, *(k.value for k in c.keywords)) if g is not seed and constant(g) is None] for c, seed in ((a, one), (b, two))]
+    return rest[0] == rest[1]
 
 
 def _two_sides(program: Program, a: ast.Call, b: ast.Call, one: str, two: str) -> bool:

@@ -1,4 +1,4 @@
-"""Rules BH837 to BH843, BH873 and BH874: mistakes in layers, optimizers, classes and wrappers that only a run shows."""
+"""Rules BH837 to BH843, BH873 to BH876: mistakes in layers, optimizers, classes and wrappers that only a run shows."""
 
 from __future__ import annotations
 
@@ -99,5 +99,27 @@ OF_UPDATES: tuple[tuple[str, str, Severity, str, str, str, str, str], ...] = (
         "add positions to the embeddings: `self.embed(x) + self.places[:, : x.shape[1]]`; where rows are sets of tokens, as baskets, no finding",
         "h = self.encoder(self.embed(x))",
         "h = self.encoder(self.embed(x) + self.places[:, : x.shape[1]])",
+    ),
+    (
+        "BH875",
+        "decay-of-vectors-alone",
+        "warning",
+        "Biases decay, and matrices do not",
+        "Weight decay keeps matrices small; biases and the scales of norms are left out of it as a rule. With the groups the wrong way round it does nothing that it is for, "
+        "and pulls every norm towards 0.",
+        "decay what has two axes or more: `[p for p in net.parameters() if p.ndim > 1]`",
+        'groups = [{"params": vectors, "weight_decay": 0.05}, {"params": matrices, "weight_decay": 0.0}]',
+        'groups = [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}]',
+    ),
+    (
+        "BH876",
+        "inputs-are-large",
+        "warning",
+        "The network is given numbers of hundreds and thousands",
+        "Layers are initialised for inputs about as large as 1. Pixels of 0 to 255, or columns in their own units, make the first scores and gradients hundreds of times too large; "
+        "training starts with repairing that, if it does.",
+        "scale with statistics of the train rows: `(x - mean) / std`, pixels by 1 / 255 first",
+        "x = image.float()",
+        "x = (image.float() / 255 - mean) / std",
     ),
 )

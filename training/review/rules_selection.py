@@ -10,9 +10,10 @@ from training.review.held_out import measures_test
 from training.review.keepers import becomes_best, keeper_calls, live_states_in_dicts, tests_of
 from training.review.kinds import is_model, looks_held_out, looks_trained_on
 from training.review.loops import last_name_of_key
-from training.review.program import Binding, Program, Scope
+from training.review.program import Binding, Program, Scope, argument
 from training.review.rules_evaluation import evaluations
 from training.review.runs import best_of_runs
+from training.review.sides import side_of
 from training.review.syntax import FunctionNode, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
 from training.review.train_scores import held_out_at_hand, is_train_score
 
@@ -166,7 +167,9 @@ def mean_of_batch_means(subject: Subject) -> Iterator[Place]:
         """,
 )
 def test_set_chooses_model(subject: Subject) -> Iterator[Place]:
-    """In a loop, a value that a call made from something named test is compared with the best so far, which leads to a save, a stop, or a new best."""
+    """In a loop, a value that a call made from something named test is compared with the best so far, which leads to a save, a stop, or a new best; or test rows
+    are passed where validation rows are asked for.
+    """
     program = subject.program
     for node in program.nodes[ast.If]:
         loop = next((a for a in program.ancestors(node) if isinstance(a, ast.For | ast.While)), None)
@@ -185,8 +188,23 @@ def test_set_chooses_model(subject: Subject) -> Iterator[Place]:
             for binding in program.scope(node).bindings.get(name, ()):
                 if loop in program.ancestors(binding.statement) and measures_test(program, binding, loop):
                     yield node, f"{name} comes from the test rows, and decides here which weights are kept", loop
+    yield from _test_for_validation(program)
     for call, score in best_of_runs(program):
         yield call, f"{score} comes from the test rows, and decides here which of several runs is taken"
+
+
+def _test_for_validation(program: Program) -> Iterator[Place]:
+    """`Trainer(model, train, test)`, whose third parameter is called valid, where a name of validation rows is given a value and nothing reads it."""
+    for function, sites in program.call_sites.items():
+        for name in (p for p in function.parameters if side_of(p) == "val"):
+            for call, scope in sites:
+                given = argument(call, function, name)
+                if not isinstance(given, ast.Name) or side_of(given.id) != "test":
+                    continue
+                read = {n.id for n in own_nodes(scope.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+                unread = [n for n in scope.bindings if side_of(n) == "val" and n not in read]
+                if unread:
+                    yield call, f"{given.id} is passed as {name}, and {unread[0]} is read by nobody", scope.node if scope.name else call
 
 
 @rule(

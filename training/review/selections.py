@@ -33,7 +33,7 @@ def chosen(program: Program) -> Iterator[Chosen]:
     for node, rows, selector in row_takes(program):
         scope = program.scope(node)
         side = side_of_names(targets_of(program, node))
-        if not side or not names_read(rows):
+        if not side or not names_read(rows) or _one_by_one(program, selector):
             continue
         found = _selection(program, selector, rows, scope)
         if found is not None:
@@ -44,6 +44,12 @@ def chosen(program: Program) -> Iterator[Chosen]:
             scope, side = program.scope(call), side_of_names(targets_of(program, call))
             if side and constant(keyword(call, "frac")) != 1:
                 yield Chosen(call, table_key(program, of, scope), side, ast.dump(call), ALL, scope, call)
+
+
+def _one_by_one(program: Program, selector: ast.expr) -> bool:
+    """Whether a comprehension around it goes through what selects: `[code[c] for c in text]`."""
+    loops = [g for a in program.ancestors(selector) for g in getattr(a, "generators", [])]
+    return isinstance(selector, ast.Name) and any(isinstance(n, ast.Name) and n.id == selector.id for g in loops for n in walk(g.target))
 
 
 def table_key(program: Program, rows: ast.expr, scope: Scope) -> str:

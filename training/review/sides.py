@@ -92,7 +92,8 @@ def row_takes(program: Program) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]]
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
             rows = node.value.value if isinstance(node.value, ast.Attribute) and node.value.attr in BY_ROW else node.value
             selector = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
-            yield node, rows, selector
+            for chosen in _gone_through(program, selector) or [selector]:
+                yield node, rows, chosen
     for call in program.all_calls:
         if last_name(call.func) == "Subset" and len(call.args) == 2:
             yield call, call.args[0], call.args[1]
@@ -101,6 +102,17 @@ def row_takes(program: Program) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]]
         elif method(call) == "index_select" and len(call.args) == 2 and constant(call.args[0]) == 0 and (given := receiver(call)) is not None:
             yield call, given, call.args[1]
     yield from ranges(program)
+
+
+def _gone_through(program: Program, selector: ast.expr) -> list[ast.expr]:
+    """The names that a selector stands for in turn, `for rows in (fit, held)` around it."""
+    if not isinstance(selector, ast.Name):
+        return []
+    for around in program.ancestors(selector):
+        for loop in [around] if isinstance(around, ast.For) else getattr(around, "generators", []):
+            if isinstance(loop.target, ast.Name) and loop.target.id == selector.id and isinstance(loop.iter, ast.Tuple | ast.List):
+                return [e for e in loop.iter.elts if isinstance(e, ast.Name)]
+    return []
 
 
 def ranges(program: Program) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]]:

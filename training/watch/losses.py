@@ -173,8 +173,9 @@ class Functions(TorchFunctionMode):
     def _padding(self, target: Tensor, ignored: int) -> None:
         """Whether labels at the end of sequences are the padding of the network's embedding, and count."""
         call = self.forwards.last
-        tokens = call.inputs[0] if call is not None and call.inputs else None
-        if call is None or tokens is None or tokens.ndim != 2 or tokens.dtype != torch.int64 or target.numel() != tokens.numel():
+        given = call.inputs if call is not None else []
+        tokens = next((t for t in given if t.ndim == 2 and t.dtype == torch.int64 and t.numel() == target.numel()), None)  # a decoder's come second
+        if call is None or tokens is None:
             return
         pads = {m.padding_idx for m in call.module.modules() if isinstance(m, nn.Embedding) and m.padding_idx is not None} - {ignored}
         for pad in pads:

@@ -17,7 +17,7 @@ from training.watch.schedules import Schedules
 
 STEPS = 20
 MOST = 20_000_000  # values that are kept
-STILL, BARELY = 1e-5, 1e-2  # of the size of the weights; where clipping cuts all gradients
+STILL, BARELY = 1e-4, 1e-2  # of the size of the weights; where clipping cuts all gradients
 CUT = 1e3  # times that clipping makes gradients smaller
 TINY = 1e-5  # rate
 LOST = 0.1  # of the eps of Adam: what is left of a gradient beside it is not followed

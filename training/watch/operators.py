@@ -18,6 +18,7 @@ FEWEST, MOST = 4, 1_000_000  # values that are compared
 POWERS = 8  # that are remembered
 SAME = 1e-5
 HALF = 0.5
+PLANES = (3, 4)  # of a picture
 
 
 class Operators:
@@ -44,6 +45,8 @@ class Operators:
                 "BH411",
                 f"{list(given.shape)} is read as {list(result.shape)}: the {given.shape[1]} scores of a place stand in different rows, which takes a permute",
             )
+        if given.ndim == 3 and given.shape[2] in PLANES and given.shape[0] > max(PLANES) and tuple(result.shape) == (given.shape[2], *given.shape[:2]):
+            self.functions.often("BH411", f"a picture {list(given.shape)} is read as {list(result.shape)}: its colours are mixed, which takes a permute", 1)
         if given.shape[0] != result.shape[0]:
             return
         if turned(given.shape, result.shape):

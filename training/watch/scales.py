@@ -1,4 +1,4 @@
-"""On which scale inputs and first scores are: rows that barely differ, fractions that are cut off, scores that start far too large."""
+"""On which scale inputs and first scores are: rows that barely differ or are large, fractions that are cut off, scores that start far too large."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from training.watch.losses import Functions
 from training.watch.record import Place, Watch
 
 MANY, MOST = 10, 200  # steps
-BARELY = 0.01  # of the size of the mean
+BARELY, LARGE = 0.01, 40.0  # of the size of the mean; deviation
 FEWEST = 4  # values of a row: a single column has an offset now and then
 GUESSING, LABELS = 3.0, 8  # times the loss of guessing; labels of a batch
 LEAST = 3.0  # loss
@@ -146,6 +146,9 @@ class Scales:
             if deviation < BARELY * abs(mean) and not (deviation == 0 and mean in (0.0, 1.0)):
                 told = f"all values that {type(known.network).__name__} is trained on lie at {mean:.3g} with a deviation of {deviation:.2g}"
                 self.watch.tell("BH846", f"{told}: rows barely differ beside their offset", known.place)
+            elif deviation > LARGE:
+                told = f"the values that {type(known.network).__name__} is trained on have a mean of {mean:.3g} and a deviation of {deviation:.3g}"
+                self.watch.tell("BH876", f"{told}, where about 1 is meant", known.place)
 
 
 def same_values(a: Tensor, b: Tensor) -> bool:

@@ -155,6 +155,7 @@ class Schedules:
             self._used(schedule, steps)
             if rates is not None and schedule.steps and self.watch.complete:
                 self._cadence(schedule, rates)
+                self._stairs(schedule, len(rates.rates))
         self._diverged()
         if self.watch.complete and not any(rule == "BH808" for rule, _ in self.watch.found):
             self._too_high()
@@ -168,6 +169,13 @@ class Schedules:
             self.watch.tell("BH112", f"{name} sets the rate of an optimizer that makes no step", schedule.made)
         elif schedule.before_first and steps:
             self.watch.tell("BH111", f"{name} was stepped before its optimizer", schedule.place)
+
+    def _stairs(self, schedule: Schedule, steps: int) -> None:
+        """Whether a schedule of stairs counts batches and is stepped once an epoch."""
+        scheduler, calls = schedule.scheduler, schedule.steps
+        if isinstance(scheduler, lr_scheduler.MultiStepLR | lr_scheduler.StepLR) and calls <= steps / 2 and calls < changes(scheduler) <= steps:
+            told = f"{type(scheduler).__name__} changes the rate after {changes(scheduler)} steps for the first time, and was stepped {calls} times"
+            self.watch.tell("BH114", f"{told} in {steps} steps of its optimizer: it counts batches, and is stepped once an epoch", schedule.place)
 
     def _cadence(self, schedule: Schedule, rates: Rates) -> None:
         """Whether a schedule counts batches or epochs, against what it was made for."""
@@ -285,6 +293,16 @@ def falls_as_a_loss(metrics: list[float], losses: list[float]) -> bool:
         return True
     fall, of_losses = (1 - values[-1] / max(values[0], 1e-12) for values in (metrics, losses))
     return fall > max(TENTH, of_losses / 2)
+
+
+def changes(scheduler: Any) -> int:
+    """After how many of its steps a schedule of stairs changes the rate for the first time.
+
+    >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    >>> changes(lr_scheduler.StepLR(optimizer, 30)), changes(lr_scheduler.MultiStepLR(optimizer, [40, 60]))
+    (30, 40)
+    """
+    return int(scheduler.step_size) if isinstance(scheduler, lr_scheduler.StepLR) else min(scheduler.milestones, default=0)
 
 
 def rising(rates: list[float]) -> int:

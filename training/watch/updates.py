@@ -27,6 +27,7 @@ class Updated:
     decayed: int = 0  # steps that take a large part of each weight
     decay: str = ""
     swapped: tuple[float, float] | None = None
+    turned: bool = False  # vectors decay, and matrices do not
     had: bool = False  # a state of its weights after the last step
     lost: int = 0
     place: Place | None = None
@@ -50,6 +51,7 @@ class Updates:
         decays = [told for group in optimizer.param_groups if (told := erased(optimizer, group))]
         known.decayed += bool(decays)
         known.decay = decays[0] if decays else known.decay
+        known.turned = known.turned or decays_vectors_alone(optimizer)
         for group in optimizer.param_groups:
             betas = group.get("betas", ())
             if len(betas) == PAIR and float(betas[0]) > float(betas[1]):
@@ -72,10 +74,18 @@ class Updates:
                 first, second = known.swapped
                 told = f"{name} takes the mean of gradients with {first:g} and that of their squares with {second:g}"
                 self.watch.tell("BH840", f"{told}: the squares are those of a few batches, and the mean that of far more", made)
+            if known.steps >= SOME and known.turned:
+                self.watch.tell("BH875", f"{name} decays every bias and scale of a norm, and none of the matrices: the groups are the wrong way round", made)
             if known.lost >= max(FEW, (known.steps - 1) / 2):
                 self.watch.tell(
                     "BH123", f"before {known.lost} of {known.steps} steps of {name} its state was emptied: momentum and moments are lost", known.place
                 )
+
+
+def decays_vectors_alone(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the groups with decay hold vectors only, and those without matrices only."""
+    kept, decayed = ([p for g in optimizer.param_groups if bool(g.get("weight_decay")) is decay for p in g["params"]] for decay in (False, True))
+    return bool(kept) and bool(decayed) and all(p.ndim <= 1 for p in decayed) and all(p.ndim > 1 for p in kept)
 
 
 def has_state(optimizer: torch.optim.Optimizer) -> bool:

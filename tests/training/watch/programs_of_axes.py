@@ -49,9 +49,56 @@ REGROUPED = SENSORS.replace(
     "first = series[:, :1].reshape(-1, 20, 1).reshape(-1, 1, 20)\n        series = torch.cat([first, series[:, 1:]], 1)\n        return self.head",
 )
 
-BASES_OF_AXES = {"sensors": SENSORS}
-SOUND_OF_AXES = {"regrouped": REGROUPED}
+PIXELS = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
+
+torch.manual_seed(0)
+
+
+class Shots(Dataset):
+    def __init__(self, kinds):
+        self.kinds = kinds
+        self.bytes = torch.randint(0, 120, (len(kinds), 10, 10, 3), dtype=torch.uint8)
+        self.bytes[torch.arange(len(kinds)), 2:8, 2:8, kinds] += 110
+
+    def __len__(self):
+        return len(self.kinds)
+
+    def __getitem__(self, i):
+        shot = self.bytes[i].permute(2, 0, 1)
+        return shot.float() / 255 - 0.3, self.kinds[i]
+
+
+loader = DataLoader(Shots(torch.arange(240) % 3), batch_size=24, shuffle=True)
+net = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(384, 3))
+matrices = [p for p in net.parameters() if p.ndim > 1]
+vectors = [p for p in net.parameters() if p.ndim <= 1]
+optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}], lr=2e-3)
+stairs = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 3], gamma=0.3)
+for epoch in range(4):
+    for shots, kinds in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(net(shots), kinds).backward()
+        optimizer.step()
+    stairs.step()
+"""
+
+# large numbers that the first layer scales, planes of a picture that is as high as it has colours, and stairs that a short run never comes to
+SCALED = PIXELS.replace("nn.Sequential(nn.Conv2d", "nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d").replace("shot.float() / 255 - 0.3", "shot.float()")
+SHORT_OF_STAIRS = PIXELS.replace("[2, 3]", "[60, 80]")
+
+BASES_OF_AXES = {"sensors": SENSORS, "pixels": PIXELS}
+SOUND_OF_AXES = {"regrouped": REGROUPED, "scaled_inside": SCALED, "short_of_stairs": SHORT_OF_STAIRS}
 PLANTED_OF_AXES = (
     Planted("BH411", "sensors", "series.transpose(1, 2).reshape(len(series), 4, 20)", "torch.reshape(series, [-1, 4, 20])"),
     Planted("BH411", "sensors", "pictures.permute(0, 3, 1, 2)", "pictures.contiguous().view(-1, 4, 5, 10)"),
+    Planted("BH411", "pixels", "self.bytes[i].permute(2, 0, 1)", "self.bytes[i].reshape(3, 10, 10)"),
+    Planted("BH876", "pixels", "shot.float() / 255 - 0.3", "shot.float()"),
+    Planted(
+        "BH875", "pixels", '"weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}', '"weight_decay": 0.0}, {"params": vectors, "weight_decay": 0.05}'
+    ),
+    Planted("BH114", "pixels", "[2, 3]", "[20, 30]"),
 )

@@ -283,6 +283,7 @@ PLANTED_OF_UPDATES = (
     Planted("BH839", "uneven", "AdamW(net.parameters(), lr=5e-3, weight_decay=0.1", "Adam(net.parameters(), lr=5e-3, weight_decay=2.0"),
     Planted("BH840", "uneven", "betas=(0.9, 0.99)", "betas=(0.999, 0.9)"),
     Planted("BH841", "uneven", "lr=5e-3", "lr=5e-9"),
+    Planted("BH841", "uneven", "lr=5e-3", "lr=1e-7"),
     Planted("BH841", "uneven", "net.parameters(), 1.0)", "net.parameters(), 1e-9)"),
     Planted("BH841", "rare", "        optimizer.step()\n", "        nn.utils.clip_grad_norm_(net.parameters(), max_norm=1e-6)\n        optimizer.step()\n"),
     Planted("BH123", "uneven", "        optimizer.step()\n", "        optimizer.step()\n        optimizer.state.clear()\n"),
