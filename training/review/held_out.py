@@ -6,7 +6,7 @@ import ast
 
 from training.review.kinds import HELD_OUT
 from training.review.program import Binding, Program, Scope, argument
-from training.review.syntax import identifiers, last_name, names_read, walk, words
+from training.review.syntax import constant, identifiers, last_name, names_read, walk, words
 
 MAKES_ROWS = {"DataLoader", "TensorDataset", "Subset", "tensor", "as_tensor", "from_numpy"}
 OTHER_SIDES = (HELD_OUT | {"train", "training"}) - {"test", "testing", "tst"}
@@ -20,7 +20,10 @@ def is_test(name: str) -> bool:
 
 def names_test_rows(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> bool:
     """Whether a value is the test rows: by its name, by the name of what a loader or data set of that name was made of, or by what every caller passes for it."""
-    name = last_name(node)
+    if isinstance(node, ast.Starred):
+        node = node.value
+    entry = constant(node.slice) if isinstance(node, ast.Subscript) else None
+    name = entry if isinstance(entry, str) else last_name(node)  # `sides["test"]`
     if is_test(name):
         return True
     if depth > DEPTH or words(name) & OTHER_SIDES or not isinstance(node, ast.Name):

@@ -9,11 +9,13 @@ from typing import NamedTuple
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.splitting import line_of
-from training.review.syntax import constant, identifiers, keyword, last_name, method, own_nodes, receiver
+from training.review.syntax import constant, identifiers, keyword, last_name, method, own_nodes, receiver, walk
+from training.review.values import loss_calls
 
 BY_ROW = {"sample", "dropna", "drop_duplicates", "sort_values", "query", "sort_index", "nlargest", "nsmallest"}
 THROUGH = {"transform", "fit_transform", "tensor", "as_tensor", "from_numpy", "array", "asarray", "FloatTensor", "LongTensor", "ascontiguousarray"}
 TOGETHER = {"TensorDataset", "zip", "train_test_split", "fit"}
+DRAWS = {"randperm", "randint", "permutation", "choice"}
 DEPTH = 8
 
 
@@ -49,8 +51,12 @@ class Made(NamedTuple):
         """,
 )
 def rows_and_labels_apart(subject: Subject) -> Iterator[Place]:
-    """Two values that are returned or used together go back to one name, and rows were changed on the way to one of them alone, by no common index."""
+    """Two values that are returned or used together go back to one name, and rows were changed on the way to one of them alone, by no common index; or two arrays
+    that are cut alike elsewhere are cut differently in one pair, or a loss is given the scores of drawn rows and the labels of others.
+    """
     program = subject.program
+    yield from _by_other_slices(program)
+    yield from _of_other_rows(program)
     if "pandas" not in program.modules_imported and "polars" not in program.modules_imported and not BY_ROW & program.called_names:
         return
     for scope in program.scopes:
@@ -61,6 +67,46 @@ def rows_and_labels_apart(subject: Subject) -> Iterator[Place]:
             changed, left = (first, second) if one.changes else (second, first)
             done = ", ".join(one.changes or two.changes)
             yield node, f"rows of {_shown(changed)} went through {done}, those of {_shown(left)} did not"
+
+
+def _by_other_slices(program: Program) -> Iterator[Place]:
+    """`x[600:750], y[600:750]` in one pair, and `x[750:], y[600:750]` in another of the same function."""
+    pairs: dict[tuple[Scope, str, str], list[tuple[ast.expr, str, str]]] = {}
+    for node in program.nodes[ast.Tuple]:
+        match node:
+            case ast.Tuple(elts=[ast.Subscript(value=ast.Name(id=a)), ast.Subscript(value=ast.Name(id=b))], ctx=ast.Load()) if a != b:
+                one, two = (e.slice for e in node.elts if isinstance(e, ast.Subscript))
+                if isinstance(one, ast.Slice) and isinstance(two, ast.Slice):
+                    pairs.setdefault((program.scope(node), a, b), []).append((node, ast.unparse(one), ast.unparse(two)))
+    for (_, a, b), found in pairs.items():
+        alike = [one for _, one, two in found if one == two]
+        for place, of_a, of_b in found:
+            if of_a != of_b and len(alike) > 1 and of_b in alike:
+                yield place, f"rows [{of_a}] of {a} stand beside rows [{of_b}] of {b}"
+
+
+def _of_other_rows(program: Program) -> Iterator[Place]:
+    """`loss(net(x[rows]), y[: len(rows)])` or `y[torch.randperm(len(rows))]`, where `rows` are drawn."""
+    for loss in loss_calls(program):
+        target, scope = loss.target, loss.scope
+        if not isinstance(target, ast.Subscript) or not isinstance(target.value, ast.Name):
+            continue
+        rows = [
+            n.slice
+            for c in walk(loss.scores)
+            if isinstance(c, ast.Call)
+            for n in c.args
+            if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Name) and isinstance(n.value, ast.Name)
+        ]
+        drawn = [r for r in rows if any(_draws(b.value) for b in program.bindings_of(r, scope))]
+        counted = isinstance(target.slice, ast.Slice) and target.slice.lower is None
+        again = isinstance(target.slice, ast.Call) and last_name(target.slice.func) in DRAWS
+        if drawn and len(drawn) == len(rows) and (counted or again):
+            yield target, f"the scores are those of rows {drawn[0].id}, the labels those of rows {ast.unparse(target.slice)}"
+
+
+def _draws(value: ast.expr) -> bool:
+    return any(isinstance(c, ast.Call) and last_name(c.func) in DRAWS for c in walk(value))
 
 
 def _shown(node: ast.expr) -> str:

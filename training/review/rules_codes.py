@@ -13,6 +13,7 @@ from training.review.syntax import constant, is_true, keyword, last_name, method
 from training.review.whole import LABEL_WORDS
 
 CODERS = {"LabelEncoder", "OrdinalEncoder", "OneHotEncoder", "LabelBinarizer", "MultiLabelBinarizer", "TargetEncoder"}
+VOCABULARIES = {"vocab", "vocabulary", "tokenizer", "tokeniser", "lexicon"}
 DEPTH = 3  # callers of callers
 FIXED = {"reindex", "align", "CategoricalDtype", "Categorical", "set_categories", "categories", "union_categoricals"}
 
@@ -47,6 +48,7 @@ FIXED = {"reindex", "align", "CategoricalDtype", "Categorical", "set_categories"
 def codes_made_anew_per_side(subject: Subject) -> Iterator[Place]:
     """An encoder is fitted, or `get_dummies`, `factorize` or `.cat.codes` taken, of train rows and of others: by name, in a loop over them or by a helper."""
     program = subject.program
+    yield from _vocabularies(program)
     if FIXED & program.identifiers:
         return
     found = [(call, how, rows) for call, how, rows in _codes(program) if not _is_label(rows)]
@@ -57,6 +59,21 @@ def codes_made_anew_per_side(subject: Subject) -> Iterator[Place]:
             where = f"{ast.unparse(other)} and {ast.unparse(rows)}" if other is not None and side else ""
         if where:
             yield node, f"{how} numbers the categories anew for {where}"
+
+
+def _vocabularies(program: Program) -> Iterator[Place]:
+    """`Vocabulary(words of train)` and `Vocabulary(words of val)`: objects of one class of the file that number words."""
+    made: dict[str, list[tuple[ast.Call, set[str]]]] = {}
+    for call in program.all_calls:
+        name = last_name(call.func)
+        if name in program.classes and words(name) & VOCABULARIES:
+            sides = {side_of(n) for a in (*call.args, *(k.value for k in call.keywords)) for n in names_read(a)} - {""}
+            made.setdefault(name, []).append((call, sides))
+    for name, calls_of in made.items():
+        trained = any("train" in sides for _, sides in calls_of)
+        for call, sides in calls_of:
+            if trained and sides and "train" not in sides:
+                yield call, f"{name} numbers the words of {sorted(sides)[0]} rows anew"
 
 
 def _codes(program: Program) -> Iterator[tuple[ast.expr, str, ast.expr]]:

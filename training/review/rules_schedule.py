@@ -323,6 +323,20 @@ def plateau_per_batch(subject: Subject) -> Iterator[Place]:
             yield event.node, "ReduceLROnPlateau is stepped once a batch: patience counts batches"
 
 
+def _part_stepped(program: Program) -> Iterator[Place]:
+    """`cosine.step()` where `SequentialLR(optimizer, [warmup, cosine], …)` is stepped too."""
+    wholes = [c for c in program.all_calls if program.is_torch(c.func, "SequentialLR", "ChainedScheduler")]
+    for whole in wholes:
+        parts = {e.id for n in whole.args for e in getattr(n, "elts", ()) if isinstance(e, ast.Name)}
+        names = {t.id for t in getattr(program.statement(whole), "targets", ()) if isinstance(t, ast.Name)} - parts
+        steps = [c for c in program.all_calls if method(c) == "step"]
+        if not any(last_name(receiver(c)) in names for c in steps):
+            continue
+        for call in steps:
+            if isinstance(on := receiver(call), ast.Name) and on.id in parts:
+                yield call, f"{on.id} is a part of {sorted(names)[0]}, which steps it, and is stepped here again"
+
+
 @rule(
     "BH117",
     "warmup-overwritten",
@@ -358,7 +372,8 @@ def plateau_per_batch(subject: Subject) -> Iterator[Place]:
         """,
 )
 def rate_written_by_hand(subject: Subject) -> Iterator[Place]:
-    """In one loop a schedule steps and `group["lr"]` is assigned, both unconditionally."""
+    """In one loop a schedule steps and `group["lr"]` is assigned, both unconditionally; or a schedule that is a part of another one is stepped beside it."""
+    yield from _part_stepped(subject.program)
     chained = re.compile(r"^(CosineAnnealingLR|LinearLR|ExponentialLR|StepLR|MultiStepLR|PolynomialLR)$")
     for event, made in stepped(subject.program, subject.traces):
         if not chained.match(made.last) or not event.loops or event.branches:

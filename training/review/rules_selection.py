@@ -251,8 +251,25 @@ def best_by_train_loss(subject: Subject) -> Iterator[Place]:
         score = _that_becomes_best(program, node, program.scope(node))
         if keeps and score is not None:
             yield from _beside_held_out(program, node, node.test, score)
+        yield from _by_train_entry(program, node, score) if keeps and score is not None else ()
     for call, given in keeper_calls(program):
         yield from _beside_held_out(program, call, call, given)
+
+
+def _by_train_entry(program: Program, node: ast.If, score: ast.expr) -> Iterator[Place]:
+    """A score that a call made of `sides["train"]`, where `sides` has an entry for validation rows and nothing reads it."""
+    scope = program.scope(node)
+    made = [b.value for b in scope.bindings.get(score.id, ()) if b.how == "assign"] if isinstance(score, ast.Name) else []
+    entries = [n for v in made for n in walk(v) if isinstance(n, ast.Subscript) and isinstance(constant(n.slice), str)]
+    named = {str(constant(n.slice)) for n in entries}
+    if len(made) != 1 or not isinstance(made[0], ast.Call) or not any(map(looks_trained_on, named)) or any(map(looks_held_out, named)):
+        return
+    tables = {dotted(n.value) for n in entries}
+    read = {str(constant(n.slice)) for n in program.nodes[ast.Subscript] if isinstance(n, ast.Subscript) and dotted(n.value) in tables}
+    held = [k for name in tables for b in scope.bindings.get(name, ()) if isinstance(b.value, ast.Dict) for k in map(constant, b.value.keys)]
+    unread = [k for k in held if isinstance(k, str) and side_of(k) == "val" and k not in read]
+    if unread:
+        yield node.test, f"{ast.unparse(score)} is computed of train rows, and those of {unread[0]!r} are read by nobody", node
 
 
 def _beside_held_out(program: Program, node: ast.AST, place: ast.expr, score: ast.expr) -> Iterator[Place]:

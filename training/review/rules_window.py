@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.loops import Steps, is_epoch_loop, last_name_of_key, step_groups
 from training.review.program import Scope
-from training.review.syntax import identifiers, is_true, keyword, last_name, method, names_read, receiver, walk, words
+from training.review.syntax import dotted, identifiers, is_true, keyword, last_name, method, names_read, receiver, walk, words
 from training.review.trace import Event
 from training.review.values import loss_kind
 
@@ -271,7 +271,8 @@ def optimizer_in_loop(subject: Subject) -> Iterator[Place]:
         """,
 )
 def retain_graph(subject: Subject) -> Iterator[Place]:
-    """The only backward of a training loop keeps its graph, and no other gradient is computed in it."""
+    """The only backward of a training loop keeps its graph, and no other gradient is computed in it; or the same loss goes backward twice in a row."""
+    yield from _twice(subject)
     for trace in subject.traces:
         for event in trace:
             if (
@@ -288,6 +289,18 @@ def retain_graph(subject: Subject) -> Iterator[Place]:
             inner = any(e.loops[len(event.loops) :] for e in inside if e is event)
             if not others and not inner and any(e.kind == "step" for e in inside):
                 yield event.node, "this is the only backward of the loop: nothing uses the graph again", event.loops[-1].node
+
+
+def _twice(subject: Subject) -> Iterator[Place]:
+    """Two statements in a row that take the same loss backward."""
+    program = subject.program
+    for statement in program.nodes[ast.Expr]:
+        loss = dotted(receiver(statement.value)) if isinstance(statement, ast.Expr) and method(statement.value) == "backward" else ""
+        parent = program.parents[statement] if loss else None
+        body = next((b for b in (getattr(parent, "body", None), getattr(parent, "orelse", None)) if isinstance(b, list) and statement in b), [])
+        after = body[body.index(statement) + 1 :][:1] if body else []
+        if after and isinstance(after[0], ast.Expr) and method(after[0].value) == "backward" and dotted(receiver(after[0].value)) == loss:
+            yield after[0], f"{loss} goes backward a second time, and every gradient is counted twice"
 
 
 @rule(

@@ -13,7 +13,7 @@ from training.watch.record import Place, Watch
 
 FEW, SOME, MANY = 3, 5, 10  # times lost, steps with betas, steps that decay
 LARGE = 0.01  # of a weight at each step
-PENALTY = 1.0  # of Adam, whose steps do not grow with it
+PENALTY = 0.25  # of Adam, whose steps do not grow with it
 PAIR = 2  # betas: of the mean and of the square; others have more, and other meanings
 DECAYING, PENALISED = ("SGD", "AdamW", "Muon"), ("Adam", "NAdam", "RAdam", "Adamax", "Adagrad", "RMSprop")
 

@@ -182,6 +182,10 @@ SOUND_OF_LOSSES = {
     ),
     # a sequence of labels as long as the inputs, one ahead; and six trainings that are seeded alike
     "ahead": HORIZON.replace("series[t : t + 6]", "series[t - 19 : t + 1]").replace("nn.Linear(32, 6)", "nn.Linear(32, 20)"),
+    # folds that are drawn alike on purpose, and trained on once each
+    "seeded_folds": TAGS.replace(
+        "for epoch in range(4):\n", "for epoch in range(4):\n    held = torch.randperm(300, generator=torch.Generator().manual_seed(1))[:20]\n"
+    ),
     # what was bought is what is to be found again, as a distribution over all items
     "baskets": TAGS.replace("nn.Linear(6, 24)", "nn.Linear(4, 24)")
     .replace("binary_cross_entropy_with_logits(net(rows[at])", "cross_entropy(net(tags[at])")
@@ -203,6 +207,7 @@ PLANTED_OF_LOSSES = (
     Planted("BH119", "horizon", "plateau.step(error)", "plateau.step(epoch)"),
     Planted("BH310", "negatives", "self.level(items).squeeze(1)", "self.level(items)"),
     Planted("BH809", "negatives", "nn.init.normal_(table.weight, std=0.1)", "nn.init.constant_(table.weight, 0.1)"),
+    Planted("BH822", "tags", "torch.randperm(240)", "torch.randperm(240, generator=torch.Generator().manual_seed(1))"),
     Planted("BH873", "tags", "binary_cross_entropy_with_logits", "cross_entropy"),
     Planted("BH859", "negatives", "    return torch.randint", "    torch.manual_seed(1)\n    return torch.randint"),
 )
