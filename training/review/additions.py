@@ -18,9 +18,9 @@ class Addition(NamedTuple):
 
 
 def additions(node: ast.AST) -> Iterator[Addition]:
-    """All of them within a node.
+    r"""All of them within a node.
 
-    >>> [(a.name, ast.unparse(a.value)) for a in additions(ast.parse("a, n = a + f(x), 1 + n\\nb += 2\\nc = b + 1"))]
+    >>> [(a.name, ast.unparse(a.value)) for a in additions(ast.parse("a, n = a + f(x), 1 + n\nb += 2\nc = b + 1"))]
     [('b', '2'), ('a', 'f(x)'), ('n', '1')]
     """
     for statement in walk(node):

@@ -51,7 +51,7 @@ def sum_divided_by_other_count(subject: Subject) -> Iterator[Place]:
     program = subject.program
     for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For)):
         scope = program.scope(loop)
-        if not is_loader(program, loop.iter, scope) or _single_rows(program, loop, scope):
+        if not is_loader(program, loop.iter, scope) or single_rows(program, loop, scope):
             continue
         added = [a for a in additions(loop) if innermost_loop(program, a.statement) is loop]
         sums = {a.name: kind for a in added if (kind := _summed(program, a.value, loop, scope))}
@@ -65,7 +65,7 @@ def sum_divided_by_other_count(subject: Subject) -> Iterator[Place]:
                 yield ratio, f"{name} {told}: {ast.unparse(ratio)} is wrong by the batch size", loop
 
 
-def _single_rows(program: Program, loop: ast.For, scope: Scope) -> bool:
+def single_rows(program: Program, loop: ast.For, scope: Scope) -> bool:
     """Whether a loader that is made in this file gives batches of one."""
     head = loop.iter.args[0] if isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) in ("enumerate", "tqdm") and loop.iter.args else loop.iter
     made = [o.call for o in program.origins(head, scope) if o.last == "DataLoader"]
@@ -99,7 +99,7 @@ def _summed(program: Program, value: ast.expr, loop: ast.For, scope: Scope) -> s
             other = [s for s in sides if not _rows(program, s, loop, scope)]
             return "rows" if other and not isinstance(other[0], ast.Constant) and not _is_sum(program, other[0], scope) else ""
         return ""
-    return "batches" if _is_mean(program, _bare(value), scope) else ""
+    return "batches" if is_mean(program, _bare(value), scope) else ""
 
 
 def _rows(program: Program, node: ast.expr, loop: ast.For, scope: Scope, depth: int = 0) -> bool:
@@ -128,7 +128,7 @@ def _losses(program: Program, value: ast.expr, scope: Scope, depth: int = 0) -> 
     return found
 
 
-def _is_mean(program: Program, value: ast.expr, scope: Scope) -> bool:
+def is_mean(program: Program, value: ast.expr, scope: Scope) -> bool:
     """Whether a value is made of losses that are all means over the batch."""
     if not isinstance(value, ast.Name | ast.Call | ast.Attribute):
         return False

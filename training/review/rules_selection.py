@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.additions import additions
+from training.review.bent_means import bent_means
 from training.review.findings import Place, Subject, rule
 from training.review.held_out import measures_test
 from training.review.keepers import becomes_best, keeper_calls, live_states_in_dicts, tests_of
@@ -30,8 +31,8 @@ COLLECTS = {"append", "update", "add", "push", "record", "accumulate"}
     "rank-metric-per-batch",
     "error",
     title="A metric of the whole is averaged over batches",
-    why="AUROC, F1, average precision and their like are no means over rows: their mean over batches is another number, depends on the batch size, and fails on a batch of one class.",
-    remedy="collect scores and labels, and compute the metric once",
+    why="AUROC, F1, perplexity, RMSE and their like are no means over rows: their mean over batches is another number, depends on the batch size, and may fail on a batch of one class.",
+    remedy="collect scores and labels, and compute the metric once; of perplexity and RMSE average the loss over all rows, then take exp or the root once",
     bad="""
         import torch
         from sklearn.metrics import roc_auc_score
@@ -59,8 +60,10 @@ COLLECTS = {"append", "update", "add", "push", "record", "accumulate"}
         """,
 )
 def rank_metric_per_batch(subject: Subject) -> Iterator[Place]:
-    """Such a metric of scikit-learn is computed in a loop that also runs the network, and added up there."""
+    """Such a metric of scikit-learn is computed in a loop that also runs the network, and added up there; or exp or the root of a batch's mean loss is."""
     program = subject.program
+    for value, of, around in bent_means(program):
+        yield value, f"{of} of each batch's mean loss is averaged: that is not {of} of the mean over all rows", around
     for call, metric in _ranked(program):
         loop = next((a for a in program.ancestors(call) if isinstance(a, ast.For)), None)
         statement = program.statement(call)

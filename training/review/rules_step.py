@@ -294,7 +294,7 @@ def _clipped_in_every_batch(subject: Subject) -> Iterator[Place]:
             added = [b.event for b in steps.backwards if b.event.loops == clip.loops and b.event.branches == clip.branches]
             cleared = any(c.event.loops == clip.loops and c.event.branches == clip.branches for c in steps.clears)
             inner = bool(clip.loops) and clip.loops[-1] not in steps.step.loops and not any(e.kind == "step" and clip.loops[-1] in e.loops for e in steps.trace)
-            if added and not cleared and not steps.step.via == "closure" and (inner or (clip.loops == steps.step.loops and window_of(steps))):
+            if added and not cleared and steps.step.via != "closure" and (inner or (clip.loops == steps.step.loops and window_of(steps))):
                 told = f"gradients are clipped after every backward, and {steps.name}.step() comes once for several: their sum is larger than what was clipped"
                 yield clip.node, told, steps.loop.node if steps.loop else clip.node
 
