@@ -22,6 +22,7 @@ from training.preflight_scores import scored, shifted
 FIRST_ROWS = (1, 8)  # on which columns are tried; all rows for those that move no score there
 FEW_ROWS = 3  # on which columns are swapped, and values tried
 AT_ONCE = 256  # rows of a forward pass
+NOTHING = 2e-7  # relative to the scores: what is left of an input that cancels out
 ROUNDING, EFFECT = 1e-6, 3e-4  # relative to the scores: what counts as the same, and what a column has to move for that to mean anything
 POINTS, DISTINCT, APART = 16, 12, 0.01  # values of a column, how many must differ, by how many standard deviations
 FLAT = 0.06  # of what a column moves: less is no difference within a side of a step
@@ -94,7 +95,8 @@ def _values(rows: Batch, column: Column) -> Tensor:
 
 
 def unread_columns(network: nn.Module, columns: list[Column], shape: ModelShape, rows: Batch) -> list[Column]:
-    """Columns that move no score of any row, in whatever way they are changed."""
+    """Columns that move no score of any row by more than the rounding of what cancels out, in whatever way they are changed."""
+    scale = 1 + float(scored(network, _first(rows, FEW_ROWS)).abs().max())
     ways: tuple[Callable[[Tensor], Tensor], ...] = (shifted, lambda v: v + 2, lambda v: v - 2, lambda v: v * 0)
     waiting = list(columns)
     for number, way in enumerate(ways):
@@ -104,7 +106,7 @@ def unread_columns(network: nn.Module, columns: list[Column], shape: ModelShape,
             values = _values(part, column)
             changed.append(_with(part, column, (values + number + 1) % shape.categories[column.index] if column.key == "categorical" else way(values)))
         by = moved(network, part, changed).flatten(1).abs().amax(1).tolist() if changed else []
-        waiting = [column for column, moves in zip(waiting, by, strict=True) if moves == 0]
+        waiting = [column for column, moves in zip(waiting, by, strict=True) if moves <= NOTHING * scale]
     return waiting
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from training.review.additions import Addition, additions
 from training.review.findings import Place, Subject, rule
 from training.review.loops import innermost_loop
 from training.review.program import Binding, Program, Scope
@@ -50,10 +51,10 @@ def sum_divided_by_other_count(subject: Subject) -> Iterator[Place]:
     program = subject.program
     for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For)):
         scope = program.scope(loop)
-        if not is_loader(program, loop.iter, scope) or _single_rows(program, loop, scope):
+        if not is_loader(program, loop.iter, scope) or single_rows(program, loop, scope):
             continue
-        added = [n for n in walk(loop) if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add) and innermost_loop(program, n) is loop]
-        sums = {dotted(n.target): kind for n in added if (kind := _summed(program, n.value, loop, scope))}
+        added = [a for a in additions(loop) if innermost_loop(program, a.statement) is loop]
+        sums = {a.name: kind for a in added if (kind := _summed(program, a.value, loop, scope))}
         for ratio in own_nodes(scope.node) if sums else ():
             if not (isinstance(ratio, ast.BinOp) and isinstance(ratio.op, ast.Div)) or ratio.lineno < loop.lineno:
                 continue
@@ -64,7 +65,7 @@ def sum_divided_by_other_count(subject: Subject) -> Iterator[Place]:
                 yield ratio, f"{name} {told}: {ast.unparse(ratio)} is wrong by the batch size", loop
 
 
-def _single_rows(program: Program, loop: ast.For, scope: Scope) -> bool:
+def single_rows(program: Program, loop: ast.For, scope: Scope) -> bool:
     """Whether a loader that is made in this file gives batches of one."""
     head = loop.iter.args[0] if isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) in ("enumerate", "tqdm") and loop.iter.args else loop.iter
     made = [o.call for o in program.origins(head, scope) if o.last == "DataLoader"]
@@ -73,11 +74,11 @@ def _single_rows(program: Program, loop: ast.For, scope: Scope) -> bool:
     )
 
 
-def _only_sum(program: Program, name: str, added: list[ast.AugAssign], scope: Scope, loop: ast.For) -> bool:
+def _only_sum(program: Program, name: str, added: list[Addition], scope: Scope, loop: ast.For) -> bool:
     """Whether the loop changes a sum at one place alone and nothing divides it on the way."""
-    inside = set(walk(loop))
-    others = [b for b in scope.bindings.get(name, ()) if b.statement in inside and not isinstance(b.statement, ast.AugAssign)]
-    return sum(dotted(n.target) == name for n in added) == 1 and not others
+    inside, adding = set(walk(loop)), [a.statement for a in added if a.name == name]
+    others = [b for b in scope.bindings.get(name, ()) if b.statement in inside and b.statement not in adding and not isinstance(b.statement, ast.AugAssign)]
+    return len(adding) == 1 and not others
 
 
 def _bare(value: ast.expr) -> ast.expr:
@@ -98,7 +99,7 @@ def _summed(program: Program, value: ast.expr, loop: ast.For, scope: Scope) -> s
             other = [s for s in sides if not _rows(program, s, loop, scope)]
             return "rows" if other and not isinstance(other[0], ast.Constant) and not _is_sum(program, other[0], scope) else ""
         return ""
-    return "batches" if _is_mean(program, _bare(value), scope) else ""
+    return "batches" if is_mean(program, _bare(value), scope) else ""
 
 
 def _rows(program: Program, node: ast.expr, loop: ast.For, scope: Scope, depth: int = 0) -> bool:
@@ -127,7 +128,7 @@ def _losses(program: Program, value: ast.expr, scope: Scope, depth: int = 0) -> 
     return found
 
 
-def _is_mean(program: Program, value: ast.expr, scope: Scope) -> bool:
+def is_mean(program: Program, value: ast.expr, scope: Scope) -> bool:
     """Whether a value is made of losses that are all means over the batch."""
     if not isinstance(value, ast.Name | ast.Call | ast.Attribute):
         return False
@@ -160,7 +161,7 @@ def _mean_reduction(program: Program, call: ast.Call, scope: Scope) -> bool:
     return bool(made) and all(not unusual & {str(k.arg) for k in c.keywords} or constant(keyword(c, "reduction")) == "mean" for c in made)
 
 
-def _counted(program: Program, node: ast.expr, loop: ast.For, scope: Scope, added: list[ast.AugAssign], depth: int = 0) -> str:
+def _counted(program: Program, node: ast.expr, loop: ast.For, scope: Scope, added: list[Addition], depth: int = 0) -> str:
     """What a divisor counts: `rows` or `batches`."""
     if isinstance(node, ast.Call) and last_name(node.func) == "max" and len(node.args) == 2:
         node = node.args[0] if isinstance(node.args[1], ast.Constant) else node.args[1]
@@ -171,10 +172,10 @@ def _counted(program: Program, node: ast.expr, loop: ast.For, scope: Scope, adde
         return "batches" if dotted(node.args[0]) == dotted(head) != "" else ""
     if not isinstance(node, ast.Name):
         return ""
-    steps = [n for n in added if dotted(n.target) == node.id]
+    steps = [a for a in added if a.name == node.id]
     if steps:
-        rows = all(_rows(program, n.value, loop, scope) for n in steps)
-        once = all(constant(n.value) == 1 and program.parents[n] is loop for n in steps)
+        rows = all(_rows(program, a.value, loop, scope) for a in steps)
+        once = all(constant(a.value) == 1 and program.parents[a.statement] is loop for a in steps)
         return "rows" if rows else "batches" if once else ""
     made = [b for b in scope.bindings.get(node.id, ()) if _plain(b)]
     return _counted(program, made[0].value, loop, scope, added, depth + 1) if len(made) == len(scope.bindings.get(node.id, ())) == 1 and depth < 2 else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from training.review.additions import additions
 from training.review.findings import Place, Subject, rule
 from training.review.loops import is_loader_loop, names_loader, step_groups
 from training.review.program import Program
@@ -224,8 +225,9 @@ def count_divided_by_batches(subject: Subject) -> Iterator[Place]:
     for loop in program.nodes[ast.For]:
         if not isinstance(loop, ast.For) or not isinstance(loop.target, ast.Tuple):
             continue
-        counted = {dotted(n.target) for n in walk(loop) if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add) and _counts(n.value)}
-        rounds = {dotted(n.target) for n in loop.body if isinstance(n, ast.AugAssign) and constant(n.value) == 1 and names_loader(loop.iter)}
+        added = list(additions(loop))
+        counted = {a.name for a in added if _counts(a.value)}
+        rounds = {a.name for a in added if a.statement in loop.body and constant(a.value) == 1 and names_loader(loop.iter)}
         ratios = [n for n in own_nodes(program.scope(loop).node) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)] if counted else []
         for ratio in ratios:
             of = ratio.right.args[0] if isinstance(ratio.right, ast.Call) and last_name(ratio.right.func) == "len" and ratio.right.args else None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from training.review.additions import additions
+from training.review.bent_means import bent_means
 from training.review.findings import Place, Subject, rule
 from training.review.held_out import measures_test
 from training.review.keepers import becomes_best, keeper_calls, live_states_in_dicts, tests_of
@@ -30,8 +32,8 @@ COLLECTS = {"append", "update", "add", "push", "record", "accumulate"}
     "rank-metric-per-batch",
     "error",
     title="A metric of the whole is averaged over batches",
-    why="AUROC, F1, average precision and their like are no means over rows: their mean over batches is another number, depends on the batch size, and fails on a batch of one class.",
-    remedy="collect scores and labels, and compute the metric once",
+    why="AUROC, F1, perplexity, RMSE and their like are no means over rows: their mean over batches is another number, depends on the batch size, and may fail on a batch of one class.",
+    remedy="collect scores and labels, and compute the metric once; of perplexity and RMSE average the loss over all rows, then take exp or the root once",
     bad="""
         import torch
         from sklearn.metrics import roc_auc_score
@@ -59,8 +61,10 @@ COLLECTS = {"append", "update", "add", "push", "record", "accumulate"}
         """,
 )
 def rank_metric_per_batch(subject: Subject) -> Iterator[Place]:
-    """Such a metric of scikit-learn is computed in a loop that also runs the network, and added up there."""
+    """Such a metric of scikit-learn is computed in a loop that also runs the network, and added up there; or exp or the root of a batch's mean loss is."""
     program = subject.program
+    for value, of, around in bent_means(program):
+        yield value, f"{of} of each batch's mean loss is averaged: that is not {of} of the mean over all rows", around
     for call, metric in _ranked(program):
         loop = next((a for a in program.ancestors(call) if isinstance(a, ast.For)), None)
         statement = program.statement(call)
@@ -115,21 +119,26 @@ def _ranked(program: Program) -> Iterator[tuple[ast.Call, str]]:
         """,
 )
 def mean_of_batch_means(subject: Subject) -> Iterator[Place]:
-    """A sum of batch values, not multiplied by anything, divided by the number of batches of a held-out loader."""
+    """A sum of batch values, not multiplied by anything, divided by the number of batches of a held-out loader, or by a count of them."""
     for loop, _, trace in evaluations(subject):
-        over = {last_name(n) for n in walk(loop.node.iter)} if isinstance(loop.node, ast.For) else set()
-        sums = {
-            e.key: e.node
-            for e in trace
-            if e.kind == "augment" and loop in e.loops and isinstance(e.node, ast.AugAssign) and not any(isinstance(n, ast.Mult) for n in walk(e.node.value))
-            and any(m in identifiers(e.node.value) for m in ("item", "mean"))
-            and "sum" not in identifiers(e.node.value)
-        }  # fmt: skip
+        if not isinstance(loop.node, ast.For):
+            continue
+        over, added = {last_name(n) for n in walk(loop.node.iter)}, list(additions(loop.node))
+        helpers = {e.key: e.node.value for e in trace if e.kind == "augment" and loop in e.loops and isinstance(e.node, ast.AugAssign)}
+        sums = {a.name for a in added if _mean_of_batch(a.value)} | {last_name_of_key(k) for k, value in helpers.items() if _mean_of_batch(value)}
+        rounds = {a.name for a in added if constant(a.value) == 1 and a.statement in loop.node.body}
         for node in own_nodes(loop.scope.node):
-            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and isinstance(node.right, ast.Call) and last_name(node.right.func) == "len":
-                name = dotted(node.left)
-                if node.right.args and last_name(node.right.args[0]) in over and any(last_name_of_key(k) == name for k in sums):
-                    yield node, f"{name} adds up means of batches: the last, shorter one counts as much as the others"
+            if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)) or node.lineno < loop.node.lineno:
+                continue
+            length = node.right.args[0] if isinstance(node.right, ast.Call) and last_name(node.right.func) == "len" and node.right.args else None
+            if dotted(node.left) in sums and ((length is not None and last_name(length) in over) or dotted(node.right) in rounds):
+                yield node, f"{dotted(node.left)} adds up means of batches: the last, shorter one counts as much as the others"
+
+
+def _mean_of_batch(value: ast.expr) -> bool:
+    """Whether a term is a mean, as far as it tells, and multiplied by nothing."""
+    read = identifiers(value)
+    return bool({"item", "mean"} & read) and "sum" not in read and not any(isinstance(n, ast.Mult) for n in walk(value))
 
 
 @rule(

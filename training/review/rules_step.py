@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.loops import Placed, Steps, common_loop, step_groups
 from training.review.program import Program
-from training.review.syntax import dotted, last_name, method, walk
+from training.review.rules_window import window_of
+from training.review.syntax import dotted, keyword, last_name, method, walk
 from training.review.trace import Event
 from training.review.values import loss_kind
 
@@ -246,8 +247,8 @@ def _makes_optimizer(program: Program, event: Event) -> bool:
     "clip-misplaced",
     "error",
     title="Gradients are clipped where it has no effect",
-    why="Clipping must change the gradient that `step` uses: after `step`, or before `backward`, it changes one that is thrown away. Spikes pass unclipped.",
-    remedy="clip between `backward` and `step`",
+    why="Clipping must change the gradient that `step` uses: after `step`, or before `backward`, it changes one that is thrown away, and after every batch of a window it changes a part. Spikes pass unclipped.",
+    remedy="clip between the last `backward` and `step`, once for each step",
     bad="""
         import torch
 
@@ -270,7 +271,8 @@ def _makes_optimizer(program: Program, event: Event) -> bool:
         """,
 )
 def clip_misplaced(subject: Subject) -> Iterator[Place]:
-    """A clip with no backward before it and no step after it in the same passage of the loop, or between step and the next backward."""
+    """A clip with no backward before it and no step after it in the same passage of the loop, between step and the next backward, or after each backward of a window."""
+    yield from _clipped_in_every_batch(subject)
     for trace in subject.traces:
         for clip in (e for e in trace if e.kind == "clip"):
             inside = [(i, e) for i, e in enumerate(trace) if (clip.loops[-1] in e.loops if clip.loops else not e.loops)]
@@ -283,6 +285,24 @@ def clip_misplaced(subject: Subject) -> Iterator[Place]:
                 yield clip.node, "gradients are clipped after the step that used them", clip.loops[-1].node if clip.loops else clip.scope.node
             elif clip.loops and not before and after[0] == "backward":
                 yield clip.node, "gradients are clipped before backward has computed them", clip.loops[-1].node
+
+
+def _clipped_in_every_batch(subject: Subject) -> Iterator[Place]:
+    """A clip that stands under the conditions of a backward which adds to a window, while the step waits for the end of the window."""
+    for steps in step_groups(subject):
+        for clip in (e for e in steps.inside if e.kind == "clip" and not e.via and not _only_measures(e.call)):
+            added = [b.event for b in steps.backwards if b.event.loops == clip.loops and b.event.branches == clip.branches]
+            cleared = any(c.event.loops == clip.loops and c.event.branches == clip.branches for c in steps.clears)
+            inner = bool(clip.loops) and clip.loops[-1] not in steps.step.loops and not any(e.kind == "step" and clip.loops[-1] in e.loops for e in steps.trace)
+            if added and not cleared and steps.step.via != "closure" and (inner or (clip.loops == steps.step.loops and window_of(steps))):
+                told = f"gradients are clipped after every backward, and {steps.name}.step() comes once for several: their sum is larger than what was clipped"
+                yield clip.node, told, steps.loop.node if steps.loop else clip.node
+
+
+def _only_measures(call: ast.Call) -> bool:
+    """Whether nothing is clipped, as the largest norm is infinite."""
+    most = keyword(call, "max_norm", 1)
+    return most is not None and "inf" in ast.unparse(most)
 
 
 @rule(

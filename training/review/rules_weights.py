@@ -1,4 +1,4 @@
-"""Rules BH447, BH538 and BH539: a slow copy that is quick, weights of classes in the order of their frequencies, words with the codes of padding."""
+"""Rules BH447, BH142, BH538 and BH539: a slow copy that is quick or grows, weights of classes in the order of their frequencies, words with the codes of padding."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.syntax import constant, dotted, keyword, last_name, method, names_read, receiver, walk, words
+from training.review.syntax import constant, dotted, identifiers, keyword, last_name, method, names_read, receiver, walk, words
 from training.review.values import number
 
 SLOW = {"target", "tgt", "ema", "teacher", "shadow", "average", "averaged", "avg", "slow", "polyak", "soft", "momentum", "t"}
+SHARE = {"tau", "decay", "alpha", "beta", "momentum", "m", "rate", "polyak", "ema", "rho", "share", "keep", "smoothing"}
 HALF = 0.5
 BY_CLASS = {"sort_index", "reindex", "loc", "to_dict", "items", "index", "get", "map", "iteritems"}
 AS_ARRAY = {"values", "to_numpy", "tolist", "to_list"}
@@ -56,6 +57,87 @@ def slow_copy_is_quick(subject: Subject) -> Iterator[Place]:
             stays = _stays(program, call, scope)
             if stays is not None and 0 < stays < HALF:
                 yield call, f"{stays:g} of the slow weights stays at each step, and {1 - stays:g} is new"
+
+
+@rule(
+    "BH142",
+    "shares-do-not-sum-to-one",
+    "error",
+    title="The shares of a moving average do not sum to one",
+    why="At each step the average is multiplied by that sum: above one it grows without end, below one it shrinks to a part of the weights. The network that is tested is none that was trained.",
+    remedy="`average.mul_(decay).add_(weights, alpha=1 - decay)`, or `average.lerp_(weights, 1 - decay)`",
+    bad="""
+        import torch
+
+        @torch.no_grad()
+        def follow(ema, model):
+            for slow, quick in zip(ema.parameters(), model.parameters()):
+                slow.mul_(0.99).add_(quick, alpha=0.1)
+        """,
+    good="""
+        import torch
+
+        @torch.no_grad()
+        def follow(ema, model):
+            for slow, quick in zip(ema.parameters(), model.parameters()):
+                slow.mul_(0.99).add_(quick, alpha=0.01)
+        """,
+)
+def shares_do_not_sum_to_one(subject: Subject) -> Iterator[Place]:
+    """In a loop over the weights of two networks, or of one and their average, both shares of an update are in sight, as numbers or by one name, and do not sum to one."""
+    program = subject.program
+    for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For) and isinstance(n.target, ast.Tuple)):
+        scope, over = program.scope(loop), ast.unparse(loop.iter)
+        if "parameters" not in over and "state_dict" not in over:
+            continue
+        inner = [n for s in loop.body for n in walk(s)]
+        for node, own, terms in (found for n in inner if (found := _terms(program, n)) is not None):
+            named = {w for n in (*names_read(loop.iter), *own, scope.name) for w in words(n)}
+            if over.count("parameters") + over.count("state_dict") < 2 and not (SLOW - {"t", "soft", "momentum"}) & named:
+                continue
+            total = _total([_linear(program, t, scope) for t in terms])
+            if total is not None and (total[1] or abs(total[0] - 1) > 1e-6):
+                told = " and ".join(ast.unparse(t) for t in terms)
+                yield node, f"the shares {told} do not sum to one" + (f", but to {total[0]:g}" if not total[1] else ""), loop
+
+
+def _terms(program: Program, node: ast.AST) -> tuple[ast.AST, set[str], list[ast.expr]] | None:
+    """Of `a.mul_(x).add_(b, alpha=y)`, `a.mul_(x).add_(y * b)`, `a.copy_(x * a + y * b)`, `a = x * a + y * b`: the node, the names in a, and the two shares."""
+    scope = program.scope(node)
+    if isinstance(node, ast.Call) and method(node) == "add_" and isinstance(of := receiver(node), ast.Call) and method(of) == "mul_" and of.args and node.args:
+        new, given = keyword(node, "alpha"), node.args[0]
+        if new is None and isinstance(given, ast.BinOp) and isinstance(given.op, ast.Mult):
+            new = next((s for s in (given.left, given.right) if _linear(program, s, scope) is not None), None)
+        return (node, identifiers(receiver(of)), [of.args[0], new]) if new is not None else None
+    value = node.args[0] if isinstance(node, ast.Call) and method(node) == "copy_" and node.args else node.value if isinstance(node, ast.Assign) else None
+    target = receiver(node) if isinstance(node, ast.Call) else node.targets[0] if isinstance(node, ast.Assign) else None
+    if not (isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add)) or target is None:
+        return None
+    sides = [s for s in (value.left, value.right) if isinstance(s, ast.BinOp) and isinstance(s.op, ast.Mult)]
+    held = ast.unparse(target).removesuffix(".data")
+    shares = [next((a for a, b in ((s.left, s.right), (s.right, s.left)) if _linear(program, a, scope) is not None), None) for s in sides]
+    own = [any(ast.unparse(p).removesuffix(".data") == held for p in (s.left, s.right)) for s in sides]
+    known = [s for s in shares if s is not None]
+    return (node, identifiers(target), known) if len(known) == 2 and sum(own) == 1 else None
+
+
+def _linear(program: Program, node: ast.expr, scope: Scope) -> tuple[float, float, str] | None:
+    """A number, a name, or one minus a name as constant, factor and name; None for anything else."""
+    value = number(program, node, scope)
+    if value is not None:
+        return (value, 0.0, "") if value > 0 else None
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and constant(node.left) in (1, 1.0) and SHARE & words(last_name(node.right)):
+        return 1.0, -1.0, dotted(node.right)
+    return (0.0, 1.0, dotted(node)) if isinstance(node, ast.Name | ast.Attribute) and SHARE & words(last_name(node)) else None
+
+
+def _total(terms: list[tuple[float, float, str] | None]) -> tuple[float, float] | None:
+    """The sum of two shares as constant and factor of the one name in them; None where a share is out of sight, or names differ."""
+    known = [t for t in terms if t is not None]
+    names = [name for _, _, name in known if name]
+    if len(known) != 2 or len(names) == 1 or len(set(names)) > 1:
+        return None
+    return known[0][0] + known[1][0], known[0][1] + known[1][1]
 
 
 def _stays(program: Program, call: ast.Call, scope: Scope) -> float | None:

@@ -72,6 +72,8 @@ class Held:
     stale: int = 0
     unused: dict[Place, int] = field(default_factory=dict)  # gradients cleared before any step, by line of their backward
     since: list[Pass] = field(default_factory=list)  # backward passes since the last step
+    clipped: set[int] = field(default_factory=set)  # how many passes had been added up when they were clipped, of this step
+    in_part: int = 0  # steps whose gradients were clipped after each of several passes
     uneven: int = 0  # windows whose means were taken over unequal numbers of labels
     crossed: bool = False  # an epoch began with gradients of the last one
     left_over: int = 0  # times that these were cleared, or made the next window larger
@@ -207,9 +209,17 @@ class Gradients:
             held.left_over += held.crossed and bool(held.windows) and size > statistics.mode(w for w, _ in held.windows)
             held.crossed = False
             held.windows.append((size, all(p.scaled for p in window)))
+            held.in_part += size >= TWICE and len(held.clipped) >= size
             labels = [p.labels for p in window]
             held.uneven += len(window) >= TWICE and min(labels) > 0 and max(labels) > UNEVEN * min(labels)
         held.since.clear()
+        held.clipped.clear()
+
+    def clipping(self, parameters: set[int]) -> None:
+        """Gradients of these parameters are about to be clipped."""
+        for held in self.held.values():
+            if held.since and any(id(p) in parameters for p, _ in held.items()):
+                held.clipped.add(len(held.since))
 
     # -------------------------------------------------------------------------------------- backward
 
@@ -249,6 +259,7 @@ class Gradients:
                 if held.since[-1].line == place and not held.by_closure:
                     held.unused[place] = held.unused.get(place, 0) + 1
                 held.since.clear()
+                held.clipped.clear()
 
     @guarded
     def _look_after(self, place: Place, roots: list[Tensor]) -> None:
@@ -304,6 +315,9 @@ class Gradients:
             self.watch.tell("BH121", f"the gradients of {max(large)} batches are summed for a step of {name}, and none was divided", place)
         elif held.uneven >= TWICE and held.uneven >= held.steps / 2:
             self.watch.tell("BH823", f"in {held.uneven} of {held.steps} steps of {name} means over unequal numbers of labels count alike", place)
+        if held.in_part >= max(TWICE, held.steps / 2):
+            told = f"in {held.in_part} of {held.steps} steps of {name} gradients were clipped after every backward, and their sum is larger"
+            self.watch.tell("BH106", told, place)
         if held.left_over >= TWICE and max((w for w, _ in held.windows), default=1) >= TWICE:
             self.watch.tell("BH122", f"{held.left_over} epochs left gradients to the next one, where a step of {name} used too many, or none", place)
         for line, times in held.unused.items():

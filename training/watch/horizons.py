@@ -21,6 +21,7 @@ SHORTEST = 20  # steps, below which numbers are equal by chance
 UNFINISHED = 0.4  # of the largest rate
 HIGH, DROP, EARLY, CLOSE = 0.9, 0.35, 0.5, 0.02  # of the largest rate; of the steps; of a rate
 STOPPING = ("stop", "patience", "limit", "islice", "max_steps", "max_iter", "debug", "smoke", "fast")
+SWINGING = ("cycl", "snapshot", "restart", "swa_", "averagedmodel", "ensembl", "oscillat")
 LENGTHS = ("total_steps", "T_max", "total_iters")
 
 
@@ -121,3 +122,9 @@ def never_stops(program: Path) -> bool:
     named = names | {a.arg or "" for a in ast.walk(tree) if isinstance(a, ast.keyword | ast.arg)}
     leaving = any(isinstance(n, ast.Break | ast.While) for n in ast.walk(tree))
     return not leaving and not any(word in name.lower() for word in STOPPING for name in named)
+
+
+def swings_on_purpose(program: Path) -> bool:
+    """Whether a program speaks of cycles, snapshots or averages of weights, for which a cosine goes up and down many times."""
+    text = program.read_text(encoding="utf-8", errors="replace").lower()
+    return any(word in text for word in SWINGING)

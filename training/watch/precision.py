@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -45,7 +46,7 @@ class Precision:
         if self.watch.quiet:
             return original(parameters, *args, **kwargs)
         given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-        self._clipped(original.__name__, given)
+        self._clipped(original.__name__, given, args, kwargs)
         result = original(given, *args, **kwargs)
         self._keep_marks()
         self._cut(given, result, args, kwargs)
@@ -57,7 +58,7 @@ class Precision:
             self.on_clip(given, norm, float(args[0] if args else kwargs["max_norm"]))
 
     @guarded
-    def _clipped(self, name: str, given: list[Tensor]) -> None:
+    def _clipped(self, name: str, given: list[Tensor], args: Any, kwargs: Any) -> None:
         states = {id(p): s for h in self.gradients.held.values() for p, s in h.items()}
         graded = [p for p in given if p.grad is not None]
         known = [p for p in graded if id(p) in states]
@@ -66,6 +67,8 @@ class Precision:
             self.watch.tell("BH106", f"{name} clips nothing: {what}")
         elif known and all(states[id(p)].used is not None and same(mark(p), states[id(p)].used) for p in known):
             self.watch.tell("BH106", f"{name} clips gradients that a step has used already")
+        if math.isfinite(float(args[0] if args else next(iter(kwargs.values()), 1.0))):
+            self.gradients.clipping({id(p) for p in known})
         if self.scaled and known and not self.unscaled:
             self.watch.tell("BH131", f"{name} clips gradients that are still scaled")
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import lr_scheduler
 
 from training.watch.forwards import Forwards
-from training.watch.horizons import beside_window, never_stops, rises_again
+from training.watch.horizons import beside_window, never_stops, rises_again, swings_on_purpose
 from training.watch.loaders import Loaders
 from training.watch.patches import around
 from training.watch.record import Place, Watch, guarded
@@ -202,7 +202,8 @@ class Schedules:
         elif (
             meant
             and isinstance(scheduler, lr_scheduler.CosineAnnealingLR)
-            and LONGER * meant <= calls <= 2 * meant
+            and calls >= LONGER * meant
+            and (calls <= 2 * meant or not swings_on_purpose(self.watch.program))
             and rates.rates[-1] >= CLIMBED * max(rates.rates)
             and min(rates.rates) <= max(rates.rates) / 10
         ):
