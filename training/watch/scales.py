@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from training.watch.forwards import Call, Forwards, Norm
+from training.watch.forwards import Call, Forwards, Norm, twin
 from training.watch.losses import Functions
+from training.watch.networks import scores_of
 from training.watch.record import Place, Watch
 
 MANY, MOST = 10, 200  # steps
@@ -23,6 +24,7 @@ LEAST = 3.0  # loss
 CUT, VALUES, WHOLE = 20, 16, 0.1  # times, values of a tensor, share of them that are whole anyway
 CASTS = ("to", "byte", "int", "long", "short", "type")
 BACK = ("float", "double", "half", "bfloat16", "to", "type", "sub", "__sub__", "div", "__truediv__", "mul", "__mul__")
+LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.RNNBase)
 Given = weakref.ref[Tensor]
 
 
@@ -37,6 +39,7 @@ class Spread:
     total: float = 0.0
     squares: float = 0.0  # around the first mean
     first: float = 0.0
+    entering: float = 0.0  # deviation of what the first layer is given
 
 
 class Scales:
@@ -78,6 +81,8 @@ class Scales:
         if known is None or known.network is not call.module:
             known = self.of[id(call.module)] = Spread(call.module, call.place, first=float(given.double().mean()))
         known.steps += 1
+        if known.steps == MANY and float(given.double().std()) > LARGE:
+            known.entering = entering(call)
         if known.steps <= MOST:
             apart = given.double() - known.first
             known.count += apart.numel()
@@ -146,7 +151,7 @@ class Scales:
             if deviation < BARELY * abs(mean) and not (deviation == 0 and mean in (0.0, 1.0)):
                 told = f"all values that {type(known.network).__name__} is trained on lie at {mean:.3g} with a deviation of {deviation:.2g}"
                 self.watch.tell("BH846", f"{told}: rows barely differ beside their offset", known.place)
-            elif deviation > LARGE:
+            elif deviation > LARGE < known.entering:
                 told = f"the values that {type(known.network).__name__} is trained on have a mean of {mean:.3g} and a deviation of {deviation:.3g}"
                 self.watch.tell("BH876", f"{told}, where about 1 is meant", known.place)
 
@@ -156,6 +161,17 @@ def same_values(a: Tensor, b: Tensor) -> bool:
     return bool(torch.isclose(a.double().sum(), b.double().sum(), rtol=1e-4, atol=1e-4)) and bool(
         torch.isclose(a.double().norm(), b.double().norm(), rtol=1e-4)
     )
+
+
+def entering(call: Call) -> float:
+    """The deviation of what the first linear layer or convolution is given: a network may scale its inputs by itself; 0 where it cannot be seen."""
+    network, seen = twin(call.module), []
+    if network is None:
+        return 0.0
+    for layer in (m for m in network.modules() if isinstance(m, LAYERS)):
+        layer.register_forward_pre_hook(lambda _, given: seen.append(float(given[0].detach().double().std())))
+    scores_of(network, call, lambda t: t)
+    return seen[0] if seen else 0.0
 
 
 def begins_with_norm(network: nn.Module) -> bool:

@@ -88,10 +88,18 @@ for epoch in range(4):
 
 # large numbers that the first layer scales, planes of a picture that is as high as it has colours, and stairs that a short run never comes to
 SCALED = PIXELS.replace("nn.Sequential(nn.Conv2d", "nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d").replace("shot.float() / 255 - 0.3", "shot.float()")
+SCALED_BY_HAND = (
+    PIXELS.replace("nn.Sequential(nn.Conv2d", "nn.Sequential(Scale(), nn.Conv2d")
+    .replace("shot.float() / 255 - 0.3", "shot.float()")
+    .replace(
+        "loader = ",
+        "class Scale(nn.Module):\n    def forward(self, x):\n        return (x - x.mean((1, 2, 3), keepdim=True)) / x.std((1, 2, 3), keepdim=True)\n\n\nloader = ",
+    )
+)
 SHORT_OF_STAIRS = PIXELS.replace("[2, 3]", "[60, 80]")
 
 BASES_OF_AXES = {"sensors": SENSORS, "pixels": PIXELS}
-SOUND_OF_AXES = {"regrouped": REGROUPED, "scaled_inside": SCALED, "short_of_stairs": SHORT_OF_STAIRS}
+SOUND_OF_AXES = {"regrouped": REGROUPED, "scaled_inside": SCALED, "scaled_by_hand": SCALED_BY_HAND, "short_of_stairs": SHORT_OF_STAIRS}
 PLANTED_OF_AXES = (
     Planted("BH411", "sensors", "series.transpose(1, 2).reshape(len(series), 4, 20)", "torch.reshape(series, [-1, 4, 20])"),
     Planted("BH411", "sensors", "pictures.permute(0, 3, 1, 2)", "pictures.contiguous().view(-1, 4, 5, 10)"),
