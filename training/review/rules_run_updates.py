@@ -1,4 +1,4 @@
-"""Rules BH837 to BH843: mistakes in layers, optimizers, weights of classes and wrappers that only a run shows."""
+"""Rules BH837 to BH843, and BH870: mistakes in layers, optimizers, weights of classes and wrappers that only a run shows."""
 
 from __future__ import annotations
 
@@ -78,5 +78,16 @@ OF_UPDATES: tuple[tuple[str, str, Severity, str, str, str, str, str], ...] = (
         "build the whole network first, then wrap it; wrap it anew after a change",
         "net = DistributedDataParallel(Net())\nnet.module.head = nn.Linear(64, classes)",
         "core = Net()\ncore.head = nn.Linear(64, classes)\nnet = DistributedDataParallel(core)",
+    ),
+    (
+        "BH870",
+        "short-batch-counts-as-a-full-one",
+        "warning",
+        "A short last batch counts as much as a full one",
+        "The mean of a score over batches is that over rows only where all batches are equal. Here the last one is much shorter: its rows weigh several times what others do, "
+        "and the score changes with the batch size.",
+        "add up over rows and divide by their number: `right += (scores.argmax(1) == y).sum()`, `total += loss.item() * len(y)`",
+        "for x, y in val_loader:\n    total += (net(x).argmax(1) == y).float().mean().item()\nprint(total / len(val_loader))",
+        "for x, y in val_loader:\n    right += (net(x).argmax(1) == y).sum().item()\nprint(right / len(val_loader.dataset))",
     ),
 )

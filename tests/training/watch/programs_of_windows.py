@@ -14,6 +14,7 @@ torch.manual_seed(0)
 X = torch.randn(320, 6)
 y = (X[:, 0] + X[:, 1] > 0).long()
 loader = DataLoader(TensorDataset(X[:240], y[:240]), batch_size=20, shuffle=True)
+val_loader = DataLoader(TensorDataset(X[240:], y[240:]), batch_size=30)
 net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 2))
 epochs, gathered = 10, 3
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
@@ -37,8 +38,12 @@ for epoch in range(epochs):
             seen = 0
     plan.step()
 net.eval()
+right, total = 0.0, 0
 with torch.no_grad():
-    print((net(X[240:]).argmax(1) == y[240:]).float().mean())
+    for rows, labels in val_loader:
+        hits = net(rows).argmax(1) == labels
+        right, total = right + hits.sum().item(), total + len(labels)
+print(right / total)
 """
 
 # Each row's gradient is clipped by itself, kept aside and cleared: what a step uses is the sum of clipped ones, as is meant.
@@ -104,5 +109,6 @@ SOUND_OF_WINDOWS = {"private": PRIVATE, "snapshots": SNAPSHOTS}
 
 PLANTED_OF_WINDOWS = (
     Planted("BH106", "gathered", "labels) / gathered).backward()\n", "labels) / gathered).backward()\n    nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n"),
+    Planted("BH870", "gathered", "right + hits.sum().item(), total + len(labels)", "right + hits.float().mean().item(), total + 1"),
     Planted("BH848", "gathered", "T_max=epochs", "T_max=epochs // 4"),
 )
