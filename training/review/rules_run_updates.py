@@ -1,4 +1,4 @@
-"""Rules BH837 to BH843, BH873 to BH876: mistakes in layers, optimizers, classes and wrappers that only a run shows."""
+"""Rules BH837 to BH843, BH870 and BH873 to BH876: mistakes in layers, optimizers, classes and wrappers that only a run shows."""
 
 from __future__ import annotations
 
@@ -121,5 +121,16 @@ OF_UPDATES: tuple[tuple[str, str, Severity, str, str, str, str, str], ...] = (
         "scale with statistics of the train rows: `(x - mean) / std`, pixels by 1 / 255 first",
         "x = image.float()",
         "x = (image.float() / 255 - mean) / std",
+    ),
+    (
+        "BH870",
+        "short-batch-counts-as-a-full-one",
+        "warning",
+        "A short last batch counts as much as a full one",
+        "The mean of a score over batches is that over rows only where all batches are equal. Here the last one is much shorter: its rows weigh several times what others do, "
+        "and the score changes with the batch size.",
+        "add up over rows and divide by their number: `right += (scores.argmax(1) == y).sum()`, `total += loss.item() * len(y)`",
+        "for x, y in val_loader:\n    total += (net(x).argmax(1) == y).float().mean().item()\nprint(total / len(val_loader))",
+        "for x, y in val_loader:\n    right += (net(x).argmax(1) == y).sum().item()\nprint(right / len(val_loader.dataset))",
     ),
 )

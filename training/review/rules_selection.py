@@ -132,7 +132,7 @@ def mean_of_batch_means(subject: Subject) -> Iterator[Place]:
                 continue
             length = node.right.args[0] if isinstance(node.right, ast.Call) and last_name(node.right.func) == "len" and node.right.args else None
             if dotted(node.left) in sums and ((length is not None and last_name(length) in over) or dotted(node.right) in rounds):
-                yield node, f"{dotted(node.left)} adds up means of batches: the last, shorter one counts as much as the others"
+                yield node, f"{dotted(node.left)} adds up means of batches: the last, shorter one counts as much as the others", loop.node
 
 
 def _mean_of_batch(value: ast.expr) -> bool:

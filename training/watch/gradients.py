@@ -72,6 +72,7 @@ class Held:
     stale: int = 0
     unused: dict[Place, int] = field(default_factory=dict)  # gradients cleared before any step, by line of their backward
     since: list[Pass] = field(default_factory=list)  # backward passes since the last step
+    by_hand: int = 0  # steps with gradients that were put there, and not left by a backward pass
     clipped: set[int] = field(default_factory=set)  # how many passes had been added up when they were clipped, of this step
     in_part: int = 0  # steps whose gradients were clipped after each of several passes
     uneven: int = 0  # windows whose means were taken over unequal numbers of labels
@@ -172,6 +173,7 @@ class Gradients:
         if not new:
             held.empty += 1
             held.cleared += self.forwards.calls == self.called and any(s.fresh and not same(mark(p), s.left) for p, s in held.items())
+        held.by_hand += any(p.grad is not None and s.left is not None and s.left.grad() is not p.grad for p, s in held.items())
         held.stale += any(s.stale for _, s in held.items())
         for p, state in held.items():
             state.reached += p.ndim < 2 and p.grad is not None and state.fresh  # a bias may well have a gradient of exactly 0
@@ -320,7 +322,7 @@ class Gradients:
             self.watch.tell("BH106", told, place)
         if held.left_over >= TWICE and max((w for w, _ in held.windows), default=1) >= TWICE:
             self.watch.tell("BH122", f"{held.left_over} epochs left gradients to the next one, where a step of {name} used too many, or none", place)
-        for line, times in held.unused.items():
+        for line, times in held.unused.items() if held.by_hand < held.steps / 2 else ():  # what was cleared may have been read before
             if times >= max(TWICE, held.steps / 2) and line in held.lines and max((w for w, _ in held.windows), default=1) == 1:
                 self.watch.tell("BH126", f"the gradients of {times} backward passes were cleared before a step of {name} used them", line)
 

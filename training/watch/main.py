@@ -56,6 +56,7 @@ from training.watch.scales import Scales
 from training.watch.schedules import Schedules
 from training.watch.seeds import Seeds
 from training.watch.sets import Sets
+from training.watch.short_batches import ShortBatches
 from training.watch.sides import Sides
 from training.watch.spawned import Spawned
 from training.watch.streams import Streams
@@ -179,7 +180,7 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     seen.listeners += [Sets(seen, loaders), Copies(seen, forwards, gradients), Balance(seen, loaders, classes)]
     seen.listeners += [forwards, functions, loaders, gradients, Adversaries(seen, gradients), Opponents(seen, gradients, functions)]
     seen.listeners += [precision, kept, networks, rows, fits, sides, schedules, recurrence, ranks, orders]
-    seen.listeners += [*samples, Streams(seen), lengths, places, *late, Updates(seen, gradients), movement]
+    seen.listeners += [*samples, Streams(seen), ShortBatches(seen, loaders), lengths, places, *late, Updates(seen, gradients), movement]
     return functions, lambda: ranks.told(rows.first(), next((h.made for h in gradients.held.values()), None), sides.told())
 
 

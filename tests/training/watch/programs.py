@@ -15,6 +15,7 @@ from tests.training.watch.programs_of_streams import BASES_OF_STREAMS, PLANTED_O
 from tests.training.watch.programs_of_swaps import BASES_OF_SWAPS, PLANTED_OF_SWAPS, SOUND_OF_SWAPS
 from tests.training.watch.programs_of_tokens import BASES_OF_TOKENS, PLANTED_OF_TOKENS, SOUND_OF_TOKENS
 from tests.training.watch.programs_of_updates import BASES_OF_UPDATES, PLANTED_OF_UPDATES, SOUND_OF_UPDATES
+from tests.training.watch.programs_of_windows import BASES_OF_WINDOWS, PLANTED_OF_WINDOWS, SOUND_OF_WINDOWS
 
 TABLE = """
 import copy
@@ -169,6 +170,7 @@ BASES = {
     **BASES_OF_HALVES,
     **BASES_OF_OPPONENTS,
     **BASES_OF_PAIRS,
+    **BASES_OF_WINDOWS,
 }
 
 PLANTED = (
@@ -340,6 +342,7 @@ PLANTED = (
     *PLANTED_OF_HALVES,
     *PLANTED_OF_OPPONENTS,
     *PLANTED_OF_PAIRS,
+    *PLANTED_OF_WINDOWS,
 )
 
 GAN = """
@@ -509,6 +512,7 @@ SOUND = {
     **SOUND_OF_HALVES,
     **SOUND_OF_OPPONENTS,
     **SOUND_OF_PAIRS,
+    **SOUND_OF_WINDOWS,
 }
 
 RANKS = """
