@@ -246,7 +246,7 @@ def _makes_optimizer(program: Program, event: Event) -> bool:
     "BH106",
     "clip-misplaced",
     "error",
-    title="Gradients are clipped where it has no effect",
+    title="Gradients are clipped before they are what a step uses, or after",
     why="Clipping must change the gradient that `step` uses: after `step`, or before `backward`, it changes one that is thrown away, and after every batch of a window it changes a part. Spikes pass unclipped.",
     remedy="clip between the last `backward` and `step`, once for each step",
     bad="""
