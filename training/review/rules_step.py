@@ -246,7 +246,7 @@ def _makes_optimizer(program: Program, event: Event) -> bool:
     "BH106",
     "clip-misplaced",
     "error",
-    title="Gradients are clipped where it has no effect",
+    title="Gradients are clipped before they are what a step uses, or after",
     why="Clipping must change the gradient that `step` uses: after `step`, or before `backward`, it changes one that is thrown away, and after every batch of a window it changes a part. Spikes pass unclipped.",
     remedy="clip between the last `backward` and `step`, once for each step",
     bad="""
@@ -294,9 +294,27 @@ def _clipped_in_every_batch(subject: Subject) -> Iterator[Place]:
             added = [b.event for b in steps.backwards if b.event.loops == clip.loops and b.event.branches == clip.branches]
             cleared = any(c.event.loops == clip.loops and c.event.branches == clip.branches for c in steps.clears)
             inner = bool(clip.loops) and clip.loops[-1] not in steps.step.loops and not any(e.kind == "step" and clip.loops[-1] in e.loops for e in steps.trace)
-            if added and not cleared and steps.step.via != "closure" and (inner or (clip.loops == steps.step.loops and window_of(steps))):
+            if (
+                added
+                and not cleared
+                and not _of_each_passage(clip)
+                and steps.step.via != "closure"
+                and (inner or (clip.loops == steps.step.loops and window_of(steps)))
+            ):
                 told = f"gradients are clipped after every backward, and {steps.name}.step() comes once for several: their sum is larger than what was clipped"
                 yield clip.node, told, steps.loop.node if steps.loop else clip.node
+
+
+def _of_each_passage(clip: Event) -> bool:
+    """Whether other parameters are clipped in each passage of the loop, as those of one network after the other."""
+    loop, helpers, frame = clip.loops[-1], set(), clip.frame
+    inside = {n.id for n in walk(loop.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    while frame.scope is not loop.scope and frame.caller is not None:
+        helpers.add(frame.scope.name)
+        frame = frame.caller
+    keys = [clip.frame.key(n).rpartition(":") for a in clip.call.args[:1] for n in walk(a) if isinstance(n, ast.Name)]
+    of_loop = ("", loop.scope.name)
+    return any(where in helpers or (where in of_loop and name.partition(".")[0].partition("[")[0] in inside) for where, _, name in keys)
 
 
 def _only_measures(call: ast.Call) -> bool:
