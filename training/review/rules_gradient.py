@@ -11,6 +11,7 @@ from training.review.program import Program, Scope
 from training.review.rules_policy import CRITIC, LOGS, of_logs
 from training.review.signs import Signs, is_turned
 from training.review.syntax import calls, exponent, identifiers, is_true, last_name, method, own_nodes, receiver, walk, words
+from training.review.values import value_of
 
 REWARDS = {"reward", "rewards", "return", "returns", "advantage", "advantages", "adv", "advs", "gae", "gaes"}
 SHORT = {"R", "G", "A", "Gt"}
@@ -153,7 +154,7 @@ def log_probability_of_other_action(subject: Subject) -> Iterator[Place]:
     """In a product with what was gained: `log_prob` of a fresh `sample()`, of one that goes nowhere else beside another one, or of what argmax gave."""
     program = subject.program
     for product in _products(program):
-        made = _value(program, product.log, product.scope)
+        made = value_of(program, product.log, product.scope)
         for call in (c for c in calls(made) if method(c) == "log_prob" and len(c.args) == 1):
             scope = program.scope(call)
             given = call.args[0]
@@ -163,12 +164,6 @@ def log_probability_of_other_action(subject: Subject) -> Iterator[Place]:
                 yield call, f"{ast.unparse(call)} is the log probability of another draw than that which was acted on"
             elif _decided(value):
                 yield call, f"{ast.unparse(given)} is chosen, not drawn: {ast.unparse(value)} explores nothing, and its log probability is learned"
-
-
-def _value(program: Program, node: ast.expr, scope: Scope) -> ast.expr:
-    """The only value of a name, one step back; of anything else itself."""
-    bound = program.bindings_of(node, scope) if isinstance(node, ast.Name) else []
-    return bound[0].value if len(bound) == 1 and bound[0].how == "assign" and bound[0].index is None else node
 
 
 def _draws(node: ast.expr) -> bool:

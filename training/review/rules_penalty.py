@@ -10,6 +10,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.signs import Signs
 from training.review.syntax import calls, constant, has_unpacking, identifiers, is_true, keyword, last_name, method, receiver, walk, words
+from training.review.values import value_of
 
 SAME = {"view", "reshape", "flatten", "float", "contiguous"}
 FLAT = {"view", "reshape", "flatten"}
@@ -29,18 +30,12 @@ def slopes(program: Program) -> Iterator[Slope]:
     """Every norm of a gradient of which one is taken off."""
     for node in program.nodes[ast.BinOp]:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and isinstance(constant(node.right), int | float) and constant(node.right):
-            norm = _value(program, node.left, program.scope(node))
+            norm = value_of(program, node.left, program.scope(node))
             if isinstance(norm, ast.Call) and last_name(norm.func) in ("norm", "vector_norm"):
                 of = norm.args[0] if program.resolve(norm.func) and norm.args else receiver(norm)
                 made, through = _made(program, of, program.scope(norm))
                 if made is not None:
                     yield Slope(norm, made, through)
-
-
-def _value(program: Program, node: ast.expr, scope: Scope) -> ast.expr:
-    """The only value of a name; of anything else itself."""
-    bound = program.bindings_of(node, scope) if isinstance(node, ast.Name) else []
-    return bound[0].value if len(bound) == 1 and bound[0].how == "assign" and bound[0].index is None else node
 
 
 def _made(program: Program, node: ast.expr | None, scope: Scope) -> tuple[ast.Call | None, tuple[str, ...]]:
@@ -149,7 +144,7 @@ def penalty_subtracted(subject: Subject) -> Iterator[Place]:
 
 def _turned(program: Program, node: ast.expr) -> bool:
     """Whether its own value has a minus already."""
-    value = _value(program, node, program.scope(node))
+    value = value_of(program, node, program.scope(node))
     return any(isinstance(n, ast.UnaryOp) and isinstance(n.op, ast.USub) for n in walk(value))
 
 
@@ -242,5 +237,5 @@ def _mean_of(program: Program, node: ast.expr) -> str:
     of = (
         node.args[0] if isinstance(node, ast.Call) and program.is_torch(node.func, "mean") and node.args else receiver(node) if method(node) == "mean" else None
     )
-    of = _value(program, of, program.scope(node)) if of is not None else None
+    of = value_of(program, of, program.scope(node)) if of is not None else None
     return last_name(of.func) if isinstance(of, ast.Call) and isinstance(of.func, ast.Name | ast.Attribute) and len(of.args) == 1 else ""

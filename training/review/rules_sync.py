@@ -13,6 +13,7 @@ from training.review.rules_distributed import REDUCES
 from training.review.rules_window import condition, window_of
 from training.review.syntax import calls, identifiers, last_name, method, receiver, walk, words
 from training.review.trace import Event
+from training.review.values import value_of
 
 SHARING = ("parallel", "ddp", "fsdp", "shard", "wrap", "prepare", "average", "sync", "setup_model", "register_comm_hook")  # parts of names that are called
 
@@ -99,12 +100,12 @@ def _held_back(program: Program, backward: Event, steps: Steps) -> str:
     contexts = [node for name, node in backward.contexts if name.rpartition(".")[2] == "no_sync"]
     chosen = [i for _, node in backward.contexts for i in _choices(program, node, backward.scope)]
     if chosen:
-        tests = [ast.unparse(_defined(program, i.test, backward.scope)) for i in chosen if method(i.body) == "no_sync"]
+        tests = [ast.unparse(value_of(program, i.test, backward.scope)) for i in chosen if method(i.body) == "no_sync"]
         return "at the end" if ends and ends in tests else ""
     if not contexts:
         return ""
     inside = [b for b in backward.branches if steps.loop is not None and steps.loop.node in program.ancestors(b[0])]
-    if any(taken and isinstance(b, ast.If) and ast.unparse(_defined(program, b.test, backward.scope)) == ends for b, taken in inside):
+    if any(taken and isinstance(b, ast.If) and ast.unparse(value_of(program, b.test, backward.scope)) == ends for b, taken in inside):
         return "at the end"
     return "" if inside else "always"
 
@@ -115,12 +116,6 @@ def _choices(program: Program, node: ast.AST, scope: Scope) -> list[ast.IfExp]:
         return [node]
     bound = program.bindings_of(node, scope) if isinstance(node, ast.Name) else []
     return [b.value for b in bound if isinstance(b.value, ast.IfExp)]
-
-
-def _defined(program: Program, test: ast.expr, scope: Scope) -> ast.expr:
-    """What a name stands for that is bound once; anything else as it is."""
-    bound = program.bindings_of(test, scope) if isinstance(test, ast.Name) else []
-    return bound[0].value if len(bound) == 1 and bound[0].how == "assign" and bound[0].index is None else test
 
 
 @rule(

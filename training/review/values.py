@@ -56,6 +56,12 @@ def loss_kind(program: Program, call: ast.Call, scope: Scope) -> str:
     return kinds.pop() if len(kinds) == 1 else ""
 
 
+def value_of(program: Program, node: ast.expr, scope: Scope) -> ast.expr:
+    """The only value that a name is given; of anything else itself."""
+    bound = program.bindings_of(node, scope) if isinstance(node, ast.Name) else []
+    return bound[0].value if len(bound) == 1 and bound[0].how == "assign" and bound[0].index is None else node
+
+
 def reaching(program: Program, node: ast.Name, scope: Scope) -> list[ast.expr]:
     """The values that a name may hold there, as `reaching_elements`; empty where one is an element of a tuple."""
     found = reaching_elements(program, node, scope)
