@@ -65,6 +65,15 @@ class Browser:
         place = f"(() => {{ const e = {find}; if (!e) return null; e.scrollIntoView({{block: 'center'}}); const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; }})()"
         self._press(*self.until(place, f"{selector} {text!r}"))
 
+    def reach(self, text: str, code: str, what: str, selector: str = "button, a, [role=tab]") -> None:
+        """Click as `click` does until an expression is true: a page that is still being drawn moves, and loses a click."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not self.evaluate(code):
+            if time.monotonic() > deadline:
+                self.until(code, what)
+            self.click(text, selector)
+            time.sleep(2.0)
+
     def focus(self, selector: str, number: int = 0) -> None:
         """Click into an element of a selector, the first unless another number is given; -1 is the last."""
         place = f"(() => {{ const e = [...document.querySelectorAll({json.dumps(selector)})].at({number}); if (!e) return null; e.scrollIntoView({{block: 'center'}}); const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; }})()"

@@ -73,8 +73,7 @@ def test_a_run_started_by_clicking_ends_with_a_version_and_its_report(operated: 
         flow_run = run["id"]
         until(lambda: f"epoch 8/{EPOCHS}" in operated.worker_log(), 300, f"the eighth epoch: {operated.worker_log()}")
         page.open(f"{ui}/runs/flow-run/{flow_run}")
-        page.click("Artifacts", "[role=tab], .p-tab, a, button")
-        page.until("/metrics/i.test(document.body.innerText)", "the table of evaluations")
+        page.reach("Artifacts", "/metrics/i.test(document.body.innerText)", "the table of evaluations", "[role=tab], .p-tab, a, button")
         picture(page, operated, "progress")
         assert operated.wait(flow_run) == ("COMPLETED", "")
         record = operated.record(flow_run)
