@@ -5,13 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from training.review.bootstraps import DISCOUNTS, REWARDS, Target, made_of, network_calls, targets, texts
 from training.review.findings import Place, Subject, rule
-from training.review.program import Scope
-from training.review.syntax import identifiers, last_name, names_read, own_nodes, walk, words
+from training.review.memories import CERTAIN, MASKS, Kept, is_turned_round, kept_ends, stores_the_opposite
+from training.review.program import Program, Scope
+from training.review.syntax import identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.values import PASSED_ON
 
-ENDS = {"done", "dones", "terminal", "terminals", "terminated", "term", "terms", "ended", "over", "final"}
-REWARDS = {"r", "rew", "rews", "reward", "rewards", "rw"}
-DISCOUNTS = {"gamma", "discount", "discounts"}
+ENDS = {"done", "dones", "terminal", "terminals", "terminated", "term", "terms", "ended", "finished", "over", "final"}
+LATER = {"next", "after", "successor", "successors", "new"}
 
 
 @rule(
@@ -41,38 +43,66 @@ DISCOUNTS = {"gamma", "discount", "discounts"}
         """,
 )
 def target_beyond_the_end(subject: Subject) -> Iterator[Place]:
-    """`reward + gamma * …`, the value of a later state in it, in a function that unpacks the reward and the end of the episode together and reads no end."""
+    """`reward + gamma * …`, the value of a later state in it, in a function that has the end of the episode at hand and reads no end; or one times the end.
+
+    At hand: unpacked together with the reward; a name of ends that is bound there or a parameter; or what the file keeps beside the reward in its memory.
+    """
     program = subject.program
     if not any(DISCOUNTS & words(n) for n in program.identifiers):
         return
     for scope in program.scopes:
         for end, statement, beside in _unpacked_ends(scope):
-            read = [n for n in walk(scope.node) if isinstance(n, ast.Name) and n.id == end and isinstance(n.ctx, ast.Load)]
-            target = next((n for n in own_nodes(scope.node) if _is_target(n, beside)), None) if not read else None
+            target = next((n for n in own_nodes(scope.node) if _is_target(n, beside)), None) if not _is_read(end, scope) else None
             if target is not None and not {"locals", "vars"} & identifiers(scope.node):
                 told = f"{end} of line {getattr(statement, 'lineno', 0)} is never read: after the end of an episode the next value is added too"
                 yield target, told, statement
-        for node in own_nodes(scope.node):
-            end = next((f.id for f in _later_factors(node) if isinstance(f, ast.Name) and ENDS & words(f.id)), "")
-            if isinstance(node, ast.BinOp) and end and not any(isinstance(n, ast.Sub | ast.Invert) for b in scope.bindings.get(end, ()) for n in walk(b.value)):
-                yield node, f"the next value is multiplied by {end} itself: it counts where the episode ended, and nowhere else"
+    kept = kept_ends(program)
+    for found in targets(program):
+        inverted = next((f for f in found.later if _is_end(program, f, found.scope, kept)), None)
+        if inverted is not None and not stores_the_opposite(program):
+            told = f"the next value is multiplied by {ast.unparse(inverted)}: it is added only where an episode has ended"
+            yield found.node, f"{told}, and nowhere else"
+        elif (unread := _unread_end(program, found, kept)) and not {"locals", "vars"} & identifiers(found.scope.node):
+            yield found.node, f"{unread}: after the end of an episode the next value is added too"
 
 
-def _later_factors(node: ast.AST) -> list[ast.expr]:
-    """The factors of the value of a later state in `reward + gamma * value * mask`."""
-    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)):
-        return []
-    for reward, later in ((node.left, node.right), (node.right, node.left)):
-        factors, pending = [], [later]
-        while pending:
-            part = pending.pop()
-            if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mult):
-                pending += [part.left, part.right]
-            else:
-                factors.append(part)
-        if any(REWARDS & words(n) for n in identifiers(reward)) and any(DISCOUNTS & words(last_name(f)) for f in factors):
-            return factors
-    return []
+def _is_read(name: str, scope: Scope) -> bool:
+    return any(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load) for n in walk(scope.node))
+
+
+def _unread_end(program: Program, found: Target, kept: list[Kept]) -> str:
+    """What knows of ends in the target's function and is not read there; empty where something is, or where there is nothing.
+
+    A target with a further factor is masked, and one whose next value is made of an end or a mask; what `step` of an environment gives also ends a loop.
+    """
+    scope = found.scope
+    if len(found.later) != 1 or any((ENDS | MASKS) & words(n) for part in found.later for root in made_of(program, part, scope) for n in texts(root)):
+        return ""
+    if not network_calls(program, found.later[0], scope) and not any(LATER & words(n) for n in identifiers(found.later[0])):
+        return ""
+    ends = [n for n in (*scope.bindings, *scope.parameters) if CERTAIN & words(n)]
+    ends = [n for n in ends if not any("step" in identifiers(b.value) for b in scope.bindings.get(n, ()))]
+    if ends:
+        return "" if any(_is_read(n, scope) for n in ends) else f"{ends[0]} is at hand and never read"
+    for memory in kept:
+        place = memory.of_end(program, scope)
+        if place is not None:
+            return f"the memory of line {memory.node.lineno} keeps {memory.end} beside {memory.reward}, and {place}"
+    return ""
+
+
+def _is_end(program: Program, node: ast.expr, scope: Scope, kept: list[Kept]) -> bool:
+    """Whether a factor is 1 where an episode ended: named so, or taken from where the memory keeps ends, and turned round nowhere."""
+    while isinstance(node, ast.Call) and method(node) in PASSED_ON and (inner := receiver(node)) is not None:
+        node = inner
+    if not isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
+        return False
+    roots = made_of(program, node, scope)
+    if any(is_turned_round(n) for root in roots for n in walk(root)) or any(MASKS & words(n) for root in roots for n in texts(root)):
+        return False
+    if CERTAIN & words(last_name(node)):
+        return True
+    return isinstance(node, ast.Name) and any(memory.holds_end(node.id, scope) for memory in kept)
 
 
 def _unpacked_ends(scope: Scope) -> Iterator[tuple[str, ast.AST, set[str]]]:

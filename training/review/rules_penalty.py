@@ -1,114 +1,92 @@
-"""Rules BH448 to BH451: what keeps a critic smooth, and what is added to a loss to keep something small."""
+"""Rules BH448 to BH450: penalties that teach nothing, that are rewarded, or that are of the wrong rows."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import NamedTuple
 
+from training.review.bootstraps import made_of
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.signs import Signs
-from training.review.syntax import calls, constant, has_unpacking, identifiers, is_true, keyword, last_name, method, receiver, walk, words
-from training.review.values import value_of
+from training.review.slopes import slopes, terms
+from training.review.syntax import constant, identifiers, is_false, keyword, last_name, method, names_read, receiver, walk, words
 
-SAME = {"view", "reshape", "flatten", "float", "contiguous"}
-FLAT = {"view", "reshape", "flatten"}
-PENALTIES = {"penalty", "gp", "regularizer", "regulariser", "regularization", "regularisation", "r1", "l1", "l2"}
-BOUNDS = ("clamp", "clip", "spectral_norm", "weight_norm", "orthogonal", "parametriz", "grad", "lipschitz")
-
-
-class Slope(NamedTuple):
-    """`(slope.norm(…) - 1) ** 2`: the norm, the call of autograd that made the slope, and the calls on the way."""
-
-    norm: ast.Call
-    made: ast.Call
-    through: tuple[str, ...]
-
-
-def slopes(program: Program) -> Iterator[Slope]:
-    """Every norm of a gradient of which one is taken off."""
-    for node in program.nodes[ast.BinOp]:
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and isinstance(constant(node.right), int | float) and constant(node.right):
-            norm = value_of(program, node.left, program.scope(node))
-            if isinstance(norm, ast.Call) and last_name(norm.func) in ("norm", "vector_norm"):
-                of = norm.args[0] if program.resolve(norm.func) and norm.args else receiver(norm)
-                made, through = _made(program, of, program.scope(norm))
-                if made is not None:
-                    yield Slope(norm, made, through)
-
-
-def _made(program: Program, node: ast.expr | None, scope: Scope) -> tuple[ast.Call | None, tuple[str, ...]]:
-    """The call of `autograd.grad` that gave a value, and the methods that it went through."""
-    through: list[str] = []
-    for _ in range(8):
-        if isinstance(node, ast.Name):
-            bound = [b for b in program.bindings_of(node, scope) if b.how == "assign"]
-            own = [b for b in bound if node.id not in identifiers(b.value)]
-            through += [method(c) for b in bound if b not in own for c in calls(b.value)]
-            node = own[0].value if len(own) == 1 else None
-        elif isinstance(node, ast.Subscript):
-            node = node.value
-        elif isinstance(node, ast.Call) and program.resolve(node.func) in ("torch.autograd.grad", "torch.func.grad"):
-            return node, tuple(through)
-        elif isinstance(node, ast.Call) and method(node) in SAME:
-            through.append(method(node))
-            node = receiver(node)
-        elif isinstance(node, ast.Call) and last_name(node.func) == "flatten" and node.args:
-            through.append("flatten")
-            node = node.args[0]
-        else:
-            break
-    return None, ()
+OF_LOSSES = {"loss", "losses", "cost", "objective", "total", "err", "error"}
+PENALTIES = {"gp", "penalty", "penalties", "regularizer", "regulariser", "regularization", "regularisation", "reg"}
+WANTED = {"entropy", "ent", "entropies", "diversity", "bonus", "confidence", "conf", "variance", "spread", "log", "logsumexp", "reward", "exploration"}
+GROWING = {"pow", "square", "norm", "abs", "relu"}
 
 
 @rule(
     "BH448",
     "penalty-without-graph",
     "error",
-    title="A gradient penalty has no gradient itself",
-    why="Without `create_graph=True` the slope is a number like any other: the penalty is added to the loss, moves no weight, and the critic grows as steep as it likes.",
+    title="A penalty on a gradient has no gradient of its own",
+    why="Without `create_graph=True` the gradient is a plain number for autograd: the penalty is added to the loss, is printed, and changes no weight.",
     remedy="`torch.autograd.grad(scores.sum(), points, create_graph=True)`",
     bad="""
         import torch
 
-        def penalty(critic, points):
-            points.requires_grad_(True)
+        def update(critic, optimizer, points, loss, weight):
             slope = torch.autograd.grad(critic(points).sum(), points)[0]
-            return ((slope.flatten(1).norm(dim=1) - 1) ** 2).mean()
+            penalty = ((slope.flatten(1).norm(dim=1) - 1) ** 2).mean()
+            loss = loss + weight * penalty
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
         """,
     good="""
         import torch
 
-        def penalty(critic, points):
-            points.requires_grad_(True)
+        def update(critic, optimizer, points, loss, weight):
             slope = torch.autograd.grad(critic(points).sum(), points, create_graph=True)[0]
-            return ((slope.flatten(1).norm(dim=1) - 1) ** 2).mean()
+            penalty = ((slope.flatten(1).norm(dim=1) - 1) ** 2).mean()
+            loss = loss + weight * penalty
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
         """,
 )
 def penalty_without_graph(subject: Subject) -> Iterator[Place]:
-    """A norm of `autograd.grad` without `create_graph=True`, of which one is taken off."""
-    for slope in slopes(subject.program):
-        if (
-            not has_unpacking(slope.made)
-            and not is_true(keyword(slope.made, "create_graph", 4))
-            and not isinstance(keyword(slope.made, "create_graph", 4), ast.Name)
-        ):
-            yield slope.made, "the penalty that is made of this gradient has no gradient of its own"
+    """`torch.autograd.grad` without `create_graph`, of which a square or norm, averaged or summed, is a term of what `backward` is called on."""
+    program, signs = subject.program, Signs(subject.program)
+    for call in slopes(program):
+        graph = keyword(call, "create_graph", 4)
+        if (graph is not None and not is_false(graph)) or any(k.arg is None for k in call.keywords):
+            continue
+        for term in terms(program, call):
+            if _into_loss(program, signs, term.node):
+                told = f"{ast.unparse(term.node)}, a penalty on this gradient, is added to the loss in line {term.sum.lineno}, and no gradient goes through it"
+                yield call, told, program.statement(call)
+                break
+
+
+def _into_loss(program: Program, signs: Signs, node: ast.expr) -> bool:
+    """Whether it arrives at a backward pass, or in a name of a loss where that cannot be followed."""
+    found = signs.into_backward(node)
+    if found != {0}:
+        return bool(found)
+    if {"eval", "evaluate", "evaluation", "val", "validate", "validation", "test"} & words(program.scope(node).name):
+        return False
+    statement = program.statement(node)
+    bound = statement.targets if isinstance(statement, ast.Assign) else [statement.target] if isinstance(statement, ast.AugAssign) else []
+    return any(OF_LOSSES & words(i) for t in bound for i in identifiers(t))
 
 
 @rule(
     "BH449",
-    "penalty-subtracted",
+    "penalty-rewarded",
     "error",
-    title="A penalty is taken off the loss",
-    why="The optimizer makes the loss small: a penalty with a minus is made as large as can be, and what it should keep small grows without end.",
-    remedy="add it: `loss = fit + weight * penalty`",
+    title="A penalty is taken from the loss that is minimised",
+    why="What is subtracted is made large: weights or slopes grow without bound, and the loss falls all the while.",
+    remedy="add it: `loss = loss + weight * penalty`",
     bad="""
         import torch
 
-        def step(optimizer, fit, penalty):
-            loss = fit - 10 * penalty
+        def update(network, optimizer, loss, weight):
+            penalty = sum(torch.sum(p**2) for p in network.parameters())
+            loss = loss - weight * penalty
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -116,126 +94,162 @@ def penalty_without_graph(subject: Subject) -> Iterator[Place]:
     good="""
         import torch
 
-        def step(optimizer, fit, penalty):
-            loss = fit + 10 * penalty
+        def update(network, optimizer, loss, weight):
+            penalty = sum(torch.sum(p**2) for p in network.parameters())
+            loss = loss + weight * penalty
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
         """,
 )
-def penalty_subtracted(subject: Subject) -> Iterator[Place]:
-    """What is named after a penalty stands behind a minus, and arrives at `backward` with one on each way."""
-    program = subject.program
-    if not any(PENALTIES & words(n) for n in program.identifiers):
+def penalty_rewarded(subject: Subject) -> Iterator[Place]:
+    """A penalty by its name, or the square or norm of parameters or of a gradient, goes with a minus into every backward pass that it reaches.
+
+    Not where it is made of logarithms or is named after what is wanted (entropy, variance), and not in programs that go up the gradient.
+    """
+    program, signs = subject.program, Signs(subject.program)
+    if "maximize" in program.identifiers | {k.arg for c in program.all_calls for k in c.keywords}:
         return
-    signs = Signs(program)
-    for node in program.nodes[ast.BinOp]:
-        if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub)):
+    if any(method(c) == "backward" and (c.args or any(k.arg == "gradient" for k in c.keywords)) for c in program.all_calls):
+        return
+    of_slopes = {term.node for call in slopes(program) for term in terms(program, call) if term.subtracted}
+    for node in (*program.nodes[ast.BinOp], *program.nodes[ast.AugAssign]):
+        taken = node.right if isinstance(node, ast.BinOp) else node.value if isinstance(node, ast.AugAssign) else None
+        if taken is None or not isinstance(getattr(node, "op", None), ast.Sub):
             continue
-        factors = [node.right.left, node.right.right] if isinstance(node.right, ast.BinOp) and isinstance(node.right.op, ast.Mult) else [node.right]
-        named = next((f for f in factors if isinstance(f, ast.Name | ast.Attribute) and PENALTIES & words(last_name(f))), None)
-        others = [f for f in factors if f is not named]
-        weighed = not any(isinstance(constant(f), int | float) and constant(f) < 0 for f in others)  # type: ignore[operator]
-        if named is None or {"weight", "coef", "lambda", "alpha", "beta"} & words(last_name(named)):
-            continue
-        if weighed and not _turned(program, named) and signs.into_backward(node.right) == {-1}:
-            yield node, f"{ast.unparse(named)} goes into the loss with a minus"
+        scope = program.scope(node)
+        if (taken in of_slopes or _is_penalty(program, taken, scope)) and signs.into_backward(taken) == {-1}:
+            yield taken, f"{ast.unparse(taken)} is subtracted from what is minimised: it is made as large as can be", node
 
 
-def _turned(program: Program, node: ast.expr) -> bool:
-    """Whether its own value has a minus already."""
-    value = value_of(program, node, program.scope(node))
-    return any(isinstance(n, ast.UnaryOp) and isinstance(n.op, ast.USub) for n in walk(value))
+def _is_penalty(program: Program, node: ast.expr, scope: Scope) -> bool:
+    roots = made_of(program, node, scope)
+    said = {w for root in roots for n in identifiers(root) for w in words(n)}
+    if WANTED & said or any(isinstance(n, ast.UnaryOp) and isinstance(n.op, ast.USub) for root in roots for n in walk(root)):
+        return False
+    if any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Sub) for n in walk(roots[0])):
+        return False
+    squared = any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Pow) for root in roots for n in walk(root))
+    grows = squared or any(isinstance(n, ast.Call) and last_name(n.func) in GROWING for root in roots for n in walk(root))
+    if grows and {"parameters", "named_parameters"} & {i for root in roots for i in identifiers(root)}:
+        return True
+    named = {w for n in names_read(node) for w in words(n)} & PENALTIES
+    return bool(named) and (grows or bool(named - {"reg"}))
 
 
 @rule(
     "BH450",
-    "penalty-over-the-batch",
+    "norm-over-the-batch",
     "error",
-    title="The slope of a critic is measured over the batch",
-    why="The penalty wants the slope at each point to be 1. A norm over axis 0, or over everything, is that of all points together: it grows with the batch, and says nothing of any point.",
-    remedy="one norm a row: `slope.flatten(1).norm(dim=1)`",
+    title="The norm of a gradient penalty is taken over the rows",
+    why="Each row's slope should be near 1. Over the rows, or over everything, the norm grows with the batch, and the penalty asks the slope of one row to be smaller "
+    "the more rows there are.",
+    remedy="one norm for each row: `slope.flatten(1).norm(2, dim=1)`",
     bad="""
         import torch
 
         def penalty(critic, points):
             slope = torch.autograd.grad(critic(points).sum(), points, create_graph=True)[0]
-            return (slope.norm() - 1) ** 2
+            return ((slope.norm(2, dim=0) - 1) ** 2).mean()
         """,
     good="""
         import torch
 
         def penalty(critic, points):
             slope = torch.autograd.grad(critic(points).sum(), points, create_graph=True)[0]
-            return ((slope.flatten(1).norm(dim=1) - 1) ** 2).mean()
+            return ((slope.flatten(1).norm(2, dim=1) - 1) ** 2).mean()
         """,
 )
-def penalty_over_the_batch(subject: Subject) -> Iterator[Place]:
-    """The norm of which one is taken off goes over axis 0, or over all axes."""
+def norm_over_the_batch(subject: Subject) -> Iterator[Place]:
+    """The norm of what `torch.autograd.grad` gives, less 1 and squared, over axis 0 or with no axis named; or over axis 1 alone of pictures.
+
+    Pictures: the points are mixed with factors `[rows, 1, 1, 1]`, and nothing flattens their gradient. Not inside `vmap`, nor row by row in a loop.
+    """
     program = subject.program
-    for slope in slopes(program):
-        of_torch = bool(program.resolve(slope.norm.func))
-        axis = keyword(slope.norm, "dim", 2 if of_torch else 1) or keyword(slope.norm, "axis")
-        if (axis is None and not has_unpacking(slope.norm)) or (constant(axis) == 0 and not {"t", "transpose"} & set(slope.through)):
-            yield slope.norm, "one norm is taken of all rows together" if axis is None else "the norm goes over the rows, one for each feature"
-
-
-@rule(
-    "BH451",
-    "critic-without-bound",
-    "warning",
-    title="Nothing bounds a critic whose loss is a difference of means",
-    why="A difference of mean scores is a distance only for critics that are not steep. Without a bound each step makes all scores larger, and the loss falls for ever without meaning anything.",
-    remedy="a gradient penalty, spectral norm, or weights clamped after each step",
-    bad="""
-        import torch
-
-        critic = torch.nn.Sequential(torch.nn.Linear(2, 32), torch.nn.LeakyReLU(), torch.nn.Linear(32, 1))
-
-        def step(optimizer, real, fake):
-            loss = critic(fake.detach()).mean() - critic(real).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        """,
-    good="""
-        import torch
-
-        critic = torch.nn.Sequential(torch.nn.Linear(2, 32), torch.nn.LeakyReLU(), torch.nn.Linear(32, 1))
-
-        def step(optimizer, real, fake):
-            loss = critic(fake.detach()).mean() - critic(real).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            with torch.no_grad():
-                for weight in critic.parameters():
-                    weight.clamp_(-0.01, 0.01)
-        """,
-)
-def critic_without_bound(subject: Subject) -> Iterator[Place]:
-    """A loss is the difference of the means of one callable's two results and nothing else, and the file names no bound."""
-    program = subject.program
-    if not {"Linear", "Conv2d", "Conv1d"} & program.called_names:
-        return  # networks that are made elsewhere may be bounded there
-    named = {n.lower() for n in program.identifiers | program.called_names} - {"zero_grad", "no_grad", "requires_grad_", "requires_grad", "clip_grad_norm_"}
-    if any(part in name for name in named for part in BOUNDS):
+    given = set(slopes(program))
+    if "vmap" in program.identifiers or not given:
         return
-    for statement in program.nodes[ast.Assign]:
-        value = getattr(statement, "value", None)
-        if not (isinstance(value, ast.BinOp) and isinstance(value.op, ast.Sub)):
+    for node in program.nodes[ast.Call]:
+        if not isinstance(node, ast.Call) or not _less_1(program, node) or (found := _norm(program, node)) is None:
             continue
-        sides = [_mean_of(program, side) for side in (value.left, value.right)]
-        targets = {last_name(t) for t in getattr(statement, "targets", ())}
-        propagated = {last_name(receiver(c)) for c in calls(program.scope(statement).node) if method(c) == "backward"}
-        if all(sides) and sides[0] == sides[1] and targets & propagated:
-            yield value, f"the loss is a difference of mean scores of {sides[0]}, and nothing bounds it"
+        of, axis = found
+        scope = program.scope(node)
+        roots = made_of(program, of, scope)
+        if not any(call in given for root in roots for call in walk(root)):
+            continue
+        arranged = {i for root in roots for i in identifiers(root)} & {"view", "reshape", "flatten", "transpose", "permute", "T", "t", "mT", "rearrange"}
+        by_row = _is_row_by_row(program, node, roots)
+        if axis in ("0", "all") and not by_row and not {"transpose", "permute", "T", "t", "mT", "rearrange"} & arranged:
+            over = "axis 0, the rows" if axis == "0" else "all values of the batch"
+            yield node, f"{ast.unparse(node)} is a norm over {over}, and it is wanted to be 1", program.statement(node)
+        elif axis == "1" and not arranged and _of_pictures(scope):
+            yield node, f"{ast.unparse(node)} is a norm over channels alone, one for each pixel, and it is wanted to be 1", program.statement(node)
 
 
-def _mean_of(program: Program, node: ast.expr) -> str:
-    """Of which callable a mean of scores is: `critic` of `critic(x).mean()` or `torch.mean(critic(x))`."""
-    of = (
-        node.args[0] if isinstance(node, ast.Call) and program.is_torch(node.func, "mean") and node.args else receiver(node) if method(node) == "mean" else None
-    )
-    of = value_of(program, of, program.scope(node)) if of is not None else None
-    return last_name(of.func) if isinstance(of, ast.Call) and isinstance(of.func, ast.Name | ast.Attribute) and len(of.args) == 1 else ""
+def _is_row_by_row(program: Program, node: ast.expr, roots: list[ast.expr]) -> bool:
+    """Whether it stands in a loop, and is of what the loop counts or of what it gives."""
+    inside = [a for a in program.ancestors(node) if isinstance(a, ast.For | ast.ListComp | ast.GeneratorExp)]
+    counted = any(isinstance(n, ast.Subscript) and names_read(n.slice) for root in roots for n in walk(root))
+    heads = [a.target for a in inside if isinstance(a, ast.For)]
+    heads += [g.target for a in inside if isinstance(a, ast.ListComp | ast.GeneratorExp) for g in a.generators]
+    given = {n.id for head in heads for n in walk(head) if isinstance(n, ast.Name)}
+    of_given = any(isinstance(c, ast.Call) and c in slopes(program) and len(c.args) > 1 and names_read(c.args[1]) & given for r in roots for c in walk(r))
+    return bool(inside) and (counted or of_given)
+
+
+def _norm(program: Program, node: ast.Call) -> tuple[ast.expr, str] | None:
+    """Of a norm what it is of, and over which axis: a number, `all`, or `?`; None for any other call."""
+    name = last_name(node.func)
+    torchs = program.resolve(node.func).startswith("torch.")
+    if name == "sqrt":  # of a sum of squares
+        inner = node.args[0] if torchs and node.args else receiver(node)
+        while isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Add) and constant(inner.right) is not None:
+            inner = inner.left
+        if not (isinstance(inner, ast.Call) and last_name(inner.func) == "sum"):
+            return None
+        of, given = _given(program, inner)
+        squares = isinstance(of, ast.BinOp) and isinstance(of.op, ast.Pow | ast.Mult)
+        squares = squares or (isinstance(of, ast.Call) and last_name(of.func) in ("pow", "square"))
+        return (of, _axis(inner, given, 0)) if of is not None and squares else None
+    if name not in ("norm", "vector_norm"):
+        return None
+    of, given = _given(program, node)
+    return (of, _axis(node, given, 1)) if of is not None else None
+
+
+def _given(program: Program, node: ast.Call) -> tuple[ast.expr | None, list[ast.expr]]:
+    """What a function of torch or a method is called on, and its other arguments."""
+    if program.resolve(node.func).startswith("torch."):
+        return (node.args[0] if node.args else None), node.args[1:]
+    return receiver(node), node.args
+
+
+def _axis(node: ast.Call, given: list[ast.expr], position: int) -> str:
+    stated = next((k.value for k in node.keywords if k.arg in ("dim", "axis")), given[position] if len(given) > position else None)
+    if stated is None:
+        return "?" if any(k.arg is None for k in node.keywords) else "all"
+    if isinstance(stated, ast.Tuple | ast.List) and len(stated.elts) == 1:
+        stated = stated.elts[0]
+    return str(value) if isinstance(value := constant(stated), int) else "?"
+
+
+def _less_1(program: Program, node: ast.expr) -> bool:
+    """Whether 1 is taken from it, or from the name that holds it, or the other way about, to be squared."""
+    above = program.parents[node]
+    if isinstance(above, ast.BinOp) and isinstance(above.op, ast.Sub) and constant(above.right if above.left is node else above.left) in (1, 1.0):
+        return True
+    if isinstance(above, ast.Assign) and len(above.targets) == 1 and isinstance(above.targets[0], ast.Name):
+        scope, name = program.scope(above), above.targets[0].id
+        read = (n for n in walk(scope.node) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load))
+        return any(_less_1(program, n) for n in read if n is not node and not isinstance(program.parents[n], ast.Assign))
+    return False
+
+
+def _of_pictures(scope: Scope) -> bool:
+    """Whether rows are mixed in the function by factors of the shape `[rows, 1, 1, 1]`."""
+    for node in walk(scope.node):
+        if isinstance(node, ast.Call) and last_name(node.func) in ("rand", "view", "reshape", "expand"):
+            shape = node.args[0].elts if len(node.args) == 1 and isinstance(node.args[0], ast.Tuple | ast.List) else node.args
+            if len(shape) >= 4 and all(constant(s) == 1 for s in shape[1:]):
+                return True
+    return False

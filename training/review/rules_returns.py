@@ -1,235 +1,248 @@
-"""Rules BH452 to BH454: sums of later rewards, and what a state is said to be worth."""
+"""Rules BH452 and BH455: returns in the wrong order of time, and an advantage that is turned round."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import NamedTuple
 
+from training.review.bootstraps import DISCOUNTS, REWARDS, network_calls, pairs
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.rules_bootstrap import DISCOUNTS, REWARDS
-from training.review.syntax import FunctionNode, constant, dotted, identifiers, last_name, method, own_nodes, receiver, walk, words
+from training.review.rules_policy import CRITIC, of_logs
+from training.review.signs import Signs
+from training.review.syntax import constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.values import reaching
 
-CUTS = {"detach", "no_grad", "inference_mode", "stop_gradient", "item", "requires_grad_"}
+TENSORS = {"tensor", "stack", "cat", "FloatTensor", "Tensor", "array", "asarray", "as_tensor", "from_numpy", "zip", "concatenate", "extend"}
+TURNS = {"reverse", "reversed", "flip", "flipud", "fliplr"}
+CHANGES = {"appendleft", "insert", "pop", "popleft", "sort"}
+OF_TRACES = {"running", "trace", "traces", "eligibility", "normalizer", "rms", "smooth", "smoothed", "ewma", "ema", "moving"}
+OF_RETURNS = {"return", "returns", "discounted", "go"}  # `to_go`
+RETURNS = {"return", "returns", "target", "targets", "ret", "rets", "g", "gs", "rewards", "reward", "q"}
+UNTOUCHED = {"detach", "squeeze", "view", "reshape", "flatten", "float", "clone", "unsqueeze", "to"}
+
+
+class Summed(NamedTuple):
+    """A loop over rewards that keeps a discounted sum at each step."""
+
+    loop: ast.For
+    kept: ast.expr
+    names: str
+    total: str
+    backwards: bool
 
 
 @rule(
     "BH452",
-    "returns-in-wrong-order",
+    "returns-out-of-time",
     "error",
-    title="Returns stand beside the steps of the other end",
-    why="The return of a step is the sum of the rewards after it. Summed from the front it is what was earned before; summed from behind and not turned round, the first step gets the return of the last.",
-    remedy="go through the rewards from behind, and turn the list round: `returns.insert(0, total)` or `returns[::-1]`",
+    title="Returns stand in the wrong order of time",
+    why="The return of a step is what follows it. Summed from the last reward to the first and appended, it stands at the other end of the episode; summed from the "
+    "first, it is what went before: actions are praised for what others earned.",
+    remedy="go through the rewards from the last, and turn the list round afterwards: `returns = returns[::-1]`",
     bad="""
         import torch
 
-        def returns_of(rewards, gamma):
+        def update(optimizer, log_probs, rewards, gamma):
             total, returns = 0.0, []
             for reward in reversed(rewards):
                 total = reward + gamma * total
                 returns.append(total)
-            return torch.tensor(returns)
+            loss = -(torch.stack(log_probs) * torch.tensor(returns)).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
         """,
     good="""
         import torch
 
-        def returns_of(rewards, gamma):
+        def update(optimizer, log_probs, rewards, gamma):
             total, returns = 0.0, []
             for reward in reversed(rewards):
                 total = reward + gamma * total
                 returns.append(total)
-            return torch.tensor(returns[::-1])
+            loss = -(torch.stack(log_probs) * torch.tensor(returns[::-1])).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
         """,
 )
-def returns_in_wrong_order(subject: Subject) -> Iterator[Place]:
-    """A loop over rewards keeps `total = reward + gamma * total` and appends it: from behind, and nothing turns the list round, or from the front."""
+def returns_out_of_time(subject: Subject) -> Iterator[Place]:
+    """A discounted sum of rewards is appended at each step to a list that becomes a tensor, from the last reward on and never turned round, or from the first.
+
+    Nothing else is kept in the loop, and nothing is turned round in the function or in those that call it.
+    """
     program = subject.program
-    for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For)):
-        scope = program.scope(loop)
-        named = any(REWARDS & words(n) for n in identifiers(loop.iter) | identifiers(loop.target))
-        total = next((_running(s) for s in loop.body if _running(s)), "")
-        kept = [c for s in loop.body for c in walk(s) if isinstance(c, ast.Call) and method(c) == "append" and c.args and last_name(c.args[0]) == total]
-        if not named or not total or len(kept) != 1 or not isinstance(receiver(kept[0]), ast.Name):
+    for scope in program.scopes:
+        for found in _sums(scope):
+            around = [scope, *(caller for _, caller in program.call_sites[scope])]
+            if _becomes_a_tensor(program, found, scope) and not any(_turns(s, found) for s in around) and not _is_trace(scope, found):
+                if found.backwards:
+                    told = f"{found.names} gets the return of the last step first, and is turned round nowhere: each step is given another one's return"
+                else:
+                    told = f"{found.total} is summed from the first reward on: at each step it holds what was earned before, and nothing of what follows"
+                yield found.kept, told, found.loop
+
+
+def _sums(scope: Scope) -> Iterator[Summed]:
+    for loop in (n for n in own_nodes(scope.node) if isinstance(n, ast.For)):
+        backwards = _backwards(loop.iter)
+        steps = loop.iter if not isinstance(loop.iter, ast.Call) or last_name(loop.iter.func) in ("range", "len", "reversed", "enumerate") else None
+        over = steps is not None and any(REWARDS & words(n) for n in identifiers(steps))
+        totals = set(_totals(loop))
+        appended = [n for n in walk(loop) if isinstance(n, ast.Call) and method(n) in ("append", "extend")]
+        kept = [n for n in appended if method(n) == "append" and n.args and isinstance(n.args[0], ast.Name) and n.args[0].id in totals]
+        if over and kept and all(totals & names_read(n) for n in appended):
+            total = names_read(kept[0].args[0]).pop()
+            yield Summed(loop, kept[0], dotted(receiver(kept[0])), total, backwards)
+
+
+def _totals(loop: ast.For) -> Iterator[str]:
+    """Names that become `reward + discount * themselves` in each passage."""
+    scaled: set[str] = set()
+    for node in loop.body:
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Mult) and isinstance(node.target, ast.Name) and _is_discount(node.value):
+            scaled.add(node.target.id)
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.target, ast.Name) and node.target.id in scaled:
+            yield node.target.id
+        if not (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and isinstance(node.value, ast.BinOp)):
             continue
-        behind, name = _from_behind(loop.iter), last_name(receiver(kept[0]))
-        turned = _turned(program, scope, name)
-        if behind and not turned:
-            yield kept[0], f"{name} begins with the return of the last step, and nothing turns it round", loop
-        elif not behind and not _from_behind(_value(scope, loop.iter)) and isinstance(loop.iter, ast.Name | ast.Attribute) and not turned:
-            yield kept[0], f"{total} sums the rewards before a step, not those after it", loop
+        name, value = node.targets[0].id, node.value
+        for one, other in ((value.left, value.right), (value.right, value.left)):
+            scales = isinstance(other, ast.BinOp) and isinstance(other.op, ast.Mult) and name in names_read(other) and any(_is_discount(n) for n in walk(other))
+            if isinstance(value.op, ast.Add) and scales and name not in names_read(one):
+                yield name
 
 
-def _running(statement: ast.stmt) -> str:
-    """The name of a sum that is discounted: `total = reward + gamma * total`."""
-    if not (
-        isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.value, ast.BinOp) and isinstance(statement.value.op, ast.Add)
-    ):
-        return ""
-    name = last_name(statement.targets[0])
-    for side in (statement.value.left, statement.value.right):
-        read = identifiers(side)
-        if isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mult) and name in read and (any(DISCOUNTS & words(n) for n in read) or len(read) == 1):
-            return name
-    return ""
+def _is_discount(node: ast.AST) -> bool:
+    value = constant(node)
+    if isinstance(value, float):
+        return 0.8 <= value < 1
+    return isinstance(node, ast.Name | ast.Attribute) and bool(DISCOUNTS & words(last_name(node)))
 
 
-def _from_behind(node: ast.AST) -> bool:
-    """Whether rows are gone through from the last to the first."""
-    for part in walk(node):
-        if isinstance(part, ast.Call) and last_name(part.func) in ("reversed", "flip", "flipud"):
+def _backwards(node: ast.expr) -> bool:
+    """Whether it goes from the last to the first."""
+    return any(map(_is_turn, walk(node))) or (isinstance(node, ast.Call) and last_name(node.func) == "range" and constant(node.args[-1]) == -1)
+
+
+def _is_turn(node: ast.AST) -> bool:
+    if isinstance(node, ast.Slice):
+        return constant(node.step) == -1
+    return isinstance(node, ast.Call) and last_name(node.func) in TURNS
+
+
+def _turns(scope: Scope, found: Summed) -> bool:
+    """Whether anything in a function is turned round apart from what the loop goes over, or the list is changed otherwise or counted from its end."""
+    within = set(walk(found.loop.iter))
+    for node in walk(scope.node):
+        if node in within:
+            continue
+        if _is_turn(node) or (method(node) in CHANGES and dotted(receiver(node)) == found.names):
             return True
-        if isinstance(part, ast.Slice) and constant(part.step) == -1:
-            return True
-        if isinstance(part, ast.Call) and last_name(part.func) == "range" and len(part.args) == 3 and constant(part.args[2]) == -1:
+        if isinstance(node, ast.Subscript) and dotted(node.value) == found.names and any(isinstance(n, ast.USub) for n in walk(node.slice)):
             return True
     return False
 
 
-def _value(scope: Scope, node: ast.expr) -> ast.expr:
-    bound = scope.bindings.get(node.id, []) if isinstance(node, ast.Name) else []
-    return bound[-1].value if bound else node
+def _is_trace(scope: Scope, found: Summed) -> bool:
+    """Whether the sum is named as one of what went before, which scales rewards; not in a function that is named after returns."""
+    said = words(scope.name) | words(found.total) | words(found.names)
+    return bool(OF_TRACES & said) and not OF_RETURNS & words(scope.name)
 
 
-def _turned(program: Program, scope: Scope, name: str) -> bool:
-    """Whether a list is turned round: in its function, or by what calls it."""
-    for node in walk(scope.node):
-        if isinstance(node, ast.Call) and (method(node) in ("reverse", "flip") or last_name(node.func) in ("flip", "flipud")) and name in identifiers(node):
+def _becomes_a_tensor(program: Program, found: Summed, scope: Scope) -> bool:
+    """Whether the list is made a tensor, or goes on together with another, in the function or where it is returned to."""
+
+    def used(names: set[str], where: Scope) -> bool:
+        made = (n for n in own_nodes(where.node) if isinstance(n, ast.Call) and last_name(n.func) in TENSORS)
+        return any(dotted(a) in names for n in made for a in n.args)
+
+    if used({found.names}, scope):
+        return True
+    returned = any(isinstance(n, ast.Return) and dotted(n.value) == found.names for n in own_nodes(scope.node))
+    for call, caller in program.call_sites[scope] if returned else ():
+        if isinstance(above := program.parents[call], ast.Call) and last_name(above.func) in TENSORS:
             return True
-        reads = isinstance(node, ast.Subscript | ast.Call) and name in identifiers(node) and not isinstance(program.parents[node], ast.For)
-        if reads and _from_behind(node):
+        if isinstance(above, ast.Assign) and used({dotted(t) for t in above.targets} - {""}, caller):
             return True
-    return any(_from_behind(program.statement(call)) for call, _ in program.call_sites[scope]) if isinstance(scope.node, FunctionNode) else False
+    return False
 
 
-class Target:
-    """`reward + gamma * …`: where, and the calls of networks that say what comes after is worth."""
+@rule(
+    "BH455",
+    "advantage-turned-round",
+    "error",
+    title="The advantage is the value less the return",
+    why="An action that brought more than the critic expected has a negative advantage then: it is made rarer, and what disappoints is made more likely.",
+    remedy="`advantage = returns - values.detach()`",
+    bad="""
+        from torch.nn import functional as F
 
-    def __init__(self, program: Program, node: ast.BinOp, later: ast.expr, scope: Scope) -> None:
-        self.node, self.scope = node, scope
-        self.values: list[ast.expr] = [later]
-        for name in (n for n in walk(later) if isinstance(n, ast.Name)):
-            self.values += [b.value for b in scope.bindings.get(name.id, ()) if b.how == "assign" and b.index is None]
-        found = [c for v in self.values for c in walk(v) if isinstance(c, ast.Call) and len(c.args) == 1 and isinstance(c.args[0], ast.Name | ast.Subscript)]
-        self.asked = [c for c in found if isinstance(c.func, ast.Name | ast.Attribute) and last_name(c.func) not in METHODS and not program.resolve(c.func)]
-        statements = [program.statement(node), *(program.statement(c) for c in self.asked)]
-        around = [a for s in statements for a in program.ancestors(s) if isinstance(a, ast.With)]
-        cut = any(CUTS & {n for i in a.items for n in identifiers(i.context_expr)} for a in around)
-        decorated = any(CUTS & identifiers(d) for d in getattr(scope.node, "decorator_list", ()))
-        self.quiet = cut or decorated or any(CUTS & identifiers(v) for v in (node, *self.values))
+        def update(optimizer, log_probs, values, returns):
+            advantage = values.detach() - returns
+            loss = -(log_probs * advantage).mean() + 0.5 * F.mse_loss(values, returns)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """,
+    good="""
+        from torch.nn import functional as F
 
-    def learned(self) -> list[ast.expr | None]:
-        """Results of networks of which the taken action's is gathered, those in the target itself left out."""
-        own = {id(n) for v in self.values for n in walk(v)}
-        return [receiver(c) for c in own_nodes(self.scope.node) if isinstance(c, ast.Call) and method(c) == "gather" and id(c) not in own]
-
-
-METHODS = {
-    "float",
-    "int",
-    "max",
-    "min",
-    "mean",
-    "sum",
-    "stack",
-    "tensor",
-    "cat",
-    "len",
-    "squeeze",
-    "detach",
-    "argmax",
-    "gather",
-    "unsqueeze",
-    "amax",
-    "log",
-    "exp",
-}
-
-
-def targets(program: Program) -> Iterator[Target]:
-    """Every bootstrapped target of a function."""
-    if not any(DISCOUNTS & words(n) for n in program.identifiers):
-        return
+        def update(optimizer, log_probs, values, returns):
+            advantage = returns - values.detach()
+            loss = -(log_probs * advantage).mean() + 0.5 * F.mse_loss(values, returns)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """,
+)
+def advantage_turned_round(subject: Subject) -> Iterator[Place]:
+    """Log probabilities times a difference, negated in what is minimised; the first of the difference is what a regression in the function moves to the second."""
+    program = subject.program
+    signs = Signs(program)
     for node in program.nodes[ast.BinOp]:
-        if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)):
+        if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
             continue
-        for reward, later in ((node.left, node.right), (node.right, node.left)):
-            named = any(REWARDS & words(n) for n in identifiers(reward))
-            if named and isinstance(later, ast.BinOp) and isinstance(later.op, ast.Mult) and any(DISCOUNTS & words(n) for n in identifiers(later)):
-                yield Target(program, node, later, program.scope(node))
-                break
+        scope = program.scope(node)
+        for weight, other in ((node.left, node.right), (node.right, node.left)):
+            made = _difference(program, weight, scope)
+            if made is None or not (of_logs(other) or any("ratio" in words(n) for n in identifiers(other))) or of_logs(weight):
+                continue
+            sides = ast.unparse(_bare(made.left)), ast.unparse(_bare(made.right))
+            if sides[0] != sides[1] and _is_learned(program, made, sides, program.scope(made)) and signs.into_backward(node) == {-1}:
+                told = f"{ast.unparse(made)} is positive where {sides[1]} is below {sides[0]}, which is what the critic expects: what disappoints is made more likely"
+                yield made, told, node
 
 
-@rule(
-    "BH453",
-    "target-of-the-same-state",
-    "error",
-    title="The value of the next state is asked of the present one",
-    why="What an action is worth is its reward and the value of the state that it leads to. With the present state in its place nothing is learned about where actions lead.",
-    remedy="ask about the successors: `target_net(next_states).max(1).values`",
-    bad="""
-        import torch
-
-        def td_loss(q, frozen, states, actions, rewards, successors, dones, gamma):
-            with torch.no_grad():
-                best = frozen(states).max(1).values
-                target = rewards + gamma * best * (1 - dones)
-            return (q(states).gather(1, actions).squeeze(1) - target).pow(2).mean()
-        """,
-    good="""
-        import torch
-
-        def td_loss(q, frozen, states, actions, rewards, successors, dones, gamma):
-            with torch.no_grad():
-                best = frozen(successors).max(1).values
-                target = rewards + gamma * best * (1 - dones)
-            return (q(states).gather(1, actions).squeeze(1) - target).pow(2).mean()
-        """,
-)
-def target_of_the_same_state(subject: Subject) -> Iterator[Place]:
-    """The network in a target is given what the one is given whose `gather` is learned in the same function."""
-    program = subject.program
-    for target in targets(program):
-        learned = target.learned()
-        states = {dotted(c.args[0]) for c in learned if isinstance(c, ast.Call) and len(c.args) == 1} - {""}
-        chosen = [c for c in target.asked if dotted(c.args[0]) in states]
-        if states and chosen and len(chosen) == len(target.asked):
-            yield chosen[0], f"{ast.unparse(chosen[0])} is about the states in which the actions were taken, not about those after them"
+def _bare(node: ast.expr) -> ast.expr:
+    while isinstance(node, ast.Call) and method(node) in UNTOUCHED and (inner := receiver(node)) is not None:
+        node = inner
+    return node
 
 
-@rule(
-    "BH454",
-    "target-with-gradient",
-    "error",
-    title="A bootstrapped target has a gradient",
-    why="The goal is moved towards the guess as well as the guess towards the goal: values of next states are pulled down or up to fit the present ones, and learning is slow or wrong.",
-    remedy="compute it under `torch.no_grad()`, or `.detach()` it",
-    bad="""
-        import torch
-        from torch.nn import functional as F
+def _difference(program: Program, node: ast.expr, scope: Scope) -> ast.BinOp | None:
+    """The difference that a weight is, through names, `detach` and a standardisation of itself."""
+    for _ in range(4):
+        node = _bare(node)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and not (isinstance(node.right, ast.Call) and method(node.right) == "mean"):
+            return node
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            node = node.left
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+            node = node.left
+        values = reaching(program, node, scope) if isinstance(node, ast.Name) else []
+        if len(values) == 1:
+            node = values[0]
+    return None
 
-        def td_loss(q, states, actions, rewards, successors, dones, gamma):
-            target = rewards + gamma * q(successors).max(1).values * (1 - dones)
-            return F.mse_loss(q(states).gather(1, actions).squeeze(1), target)
-        """,
-    good="""
-        import torch
-        from torch.nn import functional as F
 
-        def td_loss(q, states, actions, rewards, successors, dones, gamma):
-            with torch.no_grad():
-                target = rewards + gamma * q(successors).max(1).values * (1 - dones)
-            return F.mse_loss(q(states).gather(1, actions).squeeze(1), target)
-        """,
-)
-def target_with_gradient(subject: Subject) -> Iterator[Place]:
-    """A target asks the very network whose `gather` is learned in the same function, and nothing cuts it off."""
-    program = subject.program
-    for target in targets(program):
-        nodes = list(own_nodes(target.scope.node))
-        learned = target.learned()
-        networks = {dotted(c.func) for c in learned if isinstance(c, ast.Call)} - {""}
-        own = [c for c in target.asked if dotted(c.func) in networks]
-        names = {last_name(t) for t in getattr(program.statement(target.node), "targets", ())}
-        cut_later = any(isinstance(c, ast.Call) and method(c) == "detach" and last_name(receiver(c)) in names for c in nodes)
-        if own and not target.quiet and not cut_later:
-            yield target.node, f"{ast.unparse(own[0])} is learned by this goal as well"
+def _is_learned(program: Program, made: ast.BinOp, sides: tuple[str, str], scope: Scope) -> bool:
+    """Whether the first is a critic's value that a regression brings to the second: by its name, or by what made it."""
+    if not any(where is scope and {ast.unparse(_bare(side)) for side in both} == set(sides) for _, where, both in pairs(program)):
+        return False
+    value, target = ({w for n in identifiers(_bare(s)) for w in words(n)} for s in (made.left, made.right))
+    named = bool(value & CRITIC) and not target & CRITIC and bool(target & RETURNS)
+    by_network = bool(network_calls(program, _bare(made.left), scope)) and not network_calls(program, _bare(made.right), scope)
+    return (named and not value & RETURNS) or (by_network and not value & RETURNS - {"q"})
