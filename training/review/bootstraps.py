@@ -125,7 +125,7 @@ def factors(node: ast.expr) -> list[ast.expr]:
     return [node]
 
 
-def texts(node: ast.AST) -> set[str]:
+def texts(node: ast.AST) -> frozenset[str]:
     """Names, attributes and keys within."""
     return identifiers(node) | {n.value for n in walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from training.review.findings import RULES, Finding, Rule, Subject
 from training.review.program import Program
 from training.review.rules import LOADED
-from training.review.sources import Source, Unreadable, allowances_of, read_source
+from training.review.sources import RULE_FAILED, WHOLE_FILE, Source, Unreadable, allowances_of, read_source
 
 RELEVANT = ("torch", "sklearn", "imblearn", "accelerate", "transformers", "lightning")
 PARALLEL_FROM = 40  # files; below that a second process costs more than it saves
@@ -47,12 +48,28 @@ def review_source(source: Source, rules: Sequence[Rule], seen: Sequence[Finding]
     allowances = allowances_of(source)
     found: list[Finding] = []
     if any(name in source.text for name in RELEVANT):
-        subject = Subject(Program(tree, source.path))
-        found = [source.placed(f) for rule in rules for f in rule.findings(subject)]
+        try:
+            subject = Subject(Program(tree, source.path))
+            found = [f for rule in rules for f in _applied(rule, subject, source)]
+        except RecursionError:
+            return [Unreadable(source.path, 1, 1, "cannot be reviewed: an expression is nested too deeply; break it up").finding]
     read = {f.rule for f in found}
     found += [f for f in seen if f.rule not in read]
     judged = allowances.judge(found, {r.id for r in rules} | {f.rule for f in seen})
     return sorted(judged, key=lambda f: (f.cell, f.line, f.column, f.rule))
+
+
+def _applied(rule: Rule, subject: Subject, source: Source) -> list[Finding]:
+    """What a rule finds; its own failure is a finding too, since it must neither hide what the others find nor pass for a file without this mistake."""
+    try:
+        return [source.placed(f) for f in rule.findings(subject)]
+    except RecursionError:
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        what = f"{type(error).__name__}: {error}; {Path(place.filename).name}:{place.lineno}"
+        told = f"{rule.id} {rule.name} could not be applied to this file, the other rules were ({what}); this is a mistake of bulkhead: please report it with the file"
+        return [Finding(RULE_FAILED, subject.program.path, 1, 1, 1, 1, told, "warning", WHOLE_FILE)]
 
 
 def review_file(path: Path, rules: Sequence[Rule], name: str | None = None, seen: Sequence[Finding] = ()) -> list[Finding]:

@@ -162,9 +162,14 @@ class Program:
 
     def resolve(self, node: ast.AST | None) -> str:
         """The canonical dotted name, e.g. `torch.nn.functional.softmax`; empty where its root is no import."""
-        text = dotted(node)
-        root, dot, rest = text.partition(".")
-        return self.aliases[root] + dot + rest if root in self.aliases else ""
+        if not isinstance(node, ast.Name | ast.Attribute):
+            return ""
+        known: str | None = node.__dict__.get("_resolved")
+        if known is None:
+            root, dot, rest = dotted(node).partition(".")
+            known = self.aliases[root] + dot + rest if root in self.aliases else ""
+            node.__dict__["_resolved"] = known
+        return known
 
     def is_torch(self, node: ast.AST | None, *names: str) -> bool:
         """Whether it is one of these names from anywhere within torch."""
@@ -190,7 +195,7 @@ class Program:
         return [n for n in self.nodes[ast.Call] if isinstance(n, ast.Call)]
 
     @cached_property
-    def identifiers(self) -> set[str]:
+    def identifiers(self) -> frozenset[str]:
         """All names and attributes of the file."""
         return identifiers(self.tree)
 

@@ -307,6 +307,8 @@ def _clipped_in_every_batch(subject: Subject) -> Iterator[Place]:
 
 def _of_each_passage(clip: Event) -> bool:
     """Whether other parameters are clipped in each passage of the loop, as those of one network after the other."""
+    if not clip.loops:
+        return False
     loop, helpers, frame = clip.loops[-1], set(), clip.frame
     inside = {n.id for n in walk(loop.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     while frame.scope is not loop.scope and frame.caller is not None:

@@ -101,7 +101,7 @@ def shares_do_not_sum_to_one(subject: Subject) -> Iterator[Place]:
                 yield node, f"the shares {told} do not sum to one" + (f", but to {total[0]:g}" if not total[1] else ""), loop
 
 
-def _terms(program: Program, node: ast.AST) -> tuple[ast.AST, set[str], list[ast.expr]] | None:
+def _terms(program: Program, node: ast.AST) -> tuple[ast.AST, frozenset[str], list[ast.expr]] | None:
     """Of `a.mul_(x).add_(b, alpha=y)`, `a.mul_(x).add_(y * b)`, `a.copy_(x * a + y * b)`, `a = x * a + y * b`: the node, the names in a, and the two shares."""
     scope = program.scope(node)
     if isinstance(node, ast.Call) and method(node) == "add_" and isinstance(of := receiver(node), ast.Call) and method(of) == "mul_" and of.args and node.args:

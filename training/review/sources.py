@@ -16,12 +16,14 @@ from training.review.rules_run import RUN_RULES
 from training.review.syntax import parsed
 
 ALLOW = re.compile(r"#\s*bulkhead:\s*allow\s*(?:\[(?P<rules>[^\]]*)\])?\s*(?P<reason>.*)", re.IGNORECASE)
-UNREADABLE, NO_REASON, ALLOWS_NOTHING = "BH001", "BH002", "BH003"
+UNREADABLE, NO_REASON, ALLOWS_NOTHING, RULE_FAILED = "BH001", "BH002", "BH003", "BH004"
 ABOUT_FILES = {
     UNREADABLE: ("unreadable", "a file cannot be opened, decoded or parsed, so that nothing in it was reviewed"),
     NO_REASON: ("allowed-without-reason", "a comment that allows a finding names no rule, or gives no reason"),
     ALLOWS_NOTHING: ("allows-nothing", "a comment allows a finding that is not there"),
+    RULE_FAILED: ("rule-failed", "a rule ended with an error of its own, so that its mistake was not looked for; the other rules were applied"),
 }
+WHOLE_FILE = (1, 1 << 30)  # lines whose change can bring a finding about
 SHORTEST_REASON = 10  # letters, as of an allowance in a declaration
 
 
@@ -30,7 +32,7 @@ class Unreadable(Exception):
 
     def __init__(self, path: str, line: int, column: int, message: str, cell: int = 0) -> None:
         super().__init__(message)
-        self.finding = Finding(UNREADABLE, path, max(line, 1), max(column, 1), max(line, 1), max(column, 1), message, "error", (1, 1 << 30), cell)
+        self.finding = Finding(UNREADABLE, path, max(line, 1), max(column, 1), max(line, 1), max(column, 1), message, "error", WHOLE_FILE, cell)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Source:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return parsed(self.text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        except (SyntaxError, ValueError, RecursionError, MemoryError, SystemError) as error:  # the last of deep nests in Python 3.11
             line, column = (error.lineno or 1, error.offset or 1) if isinstance(error, SyntaxError) else (1, 1)
             reason = error.msg if isinstance(error, SyntaxError) else str(error)
             cell, line = self.place(line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 
 from training.review.program import Program, Scope
 from training.review.syntax import dotted, last_name, method, names_read, receiver, walk, words
@@ -19,8 +20,16 @@ GROUP_FOLDS = {"GroupKFold", "StratifiedGroupKFold", "GroupShuffleSplit", "Leave
 FOLDS = {"KFold", "StratifiedKFold", "ShuffleSplit", "StratifiedShuffleSplit", "RepeatedKFold", "RepeatedStratifiedKFold"}
 
 
-def splits(program: Program, by_group: bool = False) -> Iterator[tuple[ast.Call, Scope, list[ast.expr]]]:
+Split = tuple[ast.Call, Scope, list[ast.expr]]
+
+
+@lru_cache(maxsize=2)  # of the file that is under review: many rules ask
+def splits(program: Program, by_group: bool = False) -> tuple[Split, ...]:
     """Every random split of rows, or of groups too: the call, its scope and what is split, rows first and labels after them."""
+    return tuple(_splits(program, by_group))
+
+
+def _splits(program: Program, by_group: bool) -> Iterator[Split]:
     folds = FOLDS | GROUP_FOLDS if by_group else FOLDS
     for call in program.all_calls:
         name, scope = last_name(call.func), program.scope(call)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import gc
 from collections.abc import Iterator
+from functools import lru_cache
 
+MOST_KEPT = 4000  # nodes that a list of them is kept of
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 LoopNode = ast.For | ast.AsyncFor | ast.While
 
@@ -122,18 +124,27 @@ def children(node: ast.AST) -> tuple[ast.AST, ...]:
 
 
 def walk(node: ast.AST) -> Iterator[ast.AST]:
-    """The node and all below it, level by level, as `ast.walk`, in a third of its time."""
-    pending = [node]
-    for current in pending:
-        yield current
-        pending.extend(children(current))
+    """The node and all below it, level by level, as `ast.walk`; kept like `children`, but for the largest trees, whose parts would be kept over and over."""
+    known: tuple[ast.AST, ...] | None = node.__dict__.get("_walked")
+    if known is not None:
+        return iter(known)
+    found = [node]
+    for current in found:
+        found.extend(children(current))
+    if len(found) <= MOST_KEPT:
+        node._walked = tuple(found)  # type: ignore[attr-defined]
+    return iter(found)
 
 
-def identifiers(node: ast.AST | None) -> set[str]:
+def identifiers(node: ast.AST | None) -> frozenset[str]:
     """All names and attributes within."""
     if node is None:
-        return set()
-    return {n.id if isinstance(n, ast.Name) else n.attr for n in walk(node) if isinstance(n, ast.Name | ast.Attribute)}
+        return frozenset()
+    known: frozenset[str] | None = node.__dict__.get("_identifiers")
+    if known is None:
+        known = frozenset([n.id if isinstance(n, ast.Name) else n.attr for n in walk(node) if isinstance(n, ast.Name | ast.Attribute)])
+        node._identifiers = known  # type: ignore[attr-defined]
+    return known
 
 
 def names_read(node: ast.AST | None) -> set[str]:
@@ -154,23 +165,30 @@ def calls(node: ast.AST) -> Iterator[ast.Call]:
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes within, except those of functions and classes defined inside."""
-    pending = list(children(node))
+    """All nodes within, except those of functions and classes defined inside; kept as by `walk`."""
+    known: tuple[ast.AST, ...] | None = node.__dict__.get("_own")
+    if known is not None:
+        return iter(known)
+    found, pending = [], list(children(node))
     while pending:
         current = pending.pop()
-        yield current
+        found.append(current)
         if not isinstance(current, FunctionNode | ast.ClassDef | ast.Lambda):
             pending.extend(children(current))
+    if len(found) <= MOST_KEPT:
+        node._own = tuple(found)  # type: ignore[attr-defined]
+    return iter(found)
 
 
-def words(name: str) -> set[str]:
+@lru_cache(maxsize=1 << 14)
+def words(name: str) -> frozenset[str]:
     """The words of an identifier.
 
     >>> sorted(words("valLoader_2"))
     ['2', 'loader', 'val']
     """
     spaced = "".join(" " + c.lower() if c.isupper() and i and not name[i - 1].isupper() else c.lower() for i, c in enumerate(name))
-    return set(spaced.replace("_", " ").replace(".", " ").split())
+    return frozenset(spaced.replace("_", " ").replace(".", " ").split())
 
 
 def defaults(node: ast.AST) -> dict[str, ast.expr]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from training.review.kinds import is_model
@@ -37,8 +38,13 @@ class LossCall(NamedTuple):
     scope: Scope
 
 
-def loss_calls(program: Program) -> Iterator[LossCall]:
+@lru_cache(maxsize=1)  # of the file that is under review: many rules ask
+def loss_calls(program: Program) -> tuple[LossCall, ...]:
     """Every computed loss whose kind is certain."""
+    return tuple(_loss_calls(program))
+
+
+def _loss_calls(program: Program) -> Iterator[LossCall]:
     for call in program.all_calls:
         scope = program.scope(call)
         kind = loss_kind(program, call, scope)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import gc
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from training.review.engine import chosen_rules, python_files, review_file, review_files, review_text
-from training.review.findings import Finding
+from training.review.findings import RULES, Finding, Place, Subject
+from training.review.formats import as_sarif
 from training.review.sources import Source
 
 LOOP = """import torch
@@ -35,6 +38,7 @@ def rules_of(found: list[Finding]) -> list[tuple[str, bool]]:
         (b"x = 1\0\n", "cannot be parsed"),
         (b"(" * 5000, "cannot be parsed"),
         (b"  x = 1\n", "cannot be parsed"),
+        (b"import torch\nx = y" + b".a(1)" * 600 + b"\n", "cannot be"),
     ],
 )
 def test_a_file_that_is_no_python_is_a_finding(tmp_path: Path, raw: bytes, cause: str) -> None:
@@ -82,6 +86,17 @@ def test_a_comment_that_allows_nothing_is_told() -> None:
 def test_a_comment_for_a_rule_that_did_not_run_is_not_unused() -> None:
     text = "import torch\nx = 1  # bulkhead: allow[BH101] nothing of the kind is here\n"
     assert review_text(text, rules=chosen_rules(select=["BH3"])) == []
+
+
+def test_a_rule_that_fails_is_told_and_hides_nothing_of_the_others() -> None:
+    def check(subject: Subject) -> Iterator[Place]:
+        yield subject.program.tree.body[0], "before the failure"
+        raise IndexError("planted")
+
+    broken = dataclasses.replace(RULES["BH102"], check=check)
+    found = review_text(LOOP.format(comment=""), rules=[broken, RULES["BH101"]])
+    assert rules_of(found) == [("BH004", False), ("BH101", False)] and "BH102" in found[0].message and "IndexError: planted" in found[0].message
+    assert found[0].severity == "warning" and as_sarif(found, "1")["runs"][0]["results"][0]["ruleId"] == "BH004"
 
 
 def test_the_words_in_a_string_are_no_comment() -> None:
@@ -136,4 +151,5 @@ def test_a_finalizer_that_parses_does_not_break_the_parsing_of_a_file() -> None:
             assert len(Source("a.py", text).parse().body) == 300
     finally:
         gc.set_threshold(*before)
+        gc.collect()  # else they end within whatever is parsed next
     assert gc.isenabled()
