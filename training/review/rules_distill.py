@@ -1,4 +1,4 @@
-"""Rules BH317 to BH319: divergences that are averaged over classes, and temperatures that stand on one side or multiply."""
+"""Rules BH317 to BH320: divergences that are averaged over classes, and temperatures that stand on one side, multiply or make a term small."""
 
 from __future__ import annotations
 
@@ -252,3 +252,86 @@ def _is_heat(node: ast.expr) -> bool:
     """Whether it is called a temperature: `temperature`, `tau`, `T`."""
     name = last_name(node) if isinstance(node, ast.Name | ast.Attribute) else ""
     return name == "T" or (bool(HEATS & words(name)) and not INVERSE & words(name))
+
+
+@rule(
+    "BH320",
+    "softened-and-not-scaled-back",
+    "warning",
+    title="A softened divergence stands beside a cross-entropy without the square of its temperature",
+    why="Gradients of two sides that are divided by T are about T² times smaller. Beside a loss on the labels the teacher then hardly counts, and its share depends on T.",
+    remedy="multiply the divergence by `T * T`, as Hinton, Vinyals and Dean (2015) do, or say in a comment that its weight makes up for it",
+    bad="""
+        from torch.nn import functional as F
+
+        T = 4.0
+
+        def loss_of(student, teacher, labels):
+            soft = F.kl_div(F.log_softmax(student / T, dim=-1), F.softmax(teacher / T, dim=-1), reduction="batchmean")
+            return 0.5 * soft + 0.5 * F.cross_entropy(student, labels)
+        """,
+    good="""
+        from torch.nn import functional as F
+
+        T = 4.0
+
+        def loss_of(student, teacher, labels):
+            soft = F.kl_div(F.log_softmax(student / T, dim=-1), F.softmax(teacher / T, dim=-1), reduction="batchmean") * T * T
+            return 0.5 * soft + 0.5 * F.cross_entropy(student, labels)
+        """,
+)
+def softened_and_not_scaled_back(subject: Subject) -> Iterator[Place]:
+    """Both sides of a `kl_div` are divided by one known number above 1, the file has a cross-entropy too, and squares nothing that is called a temperature.
+
+    Not where the divergence gets a weight above 1, which may stand for the square.
+    """
+    program = subject.program
+    losses = loss_calls(program)
+    for loss in losses if any(other.kind == "cross_entropy" for other in losses) else ():
+        student, teacher = (_heated(program, side, loss.scope) for side in (loss.scores, loss.target)) if loss.kind == "kl" else (None, None)
+        if student is None or teacher is None or student.divisor is None or teacher.divisor is None:
+            continue
+        heat, value = student.divisor, _number(program, student.divisor, student.scope)
+        same = ast.unparse(heat) == ast.unparse(teacher.divisor)
+        if (
+            same
+            and value is not None
+            and value >= LEAST_HEAT
+            and not _squares_heat(program, last_name(heat))
+            and not _outweighed(program, loss.call, loss.scope)
+        ):
+            told = f"its gradients are about {value * value:g} times smaller than those of the cross-entropy beside it: nothing multiplies it by {ast.unparse(heat)} squared"
+            yield loss.call, told
+
+
+LEAST_HEAT = 1.5
+
+
+def _squares_heat(program: Program, name: str) -> bool:
+    """Whether anything is squared that is called as the temperature or so, or multiplied by it, wherever the file does."""
+    own = {name} if name else set()
+    for node in program.nodes[ast.BinOp]:
+        if not isinstance(node, ast.BinOp):
+            continue
+        if isinstance(node.op, ast.Pow) and any(n in own or HEATS & words(n) or n == "T" for n in identifiers(node.left)):
+            return True
+        sides = [s for s in (node.left, node.right) if isinstance(s, ast.Name | ast.Attribute) and (last_name(s) in own or _is_heat(s))]
+        if isinstance(node.op, ast.Mult) and sides:
+            return True
+    calls = (c for c in program.all_calls if method(c) in ("pow", "square") or last_name(c.func) in ("pow", "square"))
+    return any(n in own or HEATS & words(n) or n == "T" for c in calls for n in identifiers(c))
+
+
+def _outweighed(program: Program, call: ast.Call, scope: Scope) -> bool:
+    """Whether the divergence, or the name that it gets, is multiplied by a number above 1 or by what is not known."""
+    statement = program.statement(call)
+    names = {t.id for t in getattr(statement, "targets", ()) if isinstance(t, ast.Name)}
+    held = [n for n in walk(scope.node) if isinstance(n, ast.Name) and n.id in names and isinstance(n.ctx, ast.Load)]
+    factors = [f for node in (call, *held) for f in _factors(program, node)]
+    return any((known := _weight(program, f, scope)) is None or known > 1 for f in factors)
+
+
+def _weight(program: Program, node: ast.expr, scope: Scope) -> float | None:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and constant(node.left) in (1, 1.0):  # `(1 - alpha) * soft`
+        return 1.0
+    return _number(program, node, scope)
