@@ -8,11 +8,14 @@ from collections.abc import Iterator
 from training.review.augmented import augmented_held_out, train_transform_held_out
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import looks_held_out
+from training.review.program import Program, Scope
 from training.review.rules_loader import loaders, name_of
 from training.review.splitting import splits
-from training.review.syntax import FunctionNode, constant, dotted, has_unpacking, identifiers, is_true, keyword, last_name, walk
+from training.review.syntax import FunctionNode, constant, dotted, has_unpacking, identifiers, is_true, keyword, last_name, method, receiver, walk
 from training.review.trace import Event
 from training.review.unseeded import unseeded_split
+
+GENERATORS = {"numpy.random.default_rng", "numpy.random.RandomState", "random.Random", "torch.Generator"}
 
 
 @rule(
@@ -68,14 +71,27 @@ def same_noise_in_every_worker(subject: Subject) -> Iterator[Place]:
         getter, init = program.methods[owner].get("__getitem__"), program.methods[owner].get("__init__")
         if getter is None or init is None:
             continue
+        used = _used_within(program, owner, getter)
         for name, bindings in program.attributes[owner].items():
-            made = [
-                b
-                for b in bindings
-                if isinstance(b.value, ast.Call) and program.resolve(b.value.func) in ("numpy.random.default_rng", "numpy.random.RandomState", "random.Random")
-            ]
-            if made and len(made) == len(bindings) and name in identifiers(getter.node):
+            made = [b for b in bindings if _is_generator(program, b.value)]
+            if made and len(made) == len(bindings) and name in used:
                 yield made[0].value, f"self.{name} is in the same state in every worker"
+
+
+def _is_generator(program: Program, node: ast.expr) -> bool:
+    if isinstance(node, ast.Call) and method(node) == "manual_seed":
+        node = receiver(node) or node
+    return isinstance(node, ast.Call) and program.resolve(node.func) in GENERATORS
+
+
+def _used_within(program: Program, owner: ast.ClassDef, getter: Scope) -> set[str]:
+    """What a method names, and the methods of its class that it names in turn; where one asks for its worker, nothing."""
+    used, pending = set[str](), [getter]
+    while pending:
+        named = identifiers(pending.pop().node)
+        pending += [program.methods[owner][n] for n in named - used if n in program.methods[owner]]
+        used |= named
+    return set() if {"get_worker_info", "initial_seed"} & used else used
 
 
 @rule(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.program import Program, Scope, argument
 from training.review.sides import dividing, is_random_order
 from training.review.splitting import splits
-from training.review.syntax import last_name, own_nodes, walk
+from training.review.syntax import constant, last_name, method, own_nodes, walk
 from training.review.values import number
 
 DEPTH = 4
@@ -45,10 +45,14 @@ def cut_into_windows(program: Program, rows: ast.expr | None, scope: Scope, dept
 
 
 def _overlap(program: Program, function: Scope) -> bool:
-    """Whether a function gives back slices that begin at every number of a range and are longer than its step."""
+    """Whether a function gives back slices that begin at every number of a range and are longer than its step, or what `unfold` cuts so."""
     if not any(isinstance(n, ast.Return) and n.value is not None for n in own_nodes(function.node)):
         return False
     for node in walk(function.node):
+        if isinstance(node, ast.Call) and method(node) == "unfold" and len(node.args) == 3:
+            size, stride = (_setting(program, a, function) for a in node.args[1:])
+            if size is not None and stride is not None and size > stride:
+                return True
         if not isinstance(node, ast.For | ast.comprehension) or not isinstance(node.target, ast.Name) or not isinstance(node.iter, ast.Call):
             continue
         if last_name(node.iter.func) != "range" or not node.iter.args:
@@ -60,6 +64,17 @@ def _overlap(program: Program, function: Scope) -> bool:
             if width is not None and step is not None and (long > step if long is not None else step == 1):
                 return True
     return False
+
+
+def _setting(program: Program, node: ast.expr, scope: Scope) -> float | None:
+    """What is known of a number, also as the default of the only field of that name in the file's classes, where nothing sets that field."""
+    if not isinstance(node, ast.Attribute):
+        return number(program, node, scope)
+    fields = [s.value for c in program.classes.values() for s in c.body if isinstance(s, ast.AnnAssign) and last_name(s.target) == node.attr]
+    given = any(k.arg == node.attr for call in program.all_calls for k in call.keywords)
+    stored = any(isinstance(n, ast.Attribute) and n.attr == node.attr and isinstance(n.ctx, ast.Store) for n in program.nodes[ast.Attribute])
+    value = constant(fields[0]) if len(fields) == 1 and not given and not stored else None
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _width(cut: ast.Slice, start: str) -> ast.expr | None:

@@ -16,6 +16,7 @@ from training.watch.record import Place, Watch
 NOTHING = -1e4  # scores below it are 0 after a softmax
 REMEMBERED = 8
 TWICE, THRICE = 2, 3
+ADDED = 2  # places that a network sets before or behind its tokens, as one for the whole row
 KINDS = 3  # values of tokens from which on they are no padding
 MUCH = 0.1  # of the labels
 HALF = 0.5
@@ -88,11 +89,11 @@ class Padding:
         if mask.dtype != torch.bool or mask.ndim < 2 or mask.numel() != mask.shape[0] * mask.shape[-1]:
             return
         mask = mask.reshape(len(mask), -1)
-        alike = [t for t in self.tokens if t.shape == mask.shape]
-        if alike:
+        over = [(t, mask.shape[1] - t.shape[1]) for t in self.tokens if len(t) == len(mask) and 0 <= mask.shape[1] - t.shape[1] <= ADDED]
+        if over:
             counts = self.masks.setdefault(self.watch.here(), [0, 0])
             counts[0] += 1
-            counts[1] += any(keeps_padding(mask, t) for t in alike)
+            counts[1] += any(keeps_padding(part, t) for t, more in over for part in (mask[:, more:], mask[:, : mask.shape[1] - more]))
 
     # --------------------------------------------------------------------------------------- scores
 

@@ -81,6 +81,8 @@ class Phase:
     total: int = 0
     sets: dict[Place, Asked] = field(default_factory=dict)  # by line
     apart: set[bytes] = field(default_factory=set)  # rows of batches without train rows; one row at a time may be a step of a game
+    sizes: list[int] = field(default_factory=list)  # of its batches of several rows
+    for_step: bool = False  # one batch, as large as that of the step after it
 
 
 @dataclass(eq=False)
@@ -135,6 +137,8 @@ class Rows:
             if call.module in self.leading and any(id(p) in held for p in call.module.parameters()):
                 history = self._history(call)
                 history.trained.add(call.inputs[0], call.place)
+                if history.open:
+                    history.phases[-1].for_step = history.phases[-1].sizes == [call.rows]
                 history.open = False
                 history.steps += 1
         self.pending.clear()
@@ -149,6 +153,7 @@ class Rows:
         known = sum(k in history.trained.rows for k in keys)
         if len(keys) > 1 and known <= STRAY * len(keys):
             phase.apart.update(keys)
+        phase.sizes += [len(keys)] if len(keys) > 1 else []
         asked = phase.sets.setdefault(call.place, Asked())
         asked.total += len(keys) if len(keys) > 1 else 0
         asked.times += known if len(keys) > 1 else 0
@@ -211,6 +216,8 @@ class Rows:
             return
         x, y = torch.cat(history.inputs), torch.cat(history.labels)
         keep = x.isfinite().all(1) & y.isfinite()
+        if len(torch.unique(x[keep], dim=0)) < FEW:  # the same rows over and over: each column tells them apart
+            return
         x, y = x[keep] - x[keep].mean(0), y[keep] - y[keep].mean()
         squared = (x * y[:, None]).sum(0) ** 2 / ((x**2).sum(0) * (y**2).sum()).clamp(min=1e-300)
         found = (squared > COPY).nonzero().flatten().tolist() if float((y**2).sum()) > 0 else []
@@ -220,7 +227,7 @@ class Rows:
     def _shared(self, history: History) -> None:
         """Evaluations of which each holds some rows of the training, and none is free of them."""
         phases = [p for p in history.phases if p.total >= FEW]
-        if len(history.trained.rows) < FEW or not phases or any(p.known == 0 for p in phases):
+        if len(history.trained.rows) < FEW or not phases or any(p.known == 0 for p in phases) or drawn_for_steps(history.phases):
             return
         part = [p for p in phases if SHARED <= p.known / p.total < 1 and p.known >= FEW / 2]
         if len(part) == len(phases) and not all(history.trained.by_chance(p.known, p.total) for p in part):
@@ -277,8 +284,14 @@ class Rows:
         shape = shapes.pop()
         count = beside(*(torch.stack(list(rows.values())).reshape(-1, *shape) for rows in (train.rows, held_out)))
         if count:
-            told = f"{count} of {len(held_out)} held-out windows lie a few places beside a window that was trained on: overlapping windows were split at random"
+            told = f"{count} of {len(held_out)} held-out windows overlap a window that was trained on: overlapping windows were split at random"
             self.watch.tell("BH508", told, history.phases[-1].batches.place)
+
+
+def drawn_for_steps(phases: list[Phase]) -> bool:
+    """Whether rows were asked about for the step that came next, and others for each, as those that a target is made of: that is no evaluation."""
+    phases = [p for p in phases if p.sizes]
+    return len(phases) > 1 and all(p.for_step for p in phases) and len({frozenset(p.batches.rows) for p in phases}) == len(phases)
 
 
 def standard(values: Tensor) -> Tensor:

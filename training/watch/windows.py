@@ -7,10 +7,14 @@ from torch import Tensor
 
 SHORTEST = 6  # places of a window
 SHIFTS = (1, 2, 4, 8)
+STRIDES = (3, 5, 6, 10, 12, 16, 20, 24, 25, 32, 40, 48, 50, 60, 64, 80, 96, 100, 120, 128, 160, 200, 250, 256)  # by which windows are cut
+PARTS = (1 / 2, 1 / 4, 3 / 4, 1 / 8, 1 / 3, 2 / 3)  # of a window, likewise
 LEFT = 4  # differences that two windows share
 MOST_VALUES = 4_000_000  # of a side: of a part of the train windows, too, some lie beside each held-out one
+MOST_COMPARED = 4 * MOST_VALUES  # values of a side, times the shifts that are tried
 CLOSE, ROUNDED = 2e-6, 5e-7  # of the size of the differences, and of the level
-FEW, PART = 20, 1 / 3  # held-out rows: at the cut of a split in time there are as many as the largest shift
+FEW, PART = 20, 1 / 3  # held-out rows
+CUTS = 2  # of a split in time: at each there are as many rows as places that they are shifted by
 BY_CHANCE = 0.2  # as many backwards, of those that fit
 
 
@@ -43,13 +47,15 @@ def _along(train: Tensor, held_out: Tensor) -> int:
 
 
 def _shifted(other: Tensor, known: Tensor, noise: float) -> Tensor:
-    """Which of the rows [N, T, C] overlap one of the known ones in all but a few places."""
+    """Which of the rows [N, T, C] overlap one of the known ones: in all but a few places, or by a stride that windows are cut with."""
     length = other.shape[1]
     hits = torch.zeros(len(other), dtype=torch.bool)
-    for shift in SHIFTS:
-        if length - shift >= LEFT:
-            hits |= _found(other[:, shift:], known[:, :-shift], noise)
-            hits |= _found(other[:, :-shift], known[:, shift:], noise)
+    strides = dict.fromkeys([*SHIFTS, *(round(part * (length + 1)) for part in PARTS), *STRIDES])
+    most = max(MOST_COMPARED // known.numel(), len(SHIFTS))
+    for shift in [s for s in strides if s > 0 and length - s >= LEFT][:most]:
+        found = _found(other[:, shift:], known[:, :-shift], noise) | _found(other[:, :-shift], known[:, shift:], noise)
+        if int(found.sum()) > CUTS * shift:
+            hits |= found
     return hits
 
 

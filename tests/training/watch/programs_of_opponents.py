@@ -212,8 +212,42 @@ for step in range(40):
     of_domain.step()
 """
 
+# The network that learns chooses the action, a slow copy says what it is worth; states come back as those after them.
+DOUBLE = """
+import copy
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+state, memory = torch.zeros(2), []
+for step in range(400):
+    action = torch.randint(3, ()).item()
+    after = (0.9 * state + torch.tensor([action - 1.0, 0.1]) + 0.1 * torch.randn(2)).clamp(-4, 4)
+    memory.append((state, action, -after.abs().sum().item(), after))
+    state = after
+states, successors = torch.stack([m[0] for m in memory]), torch.stack([m[3] for m in memory])
+actions, rewards = torch.tensor([[m[1]] for m in memory]), torch.tensor([m[2] for m in memory])
+quick = nn.Sequential(nn.Linear(2, 24), nn.ReLU(), nn.Linear(24, 3))
+slow = copy.deepcopy(quick).requires_grad_(False)
+optimizer = torch.optim.Adam(quick.parameters(), lr=2e-3)
+for step in range(80):
+    rows = torch.randint(400, (64,))
+    with torch.no_grad():
+        best = quick(successors[rows]).argmax(1, keepdim=True)
+        goal = rewards[rows] + 0.9 * slow(successors[rows]).gather(1, best)[:, 0]
+    loss = F.smooth_l1_loss(quick(states[rows]).gather(1, actions[rows])[:, 0], goal)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    with torch.no_grad():
+        for old, new in zip(slow.parameters(), quick.parameters()):
+            old.lerp_(new, 0.05)
+"""
+
 BASES_OF_OPPONENTS = {"rivals": RIVALS, "distance": DISTANCE}
-SOUND_OF_OPPONENTS = {"squares": SQUARES, "hinges": HINGES, "inside": INSIDE, "acting": ACTING, "domains": DOMAINS}
+SOUND_OF_OPPONENTS = {"squares": SQUARES, "hinges": HINGES, "inside": INSIDE, "acting": ACTING, "domains": DOMAINS, "double": DOUBLE}
 
 PLANTED_OF_OPPONENTS = (
     Planted("BH856", "rivals", "torch.randn(32, 4))), ones)", "torch.randn(32, 4))), zeros)"),

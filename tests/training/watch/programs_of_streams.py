@@ -89,12 +89,19 @@ LEVELS = CURVES.replace("torch.randn(680, 18).cumsum(1)", "torch.cat([torch.rand
     "torch.arange(680)", RANDOM
 )
 
-BASES_OF_STREAMS = {"stream": STREAM, "forecast": FORECAST}
+# Windows a quarter of their width apart: some lie across the cut in time.
+STRIDES = (
+    FORECAST.replace("(700)", "(2750)").replace("i + 15", "4 * i + 15").replace("load[i : i + 16]", "load[4 * i : 4 * i + 16]")
+    .replace("i + 16 : i + 18", "4 * i + 16 : 4 * i + 18")
+)  # fmt: skip
+
+BASES_OF_STREAMS = {"stream": STREAM, "forecast": FORECAST, "strides": STRIDES}
 SOUND_OF_STREAMS = {"broken_off": BROKEN_OFF, "few_levels": FEW_LEVELS, "curves": CURVES, "phases": PHASES, "tall_levels": LEVELS}
 
 PLANTED_OF_STREAMS = (
     Planted("BH521", "stream", EVERY_WORKER, "torch.randperm(self.rows).tolist()"),
     Planted("BH508", "forecast", "torch.arange(680)", RANDOM),
+    Planted("BH508", "strides", "torch.arange(680)", RANDOM),
     Planted(
         "BH508",
         "forecast",

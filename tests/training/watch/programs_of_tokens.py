@@ -126,7 +126,42 @@ for epoch in range(3):
         optimizer.step()
 """
 
-BASES_OF_TOKENS = {"padded": PADDED, "noisy": NOISY, "ordered": ORDERED}
+# A place for the whole row stands before its words, and the mask is made of the lengths.
+HEADED = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+lengths = torch.randint(3, 9, (260,))
+words = torch.randint(1, 12, (260, 9)) * (torch.arange(9) < lengths[:, None])
+label = (words == 5).any(1).long()
+
+
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.at = nn.Embedding(12, 16, padding_idx=0), nn.Parameter(torch.randn(10, 16) * 0.1)
+        self.whole = nn.Parameter(torch.randn(1, 1, 16) * 0.1)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(16, 2)
+
+    def forward(self, words, lengths):
+        h = torch.cat([self.whole.expand(len(words), 1, 16), self.embed(words)], 1) + self.at
+        beyond = torch.arange(10) > lengths[:, None]
+        return self.head(self.layer(h, src_key_padding_mask=beyond)[:, 0])
+
+
+net = Reader()
+optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
+for epoch in range(3):
+    for rows in torch.randperm(260).split(20):
+        optimizer.zero_grad()
+        F.cross_entropy(net(words[rows], lengths[rows]), label[rows]).backward()
+        optimizer.step()
+"""
+
+BASES_OF_TOKENS = {"padded": PADDED, "noisy": NOISY, "ordered": ORDERED, "headed": HEADED}
 LEFT_OUT = PADDED.replace("* (words != 0)\n\n", "* (words != 0)\ntags[tags == 0] = -100\n\n").replace(", ignore_index=0", "")
 SOUND_OF_TOKENS = {
     "at_random": AT_RANDOM,
@@ -153,6 +188,7 @@ PLANTED_OF_TOKENS = (
     Planted("BH834", "noisy", "nn.functional.mse_loss(net(noisy, t), noise)", "((torch.randn(64, 2) - net(noisy, t)) ** 2).mean()"),
     Planted("BH834", "noisy", "net(noisy, t), noise)", "net(x, t), noise)"),
     Planted("BH835", "padded", "src_key_padding_mask=empty", "src_key_padding_mask=~empty"),
+    Planted("BH835", "headed", "torch.arange(10) > lengths", "torch.arange(10) <= lengths"),
     Planted("BH874", "ordered", "+ self.at", "+ self.at.mean(0)"),
     Planted("BH835", "padded", "masked_fill(empty", "masked_fill(words > 0"),
 )
