@@ -9,11 +9,12 @@ from typing import NamedTuple
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.splitting import line_of
-from training.review.syntax import constant, identifiers, keyword, last_name, method, own_nodes, receiver, walk
-from training.review.values import loss_calls
+from training.review.syntax import constant, identifiers, keyword, last_name, method, own_nodes, receiver, walk, words
+from training.review.values import loss_calls, loss_kind
 
 BY_ROW = {"sample", "dropna", "drop_duplicates", "sort_values", "query", "sort_index", "nlargest", "nsmallest"}
 THROUGH = {"transform", "fit_transform", "tensor", "as_tensor", "from_numpy", "array", "asarray", "FloatTensor", "LongTensor", "ascontiguousarray"}
+LABELS = {"y", "ys", "yb", "label", "labels", "target", "targets", "event", "events", "outcome", "outcomes"}
 TOGETHER = {"TensorDataset", "zip", "train_test_split", "fit"}
 DRAWS = {"randperm", "randint", "permutation", "choice"}
 DEPTH = 8
@@ -57,6 +58,7 @@ def rows_and_labels_apart(subject: Subject) -> Iterator[Place]:
     program = subject.program
     yield from _by_other_slices(program)
     yield from _of_other_rows(program)
+    yield from _as_many_of_the_first(program)
     if "pandas" not in program.modules_imported and "polars" not in program.modules_imported and not BY_ROW & program.called_names:
         return
     for scope in program.scopes:
@@ -103,6 +105,34 @@ def _of_other_rows(program: Program) -> Iterator[Place]:
         again = isinstance(target.slice, ast.Call) and last_name(target.slice.func) in DRAWS
         if drawn and len(drawn) == len(rows) and (counted or again):
             yield target, f"the scores are those of rows {drawn[0].id}, the labels those of rows {ast.unparse(target.slice)}"
+
+
+def _as_many_of_the_first(program: Program) -> Iterator[Place]:
+    """`x[rows]` beside `y[: len(rows)]` or `y[order[: len(rows)]]`, in a loss of one's own or a pair of rows and labels."""
+    pairs: list[tuple[list[ast.expr], bool]] = [(n.elts, False) for n in program.nodes[ast.Tuple] if isinstance(n, ast.Tuple)]
+    pairs += [(c.args, True) for c in program.all_calls if words(last_name(c.func)) & {"loss", "criterion"} and not loss_kind(program, c, program.scope(c))]
+    for sides, of_loss in pairs:
+        rows = {n.slice.id for side in sides for n in walk(side) if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Name)}
+        for side in sides[1:] if rows else ():
+            counted = _counted_by(side)
+            if counted in rows and (of_loss or words(_root(side)) & LABELS):
+                yield side, f"rows {counted} stand beside as many of the first ones: {ast.unparse(side)}"
+                break
+
+
+def _counted_by(node: ast.expr) -> str:
+    """`rows` of `y[: len(rows)]`, or of `y[order[: len(rows)]]`."""
+    inner = node.slice if isinstance(node, ast.Subscript) else None
+    if isinstance(inner, ast.Subscript):
+        inner = inner.slice
+    end = inner.upper if isinstance(inner, ast.Slice) and inner.lower is None else None
+    return last_name(end.args[0]) if isinstance(end, ast.Call) and last_name(end.func) == "len" and len(end.args) == 1 else ""
+
+
+def _root(node: ast.expr) -> str:
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return last_name(node)
 
 
 def _draws(value: ast.expr) -> bool:

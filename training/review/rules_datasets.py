@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import looks_held_out, looks_trained_on
 from training.review.program import Binding, Program, Scope
-from training.review.sides import side_of_names, targets_of
+from training.review.sides import side_of, side_of_names, targets_of
 from training.review.splitting import line_of
 from training.review.syntax import (
     calls,
@@ -20,6 +20,7 @@ from training.review.syntax import (
     keyword,
     last_name,
     method,
+    names_read,
     own_nodes,
     receiver,
     walk,
@@ -213,6 +214,7 @@ def validation_of_train_rows(subject: Subject) -> Iterator[Place]:
     program = subject.program
     yield from _published_train_part(program)
     yield from _same_set_twice(program)
+    yield from _same_rows_twice(program)
     named = program.identifiers | {p for scope in program.scopes for p in scope.parameters}
     held = {n for n in named if looks_held_out(n) and "train" not in words(n)}
     attributes = {name: made for own in program.attributes.values() for name, made in own.items()}
@@ -245,6 +247,17 @@ def _same_set_twice(program: Program) -> Iterator[Place]:
     for (scope, _), sides in made.items():
         if {"val", "test"} <= sides.keys() and "train" not in sides and scope in trains:
             yield sides["test"], f"the validation and the test loader are both of {ast.unparse(sides['test'].args[0])}"
+
+
+def _same_rows_twice(program: Program) -> Iterator[Place]:
+    """`train, val, test = part(train_rows), part(val_rows), part(val_rows)`, though there are test rows."""
+    tests = any(side_of(n) == "test" for n in program.identifiers)
+    for node in program.nodes[ast.Tuple] if tests else ():
+        for value in node.elts if isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Load) else ():
+            given = {side_of(n) for n in names_read(value)} - {""}
+            twice = any(ast.dump(other) == ast.dump(value) for other in getattr(node, "elts", ()) if other is not value)
+            if twice and given == {"val"} and side_of_names(targets_of(program, value)) == "test":
+                yield value, f"the test rows are {ast.unparse(value)}, as the validation rows are"
 
 
 def _published_train_part(program: Program) -> Iterator[Place]:

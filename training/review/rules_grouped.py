@@ -116,6 +116,8 @@ def _column(groups: ast.expr, program: Program, scope: Scope) -> str:
             groups = groups.value
         if isinstance(groups, ast.Name) and (bound := latest(program, groups, scope)) is not None and bound.index is None:
             groups = bound.value
+    if isinstance(groups, ast.Attribute) and isinstance(groups.value, ast.Name) and groups.value.id != "self":  # a column of a table, as `rows.person`
+        return groups.attr
     return str(constant(groups.slice)) if isinstance(groups, ast.Subscript) and isinstance(constant(groups.slice), str) else ""
 
 

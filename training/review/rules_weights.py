@@ -55,6 +55,9 @@ def slow_copy_is_quick(subject: Subject) -> Iterator[Place]:
             continue
         for call in (n for s in loop.body for n in walk(s) if isinstance(n, ast.Call)):
             stays = _stays(program, call, scope)
+            share = call.args[1] if method(call) == "lerp_" and len(call.args) == 2 else None
+            if stays is None and isinstance(share, ast.Name | ast.Attribute) and {"decay", "momentum"} & words(last_name(share)):
+                yield call, f"lerp_ takes the share that is new, and {ast.unparse(share)} is called after the share that stays"
             if stays is not None and 0 < stays < HALF:
                 yield call, f"{stays:g} of the slow weights stays at each step, and {1 - stays:g} is new"
 

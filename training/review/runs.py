@@ -14,6 +14,11 @@ def best_of_runs(program: Program) -> Iterator[tuple[ast.Call, str]]:
     """Each `max(runs, key=…)`, `min` or first of `sorted` whose score is measured on test rows, and that score as it is written."""
     for call in program.all_calls:
         name, scope = last_name(call.func), program.scope(call)
+        if name in ("argmin", "argmax") and len(call.args) == 1 and _indexes(program, call):
+            listed = [call.args[0].elt] if isinstance(call.args[0], ast.ListComp) else [s for s, _ in _appended(program, call.args[0], scope)]
+            scores_of_runs = [s for s in listed if _of_test(program, s, scope) or any(from_test(program, c, scope) for c in calls(s))]
+            if scores_of_runs:
+                yield call, ast.unparse(scores_of_runs[0])
         first = isinstance(program.parents[call], ast.Subscript) and constant(getattr(program.parents[call], "slice", None)) in (0, -1)
         key = next((k.value for k in call.keywords if k.arg == "key"), None)
         if not isinstance(call.func, ast.Name) or not (name in ("max", "min") or (name == "sorted" and first)) or len(call.args) != 1 or key is None:
@@ -28,6 +33,15 @@ def best_of_runs(program: Program) -> Iterator[tuple[ast.Call, str]]:
             yield call, ast.unparse(key.body)
 
 
+def _indexes(program: Program, call: ast.Call) -> bool:
+    """Whether a number is what something is looked up by, at once or as `int(…)`; of rows of scores it would be a class."""
+    node: ast.AST = call
+    while isinstance(program.parents[node], ast.Call) and last_name(program.parents[node].func) == "int":  # type: ignore[attr-defined]
+        node = program.parents[node]
+    above = program.parents[node]
+    return isinstance(above, ast.Subscript) and above.slice is node
+
+
 def _scored_in_key(program: Program, call: ast.Call, key: ast.Lambda, scope: Scope) -> bool:
     """Whether the key itself measures a run on test rows."""
     runs = {a.arg for a in key.args.args}
@@ -38,9 +52,8 @@ def _entries(program: Program, runs: ast.expr, scope: Scope, key: ast.expr) -> I
     """The scores by which a list or dict, filled in a loop, is looked through."""
     if not isinstance(runs, ast.Name):
         return
-    for call in program.all_calls:
-        if method(call) == "append" and call.args and last_name(receiver(call)) == runs.id and program.scope(call) is scope:
-            yield _element(call.args[0], key), scope
+    for run, where in _appended(program, runs, scope):
+        yield _element(run, key), where
     for node in program.nodes[ast.Assign]:
         target = node.targets[0] if isinstance(node, ast.Assign) else None
         if isinstance(node, ast.Assign) and isinstance(target, ast.Subscript) and last_name(target.value) == runs.id and program.scope(node) is scope:
@@ -49,6 +62,14 @@ def _entries(program: Program, runs: ast.expr, scope: Scope, key: ast.expr) -> I
     for binding in scope.bindings.get(runs.id, ()):
         if isinstance(binding.value, ast.ListComp):
             yield _element(binding.value.elt, key), scope
+
+
+def _appended(program: Program, runs: ast.expr, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
+    """What is put into a list in its function, one after the other."""
+    name = runs.id if isinstance(runs, ast.Name) else ""
+    for call in program.all_calls if name else ():
+        if method(call) == "append" and call.args and last_name(receiver(call)) == name and program.scope(call) is scope:
+            yield call.args[0], scope
 
 
 def _element(run: ast.expr, key: ast.expr) -> ast.expr | None:

@@ -30,6 +30,7 @@ class Evaluated:
     name: str
     place: Place
     fresh: bool = False
+    evaluates: bool = False  # it was called in eval mode: its calls in train mode make goals, and are no evaluations
     at: set[int] = field(default_factory=set)  # steps
     rows: set[bytes] = field(default_factory=set)
     values: float = 0.0  # sums of its parameters and of its buffers
@@ -73,6 +74,12 @@ class Copies:
         known = self.of.get(id(module))
         if known is None or known.module() is not module:
             known = self.of[id(module)] = Evaluated(weakref.ref(module), type(module).__name__, call.place)
+        if known.evaluates and call.training:
+            return
+        if not call.training and not known.evaluates:
+            known.evaluates, known.place = True, call.place
+            known.at.clear()
+            known.rows.clear()
         if self.watch.steps not in known.at:
             self._judge(known, module, twins)
         self._add(known.rows if known.fresh else self.learned, rows)

@@ -70,6 +70,7 @@ class Functions(TorchFunctionMode):
             (("dropout",), self._dropout),
             (("scaled_dot_product_attention",), self._attention),
             (("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"), self._distance),
+            (("poisson_nll_loss",), self._counts),
             ((*SUBTRACTIONS, "eq", "ne", "__eq__"), self._operator),
             (("add", "__add__", "__radd__", "mul", "__mul__", "__rmul__"), self._met),
             (("softmax", "log_softmax", "argmax"), self._axis),
@@ -170,6 +171,13 @@ class Functions(TorchFunctionMode):
         if input.shape != target.shape and input.numel() > 1 and target.numel() > 1:
             self.often("BH310", f"{name} broadcasts {list(input.shape)} against {list(target.shape)}", 1)
 
+    def _counts(self, name: str, input: Tensor, target: Tensor, *_: Any, log_input: bool = True, **__: Any) -> None:
+        self._told(input, target)
+        if input.shape != target.shape and input.numel() > 1 and target.numel() > 1:
+            self.often("BH310", f"{name} broadcasts {list(input.shape)} against {list(target.shape)}", 1)
+        if log_input and maker(input) in ("Exp", "Softplus"):
+            self.often("BH321", f"{name} is given the result of {maker(input).lower()}, and takes the logarithm of a rate")
+
     def _padding(self, target: Tensor, ignored: int) -> None:
         """Whether labels at the end of sequences are the padding of the network's embedding, and count."""
         call = self.forwards.last
@@ -217,7 +225,7 @@ class Functions(TorchFunctionMode):
 
     def _met(self, name: str, a: Any, b: Any = None, *_: Any, **__: Any) -> None:
         """A number a row, as a layer of width 1 gives it [B, 1], meets another number a row [B]."""
-        if isinstance(a, Tensor) and isinstance(b, Tensor) and {a.ndim, b.ndim} == {1, 2} and a.requires_grad and b.requires_grad:
+        if isinstance(a, Tensor) and isinstance(b, Tensor) and {a.ndim, b.ndim} == {1, 2}:
             column, flat = (a, b) if a.ndim == 2 else (b, a)
             if column.shape[1] == 1 and 1 < len(column) == len(flat) and type(column.grad_fn).__name__.startswith(("Addmm", "Embedding")):
                 self.often("BH310", f"what a layer gives as {list(column.shape)} meets {list(flat.shape)}: each row meets all others")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.training.watch.programs_of_axes import BASES_OF_AXES, PLANTED_OF_AXES, SOUND_OF_AXES
+from tests.training.watch.programs_of_counts import BASES_OF_COUNTS, PLANTED_OF_COUNTS, SOUND_OF_COUNTS
 from tests.training.watch.programs_of_data import BASES_OF_DATA, PLANTED_OF_DATA, SOUND_OF_DATA
 from tests.training.watch.programs_of_halves import BASES_OF_HALVES, PLANTED_OF_HALVES, SOUND_OF_HALVES
 from tests.training.watch.programs_of_lengths import BASES_OF_LENGTHS, PLANTED_OF_LENGTHS, SOUND_OF_LENGTHS
@@ -163,6 +164,7 @@ BASES = {
     **BASES_OF_LENGTHS,
     **BASES_OF_TOKENS,
     **BASES_OF_UPDATES,
+    **BASES_OF_COUNTS,
     **BASES_OF_STREAMS,
     **BASES_OF_SWAPS,
     **BASES_OF_AXES,
@@ -335,6 +337,7 @@ PLANTED = (
     *PLANTED_OF_LENGTHS,
     *PLANTED_OF_TOKENS,
     *PLANTED_OF_UPDATES,
+    *PLANTED_OF_COUNTS,
     *PLANTED_OF_STREAMS,
     *PLANTED_OF_SWAPS,
     *PLANTED_OF_AXES,
@@ -505,6 +508,7 @@ SOUND = {
     **SOUND_OF_LENGTHS,
     **SOUND_OF_TOKENS,
     **SOUND_OF_UPDATES,
+    **SOUND_OF_COUNTS,
     **SOUND_OF_STREAMS,
     **SOUND_OF_SWAPS,
     **SOUND_OF_AXES,

@@ -1,0 +1,249 @@
+"""Rules BH237, BH238 and BH541: scores, loops and parts of a split that are called after another side than they are of."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.program import Program
+from training.review.sides import elements_of, side_of, targets_of
+from training.review.syntax import dotted, last_name, method, names_read, walk, words
+from training.review.trace import Event
+
+MEASURES = {
+    "evaluate",
+    "evaluation",
+    "eval",
+    "accuracy",
+    "acc",
+    "score",
+    "scores",
+    "metrics",
+    "metric",
+    "test",
+    "validate",
+    "loss",
+    "error",
+    "auc",
+    "auroc",
+    "f1",
+    "r2",
+}
+MEASURES |= {"rmse", "mae", "mse", "report", "measure", "assess", "perplexity", "iou", "dice", "concordance", "deviance"}
+FEW_WORDS = 4
+LOADERS = {"loader", "loaders", "dl", "dataloader", "iter", "iterator", "batches", "data", "set", "ds", "dataset", "it", "generator", "gen"}
+
+
+@rule(
+    "BH237",
+    "score-under-another-name",
+    "error",
+    title="A score is called after other rows than it is of",
+    why="What is printed or kept as the test score was computed on validation or train rows: the number that is believed in the end is that of rows which were learned, or which chose the model.",
+    remedy="evaluate on the rows that the name speaks of, or name the score after the rows",
+    bad="""
+        import torch
+
+        def report(model, evaluate, train_loader, val_loader, test_loader):
+            val_acc = evaluate(model, val_loader)
+            test_acc = evaluate(model, val_loader)
+            return val_acc, test_acc
+        """,
+    good="""
+        import torch
+
+        def report(model, evaluate, train_loader, val_loader, test_loader):
+            val_acc = evaluate(model, val_loader)
+            test_acc = evaluate(model, test_loader)
+            return val_acc, test_acc
+        """,
+)
+def score_under_another_name(subject: Subject) -> Iterator[Place]:
+    """A measure of arguments of one side is kept or printed under the name of another, whose rows the file has too; test rows may be called held-out."""
+    program = subject.program
+    rows = {n for n in program.identifiers | {p for s in program.scopes for p in s.parameters} if LOADERS & words(n) or len(words(n)) == 1}
+    for call in program.all_calls:
+        if not MEASURES & words(last_name(call.func)) or "split" in words(last_name(call.func)):
+            continue
+        given = {side_of(last_name(a)) for a in call.args if isinstance(a, ast.Name | ast.Attribute | ast.Starred)} - {""}
+        given |= {side_of(str(a.slice.value)) for a in call.args if isinstance(a, ast.Subscript) and isinstance(a.slice, ast.Constant)} - {""}
+        if len(given) != 1:
+            continue
+        of, (called, name) = next(iter(given)), _called(program, call)
+        if (
+            called
+            and called != of
+            and (called, of) != ("val", "test")
+            and side_of(last_name(call.func)) != of
+            and any(side_of(n) == called for n in rows - set(targets_of(program, call)))
+        ):
+            yield call, f"{name} is measured on {'validation' if of == 'val' else of} rows: {ast.unparse(call)}"
+
+
+def _called(program: Program, call: ast.Call) -> tuple[str, str]:
+    """The side that a result's name, its key or the words printed beside it speak of, and these; empty where they speak of none or several."""
+    above = program.parents[call]
+    if isinstance(above, ast.Starred):
+        above = program.parents[above]
+    if isinstance(above, ast.Dict):
+        key = next((k for k, v in zip(above.keys, above.values, strict=True) if v is call), None)
+        return (side_of(str(key.value)), repr(key.value)) if isinstance(key, ast.Constant) else ("", "")
+    if isinstance(above, ast.Assign) and len(above.targets) == 1:
+        names = [last_name(e) for e in elements_of(above.targets[0])]
+        sides = {side_of(n) for n in names} - {""}
+        return (sides.pop(), next(n for n in names if side_of(n))) if len(sides) == 1 else ("", "")
+    if isinstance(above, ast.FormattedValue):
+        above = program.parents[program.parents[above]]
+    if isinstance(above, ast.Call) and isinstance(above.func, ast.Name) and above.func.id == "print":
+        said = [n.value for a in above.args for n in walk(a) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+        said_words = "".join(c if c.isalnum() else " " for text in said for c in f"{text} ").split()
+        spoken = {side_of(w) for w in said_words} - {""} if len(said_words) <= FEW_WORDS else set()  # a sentence speaks of other things, too
+        measured = [c for a in above.args for c in walk(a) if isinstance(c, ast.Call) and MEASURES & words(last_name(c.func))]
+        return (spoken.pop(), f"what is printed as {' '.join(said).strip()!r}") if len(spoken) == 1 and len(measured) == 1 else ("", "")
+    return "", ""
+
+
+@rule(
+    "BH238",
+    "trained-on-held-out",
+    "error",
+    title="Nothing trains on the train rows, and the held-out ones are trained on",
+    why="The loop that steps the optimizer goes over the validation or test rows. The score that is computed on them afterwards is of rows that were learned.",
+    remedy="go over the train loader where the optimizer steps",
+    bad="""
+        import torch
+
+        def fit(model, optimizer, loss_fn, train_loader, val_loader, epochs):
+            for epoch in range(epochs):
+                for x, y in val_loader:
+                    optimizer.zero_grad()
+                    loss_fn(model(x), y).backward()
+                    optimizer.step()
+        """,
+    good="""
+        import torch
+
+        def fit(model, optimizer, loss_fn, train_loader, val_loader, epochs):
+            for epoch in range(epochs):
+                for x, y in train_loader:
+                    optimizer.zero_grad()
+                    loss_fn(model(x), y).backward()
+                    optimizer.step()
+        """,
+)
+def trained_on_held_out(subject: Subject) -> Iterator[Place]:
+    """Every loop with a backward pass goes over something named after held-out rows, and a name of the same kind of the train rows is there."""
+    program = subject.program
+    found: list[tuple[Event, str]] = []
+    for trace in subject.traces:
+        stepped = {loop.node for e in trace if e.kind == "step" for loop in e.loops}
+        for event in (e for e in trace if e.kind == "backward"):
+            names = {n for loop in event.loops if loop.node in stepped for n in _gone_over(event, loop.node, loop.scope)}
+            if any(side_of(n) == "train" for n in names):
+                return
+            found += [(event, n) for n in names if side_of(n) in ("val", "test") and (LOADERS & words(n) or len(words(n)) == 1)]
+    train = {n for n in program.identifiers | {p for s in program.scopes for p in s.parameters} if side_of(n) == "train"}
+    for event, name in found[:1]:
+        kind = LOADERS & words(name)
+        if any((kind & words(n)) if kind else len(words(n)) == 1 for n in train):
+            yield event.node, f"the optimizer learns from {name}, and nothing learns from the train rows"
+
+
+def _gone_over(event: Event, node: ast.AST, scope: object) -> Iterator[str]:
+    """What a loop goes over, by its name in the outermost caller that passes it."""
+    frame = event.frame
+    while frame.scope is not scope and frame.caller is not None:
+        frame = frame.caller
+    for part in walk(getattr(node, "iter", ast.Pass())):
+        if isinstance(part, ast.Name | ast.Attribute):
+            key = frame.key(part)
+            yield key.rpartition(":")[2].rpartition(".")[2] if dotted(part) else ""
+
+
+@rule(
+    "BH541",
+    "sides-exchanged",
+    "error",
+    title="Train and held-out part are exchanged",
+    why="A splitter gives the train part first, and of several arrays both parts of the first one before those of the second. Under exchanged names the small part is trained on and the large one measured, or rows meet labels of the other part.",
+    remedy="`X_train, X_test, y_train, y_test = train_test_split(X, y)`, `for train, test in folds.split(X)`",
+    bad="""
+        from sklearn.model_selection import train_test_split
+
+        def sides(X, y):
+            X_test, X_train, y_test, y_train = train_test_split(X, y, test_size=0.2, random_state=0)
+            return X_train, y_train, X_test, y_test
+        """,
+    good="""
+        from sklearn.model_selection import train_test_split
+
+        def sides(X, y):
+            X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.2, random_state=0)
+            return X_train, y_train, X_test, y_test
+        """,
+)
+def sides_exchanged(subject: Subject) -> Iterator[Place]:
+    """Names of an unpacked split speak of the other side than their place; or a function is given the parts of a fold under parameters of the other side."""
+    program = subject.program
+    for node in program.nodes[ast.Assign]:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.targets[0], ast.Tuple):
+            call, names = node.value, [last_name(e) for e in node.targets[0].elts]
+            split = program.resolve(call.func) == "sklearn.model_selection.train_test_split"
+            if split and len(names) == 2 * len(call.args) and (wrong := _misplaced(names)):
+                yield call, f"{wrong[0]} is the {wrong[1]} part here: a split gives the train part of an array first, and then its held-out part"
+    for node in (*program.nodes[ast.For], *program.nodes[ast.comprehension], *program.nodes[ast.Assign]):
+        pair = _fold(program, node)
+        if pair is None:
+            continue
+        first, second = pair
+        if (side_of(first), side_of(second)) in (("test", "train"), ("val", "train")):
+            place = node.iter if isinstance(node, ast.comprehension) else node
+            yield place, f"{first} are the train rows of the fold, which come first, {second} the held-out ones"
+        else:
+            yield from _passed_exchanged(program, node, first, second)
+
+
+def _misplaced(names: list[str]) -> tuple[str, str] | None:
+    """A name that speaks of the other side than its place, and the side of the place; None where any speaks of none."""
+    sides = [side_of(n) for n in names]
+    if not all(sides) or len({s == "train" for s in sides}) == 1:
+        return None
+    for at, (name, side) in enumerate(zip(names, sides, strict=True)):
+        if (side == "train") != (at % 2 == 0):
+            return name, "held-out" if at % 2 else "train"
+    return None
+
+
+def _fold(program: Program, node: ast.AST) -> tuple[str, str] | None:
+    """The names of train and held-out positions that a splitter of scikit-learn gives: of a loop over its `split`, also numbered, or of the `next` of it."""
+    target, made = (
+        (node.targets[0], node.value)
+        if isinstance(node, ast.Assign)
+        else (node.target, node.iter)
+        if isinstance(node, ast.For | ast.comprehension)
+        else (None, None)
+    )
+    if isinstance(made, ast.Call) and last_name(made.func) in ("enumerate", "next") and made.args:
+        target = target.elts[1] if last_name(made.func) == "enumerate" and isinstance(target, ast.Tuple) and len(target.elts) == 2 else target
+        made = made.args[0]
+    elif isinstance(node, ast.Assign):
+        return None
+    if not (isinstance(made, ast.Call) and method(made) == "split" and isinstance(made.func, ast.Attribute) and isinstance(target, ast.Tuple)):
+        return None
+    scope = program.scope(made)
+    folds = any(o.name.startswith("sklearn.model_selection.") for o in program.origins(made.func.value, scope))
+    names = [last_name(e) for e in target.elts]
+    return (names[0], names[1]) if folds and len(names) == 2 and all(names) else None
+
+
+def _passed_exchanged(program: Program, node: ast.AST, first: str, second: str) -> Iterator[Place]:
+    """Calls in a fold that pass rows taken by the second positions for a train parameter, and by the first for a held-out one."""
+    body = node.body if isinstance(node, ast.For) else []
+    for call in (n for s in body for n in walk(s) if isinstance(n, ast.Call)):
+        for function in program.callees(call, program.scope(call)):
+            given = {p: names_read(a) & {first, second} for p, a in zip(function.parameters, call.args, strict=False)}
+            train = [g for p, g in given.items() if side_of(p) == "train"]
+            held = [g for p, g in given.items() if side_of(p) in ("val", "test")]
+            if train and held and all(g == {second} for g in train) and all(g == {first} for g in held):
+                yield call, f"{first} are the train rows of the fold, and are passed as held-out ones; {second} the other way about"
