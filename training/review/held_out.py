@@ -13,9 +13,13 @@ OTHER_SIDES = (HELD_OUT | {"train", "training"}) - {"test", "testing", "tst"}
 DEPTH = 3
 
 
+NO_ROWS = {"transform", "transforms", "augmentation", "ab", "time", "fn", "bed"}  # `test_transform`, `ab_test`
+RUN_TOGETHER = ("testloader", "testset", "testdata", "testdl", "testds", "testx", "testy", "testiter", "testbatch", "testrows", "testing")
+
+
 def is_test(name: str) -> bool:
     """Whether a name speaks of test rows."""
-    return "test" in words(name) or name.lower().startswith("test")
+    return ("test" in words(name) and not words(name) & NO_ROWS) or name.lower().startswith(RUN_TOGETHER)
 
 
 def names_test_rows(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> bool:

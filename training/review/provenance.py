@@ -225,10 +225,16 @@ class _Follower:
             yield Source("network", node, done)
         elif name == "round" and (len(node.args) > (not of_value) or node.keywords):  # to some decimals
             yield from self.follow(on, scope, index, depth + 1, done)
+        elif name == "argsort" and isinstance(on, ast.Call) and last_name(on.func) == "argsort":  # ranks, in the order of the scores
+            yield from self.follow(
+                receiver(on) if method(on) and not program.resolve(on.func) else on.args[0] if on.args else None, scope, index, depth + 1, done
+            )
         elif name in DECIDES or (name in ("max", "topk", "min", "sort") and index == 1) or (of_value and _made_whole(node)):
             yield from self.follow(on, scope, None, depth + 1, done | {"decided"})
         elif name in SQUASHES:
             yield from self.follow(on, scope, None, depth + 1, done | {"squashed"})
+        elif name == "where" and len(node.args) == 3 and any(ast.dump(a) == ast.dump(getattr(node.args[0], "left", node)) for a in node.args[1:]):  # clipped
+            yield from self.follow(getattr(node.args[0], "left", None), scope, index, depth + 1, done)
         elif name == "where" and len(node.args) == 3 and isinstance(node.args[0], ast.Compare):
             yield from self.follow(node.args[0], scope, None, depth + 1, done | {"decided"})
         elif (of_value and name in KEEPS_VALUES) or (not of_value and name in PUTS_TOGETHER):

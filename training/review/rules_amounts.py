@@ -114,8 +114,9 @@ def sum_never_read(subject: Subject) -> Iterator[Place]:
             continue
         read = {n.id for n in walk(scope.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
         returned = {name for n in own_nodes(scope.node) if isinstance(n, ast.Return) and n.value is not None for name in identifiers(n.value)}
+        shared = {n for s in walk(scope.node) if isinstance(s, ast.Global | ast.Nonlocal) for n in s.names}
         for name, added in sums.items():
-            if name in read or name in scope.parameters:
+            if name in read or name in scope.parameters or name in shared:
                 continue
             loop = next(a for a in program.ancestors(added.statement) if isinstance(a, ast.For))
             made = {n.id for n in walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}

@@ -208,21 +208,25 @@ def _is_number(node: ast.expr) -> bool:
 
 def _power(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> float:
     """0.5 of a root of something, -0.5 of its inverse, 0 of anything else."""
-    if isinstance(node, ast.Call) and last_name(node.func) == "sqrt":
-        return 0.5
-    if isinstance(node, ast.Call) and last_name(node.func) == "rsqrt":
-        return -0.5
+    if isinstance(node, ast.Call) and last_name(node.func) in ("sqrt", "rsqrt"):
+        under = node.args[0] if node.args else receiver(node)
+        return (0.5 if last_name(node.func) == "sqrt" else -0.5) * (-1 if _is_inverse(under) else 1)
     if isinstance(node, ast.Call) and last_name(node.func) in ("float", "tensor") and node.args:
         return _power(program, node.args[0], scope, depth + 1)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
         power = constant(node.right)
-        return float(power) if power in (0.5, -0.5) and isinstance(power, float) else 0.0
+        return float(power) * (-1 if _is_inverse(node.left) else 1) if power in (0.5, -0.5) and isinstance(power, float) else 0.0
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and constant(node.left) in (1, 1.0):
         return -_power(program, node.right, scope, depth + 1)
     if isinstance(node, ast.Name | ast.Attribute) and depth < 3:
         found = {_power(program, b.value, b.scope, depth + 1) if b.how == "assign" and b.index is None else 0.0 for b in program.bindings_of(node, scope)}
         return found.pop() if len(found) == 1 else 0.0
     return 0.0
+
+
+def _is_inverse(node: ast.expr | None) -> bool:
+    """Whether it is `1 / d`."""
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and constant(node.left) in (1, 1.0)
 
 
 def _projection(program: Program, node: ast.expr, scope: Scope, depth: int) -> tuple[str, str] | None:

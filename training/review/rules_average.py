@@ -156,6 +156,8 @@ def _weighs(product: ast.BinOp) -> bool:
 
 def _mean_reduction(program: Program, call: ast.Call, scope: Scope) -> bool:
     """Whether a loss is left at its own reduction, the mean."""
+    if any(isinstance(n, ast.Attribute) and n.attr == "reduction" and isinstance(n.ctx, ast.Store) for n in program.nodes[ast.Attribute]):
+        return False  # set after it was made
     made = [call] if program.resolve(call.func).startswith("torch.") else [o.call for o in program.origins(call.func, scope)]
     unusual = {"reduction", "size_average", "reduce"}
     return bool(made) and all(not unusual & {str(k.arg) for k in c.keywords} or constant(keyword(c, "reduction")) == "mean" for c in made)

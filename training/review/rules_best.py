@@ -10,11 +10,32 @@ from training.review.findings import Place, Subject, rule
 from training.review.keepers import becomes_best, tests_of
 from training.review.kinds import looks_held_out
 from training.review.program import Binding, Program, Scope
-from training.review.syntax import calls, constant, dotted, has_unpacking, identifiers, keyword, last_name, method, names_read, walk, words
+from training.review.sides import targets_of
+from training.review.syntax import calls, constant, dotted, has_unpacking, identifiers, is_false, keyword, last_name, method, names_read, receiver, walk, words
 
 WAITING = {"patience", "wait", "waited", "waiting", "bad", "stale", "counter", "strikes", "since", "improvement", "stall", "stalled", "worse"}
 STOPS_EARLY = {"patience", "best", "improve", "improved", "improvement", "early", "lowest", "highest", "top"}
 PUTS_TOGETHER = {"DataLoader", "ConcatDataset", "TensorDataset", "cat", "concatenate", "concat", "vstack", "hstack", "append"}
+
+OF_WEIGHTS = {
+    "model",
+    "net",
+    "network",
+    "weights",
+    "state",
+    "checkpoint",
+    "ckpt",
+    "params",
+    "parameters",
+    "student",
+    "teacher",
+    "encoder",
+    "module",
+    "policy",
+    "actor",
+    "generator",
+    "classifier",
+}
 
 
 @rule(
@@ -70,7 +91,10 @@ def best_in_wrong_direction(subject: Subject) -> Iterator[Place]:
 
 
 def _keeps_weights(node: ast.If) -> bool:
-    return any(method(c) == "state_dict" or last_name(c.func) in ("deepcopy", "save") for s in node.body for c in calls(s))
+    """Whether weights, a network or what is called so are copied or saved; not rows."""
+    asked = [c for s in node.body for c in calls(s)]
+    named = (n for c in asked if last_name(c.func) in ("deepcopy", "save") for n in (*(i for a in c.args[:1] for i in identifiers(a)), dotted(receiver(c))))
+    return any(method(c) == "state_dict" for c in asked) or any(words(n) & OF_WEIGHTS for n in named)
 
 
 @rule(
@@ -123,8 +147,21 @@ def best_weights_not_restored(subject: Subject) -> Iterator[Place]:
     for owner, attributes in program.attributes.items():
         for name, bindings in attributes.items():
             kept = [b for b in bindings if _is_state(b) and _compared(program, b)]
+            if kept and _escapes(program, owner):
+                continue
             if kept and name not in seen | {"getattr", "vars"} and any(program.call_sites[m] for m in program.methods[owner].values() if m.name == "__init__"):
                 yield kept[0].statement, f"self.{name} holds the best weights, and nothing loads them", kept[0].statement
+
+
+def _escapes(program: Program, owner: ast.ClassDef) -> bool:
+    """Whether an object of a class is returned from where it is made."""
+    for call in (c for c in program.all_calls if last_name(c.func) == owner.name):
+        statement, scope = program.statement(call), program.scope(call)
+        names = {n.id for n in walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        given_back = [n.value for n in walk(scope.node) if isinstance(n, ast.Return) and n.value is not None]
+        if isinstance(statement, ast.Return) or any(isinstance(v, ast.Name | ast.Tuple) and names_read(v) & names for v in given_back):
+            return True
+    return False
 
 
 def _is_state(binding: Binding) -> bool:
@@ -187,7 +224,7 @@ def patience_never_reset(subject: Subject) -> Iterator[Place]:
             continue
         counter, scope = dotted(step.target), program.scope(step)
         branch = next((a for a in program.ancestors(step) if isinstance(a, ast.If)), None)
-        if not set(words(counter.rpartition(".")[2])) & WAITING or branch is None or not any(isinstance(n, ast.Compare) for n in walk(branch.test)):
+        if not set(words(counter.rpartition(".")[2])) & WAITING or branch is None or not any(_of_scores(n) for n in walk(branch.test)):
             continue
         if counter.startswith("self."):
             within: ast.AST | None = scope.owner
@@ -198,6 +235,11 @@ def patience_never_reset(subject: Subject) -> Iterator[Place]:
             others = [b for b in scope.bindings.get(counter, ()) if b.statement is not step and id(b.statement) in inside and dotted(b.value) != counter]
         if within is not None and not others and _ends(within, counter) and {w for n in identifiers(within) for w in words(n)} & STOPS_EARLY:
             yield step, f"{counter} is never set back to 0", within
+
+
+def _of_scores(node: ast.AST) -> bool:
+    """Whether it compares two values; `loss != loss` asks for NaN."""
+    return isinstance(node, ast.Compare) and ast.dump(node.left) != ast.dump(node.comparators[0])
 
 
 def _restores(scope: Scope) -> bool:
@@ -252,7 +294,7 @@ def test_rows_trained_on(subject: Subject) -> Iterator[Place]:
                 if binding.how != "assign" or not isinstance(call, ast.Call) or last_name(call.func) not in PUTS_TOGETHER:
                     continue
                 of = {n for a in call.args for n in names_read(a)} - {n for c in calls(call) for n in identifiers(c.func)}
-                tested = sorted(n for n in of if {"test", "testing", "tst"} & words(n) and "train" not in words(n))
+                tested = sorted(n for n in of if {"test", "testing", "tst"} & words(n) and not {"train", "ab"} & words(n))
                 if tested and any("train" in words(n) for n in of):
                     yield call, f"{name} is made of {tested[0]} as well"
 
@@ -340,11 +382,16 @@ def averaged_without_statistics(subject: Subject) -> Iterator[Place]:
     program = subject.program
     if "AveragedModel" not in program.called_names or {"update_bn", "running_mean", "reset_running_stats", "num_batches_tracked"} & program.identifiers:
         return
-    if not any(name.startswith(("BatchNorm", "LazyBatchNorm", "SyncBatchNorm")) for name in program.called_names):
+    norms = [c for c in program.all_calls if last_name(c.func).startswith(("BatchNorm", "LazyBatchNorm", "SyncBatchNorm"))]
+    if not norms or all(is_false(keyword(c, "track_running_stats")) for c in norms):
         return
     for call in program.all_calls:
         plain = not has_unpacking(call) and all(keyword(call, name) is None for name in ("avg_fn", "multi_avg_fn", "use_buffers")) and len(call.args) <= 2
-        if plain and program.is_torch(call.func, "AveragedModel"):
+        kinds = [program.classes[o.name] for o in program.origins(call.args[0], program.scope(call)) if o.name in program.classes] if call.args else []
+        elsewhere = bool(kinds) and not any(n in set(walk(k)) for k in kinds for n in norms)
+        names = set(targets_of(program, call))
+        passes = any(method(c) == "train" and last_name(receiver(c)) in names for c in program.all_calls)  # its own pass over the rows
+        if plain and program.is_torch(call.func, "AveragedModel") and not elsewhere and not passes:
             yield call, "the network has batch norms, and update_bn is called nowhere"
 
 
@@ -368,6 +415,7 @@ def _stays(program: Program, node: ast.If, bound: ast.expr) -> bool:
             ]
             set_elsewhere = {"setattr", "__dict__"} & identifiers(scope.owner) if scope.owner is not None else {"unseen"}
             alone = len(given) == 1 and len(stored) == 1 and given[0].scope.name == "__init__" and not set_elsewhere
+        alone &= not any((method(c) or "").endswith("_") and dotted(receiver(c)) == dotted(part) for c in program.all_calls)  # `best.copy_(loss)`
         if alone and given[0].how == "assign" and given[0].index is None and _first_bound(given[0].value, name):
             return not any(name in s.names for s in (*program.nodes[ast.Global], *program.nodes[ast.Nonlocal]) if isinstance(s, ast.Global | ast.Nonlocal))
     return False
@@ -375,6 +423,8 @@ def _stays(program: Program, node: ast.If, bound: ast.expr) -> bool:
 
 def _first_bound(value: ast.expr, name: str) -> bool:
     """Whether it is infinite, or a number or None under a name that speaks of the best."""
+    if isinstance(value, ast.IfExp) or words(name) & {"lr", "rate"}:
+        return False
     infinite = any(constant(n) in ("inf", "-inf", "+inf", "Infinity", "infinity") for n in walk(value)) or last_name(value) in ("inf", "infty", "maxsize")
     infinite |= isinstance(value, ast.UnaryOp) and last_name(value.operand) in ("inf", "infty", "maxsize")
     if isinstance(value, ast.UnaryOp) and isinstance(value.operand, ast.Call):

@@ -225,6 +225,8 @@ def validation_of_train_rows(subject: Subject) -> Iterator[Place]:
             call = binding.value
             if binding.how != "assign" or not isinstance(call, ast.Call) or last_name(call.func) not in ("DataLoader", "TensorDataset", "Subset"):
                 continue
+            if not side_of(name.replace("eval", "")) and any({"val", "valid", "validation", "test", "query", "queries"} & words(n) for n in held - {name}):
+                continue  # beside validation rows an `eval_loader` may go over train rows in order
             if not program.resolve(call.func).startswith("torch.utils.data.") or any(keyword(call, s) is not None for s in SAMPLERS) or has_unpacking(call):
                 continue
             of = {n for a in call.args for n in (_read_whole(program, a) | {last_name(a)})} - {""}
@@ -269,6 +271,7 @@ def _published_train_part(program: Program) -> Iterator[Place]:
         name = program.resolve(call.func)
         train = is_true(keyword(call, "train")) or constant(keyword(call, "split")) == "train"
         if train and name.startswith(("torchvision.datasets.", "torchaudio.datasets.", "torchtext.datasets.", "datasets.load_dataset")):
+            name += f":{constant(call.args[0])}" if call.args and name == "datasets.load_dataset" else ""
             made.append((name, side_of_names(targets_of(program, call)), call, program.scope(call).node))
     for name, side, call, scope in made:
         if side == "test" and any(n == name and s == "train" and w is scope for n, s, _, w in made):

@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.provenance import role
-from training.review.syntax import constant, is_true, keyword, last_name, method, names_read, receiver
+from training.review.syntax import calls, constant, is_true, keyword, last_name, method, names_read, receiver, walk
 from training.review.values import reaching_elements
 
 SAME = {"view", "reshape", "squeeze", "flatten", "cpu", "to", "detach", "float", "long", "int", "numpy"}
+
+
+DECISIONS = {"argmax", "round", "gt", "ge", "lt", "le"}
 
 
 @rule(
@@ -50,6 +53,8 @@ def greatest_score_as_class(subject: Subject) -> Iterator[Place]:
             scope = program.scope(node)
             scores = _values_of(program, one, scope)
             if scores is None or constant(other) is not None or _extreme(other) or _values_of(program, other, scope) is not None:
+                continue
+            if _decided(program, scores, scope) or _of_same_scores(program, other, scores, scope):
                 continue
             belong = role(program, scores, scope) == "scores" or role(program, other, scope) == "labels"
             if belong and not (names_read(scores) | names_read(one)) & names_read(other):
@@ -96,6 +101,20 @@ def _of_max(program: Program, call: ast.Call) -> ast.expr | None:
         return call.args[0] if call.args and isinstance(constant(axis), int) and len(call.args) <= 2 else None
     axis = keyword(call, "dim", 0)
     return receiver(call) if isinstance(constant(axis), int) and len(call.args) <= 1 else None
+
+
+def _decided(program: Program, scores: ast.expr, scope: Scope) -> bool:
+    """Whether what the greatest is taken of are decisions already, of which it is one."""
+    values = [v for v, _ in reaching_elements(program, scores, scope)] if isinstance(scores, ast.Name) else []
+    return any(last_name(c.func) in DECISIONS for v in (scores, *values) for c in calls(v)) or any(
+        isinstance(n, ast.Compare) for v in (scores, *values) for n in walk(v)
+    )
+
+
+def _of_same_scores(program: Program, other: ast.expr, scores: ast.expr, scope: Scope) -> bool:
+    """Whether the other side is taken out of the same scores, one name back."""
+    values = [v for n in walk(other) if isinstance(n, ast.Name) for v, _ in reaching_elements(program, n, scope)]
+    return any(names_read(v) & names_read(scores) for v in values)
 
 
 def _extreme(node: ast.expr) -> bool:

@@ -65,8 +65,12 @@ def _multiplied_back(program: Program, call: ast.Call) -> bool:
     factors = _factors(program, call)
     statement = program.statement(call)
     names = {t.id for t in getattr(statement, "targets", ()) if isinstance(t, ast.Name)}
-    for node in (n for n in walk(program.scope(call).node) if isinstance(n, ast.Name) and n.id in names and isinstance(n.ctx, ast.Load)):
-        factors += _factors(program, node)
+    for node in (n for n in walk(program.scope(call).node) if isinstance(n, ast.Name) and n.id in names):
+        above = program.parents[node]
+        if isinstance(node.ctx, ast.Load):
+            factors += _factors(program, node)
+        elif isinstance(above, ast.AugAssign) and isinstance(above.op, ast.Mult):
+            factors.append(above.value)
     for factor in factors:
         named = {w for n in identifiers(factor) for w in words(n)} | {w for n in walk(factor) if isinstance(n, ast.Call) for w in words(last_name(n.func))}
         value = constant(factor)
@@ -84,6 +88,8 @@ def _factors(program: Program, node: ast.expr) -> list[ast.expr]:
         node, above = above, program.parents[above]
     if isinstance(above, ast.AugAssign) and isinstance(above.op, ast.Mult):
         found.append(above.value)
+    if isinstance(above, ast.Attribute) and above.attr in ("mul", "mul_") and isinstance(call := program.parents[above], ast.Call):
+        found += call.args[:1]
     return found
 
 

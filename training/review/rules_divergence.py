@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program
-from training.review.syntax import constant, dotted, exponent, identifiers, last_name, method, receiver, words
+from training.review.syntax import constant, dotted, exponent, identifiers, is_true, last_name, method, receiver, walk, words
 
 THROUGH = {"sum", "mean", "flatten", "view", "reshape", "squeeze"}
 MEANS = {"mu", "mus", "mean", "means", "loc", "m"}
@@ -50,9 +50,36 @@ def divergence_with_wrong_sign(subject: Subject) -> Iterator[Place]:
             continue
         sign, statement = _outwards(program, node, sign)
         name = dotted(statement.targets[0]).rpartition(".")[2] if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else ""
+        above, around = program.parents[node], program.ancestors(node)
+        called = [above, *(a for a in around if isinstance(a, ast.Call))]
+        by_method = any(
+            method(a) in ("neg", "neg_", "mul_", "mul", "div", "div_", "sub", "rsub", "negative") or last_name(getattr(a, "func", None)) == "sub"
+            for a in called
+        )
+        if by_method or _settled_elsewhere(program, node):
+            continue
         turned = name and any(_subtracts(n, name) for kind in (ast.BinOp, ast.UnaryOp, ast.AugAssign) for n in program.nodes[kind])
         if sign < 0 and not turned:
             yield node, "the KL divergence is minus a half of this, and goes into the loss with a plus"
+
+
+def _settled_elsewhere(program: Program, node: ast.BinOp) -> bool:
+    """Whether its sign is decided out of sight: a function gives it back, a dict holds it, or an optimizer ascends."""
+    ascends = any(k.arg == "maximize" and is_true(k.value) for c in program.all_calls for k in c.keywords)
+    statement = program.statement(node)
+    name = dotted(statement.targets[0]) if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else ""
+    uses = [n for n in walk(program.scope(node).node) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)] if name else []
+    multiplied = any(isinstance(n, ast.AugAssign) and dotted(n.target) == name and isinstance(n.op, ast.Mult | ast.Div) for n in walk(program.scope(node).node))
+    negated = any(_negates(above) for n in uses for above in program.ancestors(n)[:3]) or (not name and any(_negates(a) for a in program.ancestors(node)[:4]))
+    return ascends or multiplied or negated
+
+
+def _negates(node: ast.AST) -> bool:
+    """Whether something is multiplied or divided by what is below 0, as `-0.5` or a constant of capitals, or subtracted."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div):
+        sides = (node.left, node.right)
+        return any(isinstance(s, ast.UnaryOp) or (isinstance(s, ast.Name) and s.id.isupper()) for s in sides)
+    return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
 
 
 def _terms(node: ast.expr, sign: int) -> list[tuple[int, ast.expr]]:

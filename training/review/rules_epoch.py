@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from training.review.additions import additions
 from training.review.findings import Place, Subject, rule
 from training.review.loops import is_loader_loop, names_loader, step_groups
-from training.review.program import Program
-from training.review.syntax import calls, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.program import Program, Scope
+from training.review.rules_average import single_rows
+from training.review.sides import elements_of
+from training.review.syntax import calls, children, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
 from training.review.trace import Loop
 
 
@@ -48,8 +50,26 @@ def loop_left_after_one_batch(subject: Subject) -> Iterator[Place]:
     """The body of a loop that steps an optimizer over batches ends with a `break` that is under no condition."""
     for steps in step_groups(subject):
         loop = steps.loop
-        if loop is not None and isinstance(loop.node, ast.For) and isinstance(loop.node.body[-1], ast.Break) and is_loader_loop(loop):
+        if (
+            loop is not None
+            and isinstance(loop.node, ast.For)
+            and isinstance(loop.node.body[-1], ast.Break)
+            and is_loader_loop(loop)
+            and not _goes_on(loop.node)
+        ):
             yield loop.node.body[-1], "every passage over the batches ends after the first one", loop.node
+
+
+def _goes_on(loop: ast.For) -> bool:
+    """Whether a `continue` of the loop itself leads past the break at its end."""
+    pending: list[ast.AST] = list(loop.body)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Continue):
+            return True
+        if not isinstance(node, ast.For | ast.While | ast.AsyncFor):
+            pending += children(node)
+    return False
 
 
 @rule(
@@ -92,14 +112,20 @@ def network_made_in_each_epoch(subject: Subject) -> Iterator[Place]:
     """Right in the body of a loop that is named after epochs, a network is made whose parameters are optimized there."""
     program = subject.program
     for loop in program.nodes[ast.For]:
-        if not isinstance(loop, ast.For) or not any("epoch" in w for n in identifiers(loop.target) for w in words(n)):
+        if not isinstance(loop, ast.For) or not any("epoch" in w and w != "epochs" for n in identifiers(loop.target) for w in words(n)):
             continue
+        if not (isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) in COUNTS_ROUNDS):  # checkpoints, say: a network for each is meant
+            continue
+        kept = {last_name(a) for c in calls(loop) if method(c) in ("append", "add_module", "extend") for a in c.args}
         held = {dotted(receiver(c)) for c in calls(loop) if method(c) == "parameters"}
         for statement in loop.body:
             if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
                 continue
-            if _makes_network(program, statement.value) and dotted(statement.targets[0]) in held:
+            if _makes_network(program, statement.value) and dotted(statement.targets[0]) in held - kept:
                 yield statement, f"{dotted(statement.targets[0])} starts from new random weights in each epoch", loop
+
+
+COUNTS_ROUNDS = {"range", "trange", "tqdm", "count", "enumerate"}
 
 
 def _makes_network(program: Program, call: ast.Call) -> bool:
@@ -148,7 +174,9 @@ def step_after_the_loop(subject: Subject) -> Iterator[Place]:
         if any(e.kind == "step" and set(e.loops) & set(loops) for e in steps.trace):
             continue
         cleared = any(set(c.event.loops) & set(loops) for c in steps.clears)
-        if cleared or not any(_divides(x.node) for x in loops):
+        if not cleared and _changes_gradients(subject.program, steps.step.scope):
+            continue
+        if cleared or not any(_divides(x.node) or any(map(_divides, _called_in(subject.program, x))) for x in loops):
             of = "the gradient of its last batch alone" if cleared else "a sum over all batches that nothing divides"
             yield steps.step.node, f"one update for each passage over the batches, by {of}", loops[0].node
 
@@ -170,6 +198,17 @@ def _left_by(program: Program, call: ast.AST) -> ast.For | None:
         ):
             return None
     return loop
+
+
+def _called_in(program: Program, loop: Loop) -> list[ast.AST]:
+    """The functions of the file that a loop calls."""
+    return [f.node for c in calls(loop.node) for f in program.callees(c, loop.scope)]
+
+
+def _changes_gradients(program: Program, scope: Scope) -> bool:
+    """Whether a function divides or scales gradients itself, after all batches have added to them."""
+    changed = [n for n in walk(scope.node) if isinstance(n, ast.AugAssign) and last_name(n.target) == "grad"]
+    return bool(changed) or any(method(c) in ("div_", "mul_") and last_name(receiver(c)) == "grad" for c in calls(scope.node))
 
 
 def _divides(loop: ast.AST) -> bool:
@@ -223,7 +262,7 @@ def count_divided_by_batches(subject: Subject) -> Iterator[Place]:
     """What a loop over batches adds up, the sum of a comparison or of errors, is divided by the length of what the loop goes over, or by a count of its rounds."""
     program = subject.program
     for loop in program.nodes[ast.For]:
-        if not isinstance(loop, ast.For) or not isinstance(loop.target, ast.Tuple):
+        if not isinstance(loop, ast.For) or not isinstance(loop.target, ast.Tuple) or _over_rows(program, loop):
             continue
         added = list(additions(loop))
         counted = {a.name for a in added if _counts(a.value)}
@@ -234,6 +273,16 @@ def count_divided_by_batches(subject: Subject) -> Iterator[Place]:
             by_batches = (dotted(of) and dotted(of) == dotted(loop.iter)) or dotted(ratio.right) in rounds
             if by_batches and names_read(ratio.left) & counted:
                 yield ratio, f"{ast.unparse(ratio.left)} counts rows, and {ast.unparse(ratio.right)} batches", loop
+
+
+def _over_rows(program: Program, loop: ast.For) -> bool:
+    """Whether a loop goes over single rows: batches of one, or what it makes batches of itself, as `x[None]` and `x.unsqueeze(0)`."""
+    alone = {n.id for e in elements_of(loop.target) for n in walk(e) if isinstance(n, ast.Name)}
+    made: list[ast.AST] = [
+        n for n in walk(loop) if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Constant) and n.slice.value is None and names_read(n.value) & alone
+    ]
+    made += [c for c in calls(loop) if method(c) == "unsqueeze" and [constant(a) for a in c.args] == [0] and names_read(receiver(c)) & alone]
+    return bool(made) or single_rows(program, loop, program.scope(loop))
 
 
 def _counts(value: ast.expr) -> bool:

@@ -11,7 +11,6 @@ from training.review.program import Program, Scope
 from training.review.provenance import sources
 from training.review.rules_evaluation import evaluations
 from training.review.syntax import constant, defaults, has_unpacking, identifiers, keyword, last_name, method, names_read, walk, words
-from training.review.values import reaching
 
 LIKELIHOODS = {"cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLoss", "perplexity", "ppl"}  # of tokens, which are measured so on purpose
 
@@ -105,7 +104,8 @@ def teacher_forced_evaluation(subject: Subject) -> Iterator[Place]:
 def _forcing(program: Program, owner: ast.ClassDef) -> tuple[str, int, object] | None:
     """The parameter of a class's forward that is named after teacher forcing: its name, position and default."""
     forward = program.methods[owner].get("forward")
-    if forward is None or "training" in identifiers(forward.node) or isinstance(forward.node, ast.Module):
+    asks = {name for name, own in program.methods[owner].items() if "training" in identifiers(own.node)}
+    if forward is None or ({"training"} | asks) & identifiers(forward.node) or isinstance(forward.node, ast.Module):
         return None
     for index, name in enumerate(forward.parameters):
         spoken = words(name)
@@ -175,11 +175,11 @@ GENERATES = {"generate", "decode", "sample", "translate", "greedy", "infer", "be
         """,
 )
 def accuracy_of_forced_decoding(subject: Subject) -> Iterator[Place]:
-    """In an evaluation the decisions of a network that is given a target are compared with that target, its class can generate, and nothing compares what it generates;
-    or all places of a sequence have to be right.
+    """In an evaluation the decisions of a network that is given a target are compared with that target, its class can generate, and nothing compares what it generates.
+
+    Whole sequences are another thing: all places are right under forcing exactly where greedy decoding gives the sequence.
     """
     program = subject.program
-    yield from _whole_sequences(program)
     makers = {name: owner for owner in program.module_classes for name in program.methods[owner] if words(name) & GENERATES and _takes_target(program, owner)}
     if not makers or _generated_compared(program, set(makers)):
         return
@@ -193,29 +193,6 @@ def accuracy_of_forced_decoding(subject: Subject) -> Iterator[Place]:
                 given = [_root(a) for a in (*call.args, *(k.value for k in call.keywords))]
                 if len(given) > 1 and _root(truth) in given[1:] and _root(truth):
                     yield test, f"{ast.unparse(call)} is given {_root(truth)}, with which its decisions are compared"
-
-
-def _whole_sequences(program: Program) -> Iterator[Place]:
-    """`(model(source, target[:, :-1]).argmax(-1) == target[:, 1:]).all(1)`: sequences that are right as a whole, though each place was told the truth before it."""
-    for test in (n for n in program.nodes[ast.Compare] if isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Eq) and len(n.ops) == 1):
-        if not any(isinstance(a, ast.Call) and method(a) == "all" and (a.args or a.keywords) for a in program.ancestors(test)):
-            continue
-        scope = program.scope(test)
-        for guess, truth in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
-            wanted = _root(truth)
-            for value in reaching(program, truth, scope) if isinstance(truth, ast.Name) else ():
-                wanted = _root(value) or wanted
-            for source in sources(program, guess, scope):
-                call = source.node
-                if source.kind == "network" and "decided" in source.done and isinstance(call, ast.Call) and _quiet(program, call, program.scope(call)):
-                    forced = [a for a in call.args[1:] if isinstance(a, ast.Subscript) and _root(a) == wanted and _without_last(a)]
-                    if forced and wanted:
-                        yield test, f"{ast.unparse(call)} is given {wanted} up to each place, and whole sequences of its decisions are compared with it"
-
-
-def _without_last(node: ast.Subscript) -> bool:
-    """Whether it is `target[:, :-1]`."""
-    return any(isinstance(s, ast.Slice) and constant(s.upper) == -1 for s in walk(node.slice))
 
 
 def _takes_target(program: Program, owner: ast.ClassDef) -> bool:

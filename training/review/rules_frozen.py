@@ -10,7 +10,7 @@ from training.review.freezing import Freeze, frees, freezes
 from training.review.kinds import is_frozen_name, is_optimizer_origin
 from training.review.program import Program, Scope
 from training.review.rules_module import is_layer
-from training.review.syntax import FunctionNode, calls, dotted, last_name, method, own_nodes, receiver
+from training.review.syntax import FunctionNode, calls, dotted, last_name, method, own_nodes, receiver, words
 
 PLAIN_USES = {"parameters", "named_parameters", "train", "eval", "to", "cuda", "state_dict", "load_state_dict", "zero_grad", "cpu"}
 PLAIN_CALLS = {"print", "len", "sum", "count_parameters", "id", "summary", "parameters"}
@@ -64,7 +64,7 @@ def new_layer_frozen(subject: Subject) -> Iterator[Place]:
         if free or is_frozen_name(freeze.network) or not _is_trained(program, freeze, held):
             continue
         new = [n for n in _layers_set(program, freeze) if freeze.spared is None or freeze.spared not in _path(n.targets[0], freeze.network)]
-        before = [n for n in new if n.lineno < freeze.node.lineno]
+        before = [n for n in new if n.lineno < freeze.node.lineno and not _trained_between(program, freeze, n.lineno)]
         after = [n for n in _layers_set(program, freeze) if n.lineno > freeze.node.lineno]
         if before and not after:
             yield freeze.node, f"{ast.unparse(before[-1].targets[0])} is new, and frozen here with all the rest"
@@ -77,6 +77,15 @@ def new_layer_frozen(subject: Subject) -> Iterator[Place]:
                 and all(_within(n, freeze.network) for n in names)
                 and _untouched(program, freeze, call)
             )
+
+
+def _trained_between(program: Program, freeze: Freeze, line: int) -> bool:
+    """Whether a backward pass, or a function that trains, stands between a line and the freeze in its function: what is new there has been trained."""
+    for call in (c for c in program.all_calls if program.scope(c) is freeze.scope and line < c.lineno < freeze.node.lineno):
+        trains = words(last_name(call.func)) & {"train", "fit", "pretrain", "finetune"} and method(call) != "train"
+        if method(call) == "backward" or trains:
+            return True
+    return False
 
 
 def _held(program: Program) -> Iterator[tuple[ast.Call, Scope, list[str]]]:

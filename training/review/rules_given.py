@@ -47,8 +47,8 @@ def keep_rate_as_drop_rate(subject: Subject) -> Iterator[Place]:
                 yield call, f"{ast.unparse(given)} is dropped, by its name it is to be kept"
 
 
-FILLS = {"copy_", "from_numpy", "load", "load_model", "index_copy_", "fill_", "orthogonal_", "eye_"}
-FIXED = {"random", "reservoir", "hash", "hashed", "position", "positions", "pos", "fixed", "frozen", "query", "queries", "anchors", "prototypes"}
+FILLS = {"copy_", "load_state_dict", "load_file", "from_numpy", "load", "load_model", "index_copy_", "fill_", "orthogonal_", "eye_"}
+FIXED = {"random", "reservoir", "hash", "hashed", "position", "positions", "pos", "fixed", "frozen", "query", "queries", "anchors", "prototypes", "key", "keys"}
 
 
 @rule(
@@ -87,14 +87,30 @@ def fresh_embedding_frozen(subject: Subject) -> Iterator[Place]:
         scope, given = program.scope(call), keyword(call, "embeddings", 0)
         values = reaching(program, given, scope) if isinstance(given, ast.Name) else [given]
         drawn = bool(values) and all(v is not None and _is_drawn(program, v) for v in values)
-        if drawn and not (isinstance(given, ast.Name) and _is_filled(program, given.id, scope)):
+        empty = any(isinstance(v, ast.Call) and last_name(v.func) == "empty" for v in values) and "load_state_dict" in program.called_names
+        if (
+            drawn
+            and not empty
+            and not _set_free(program)
+            and not (isinstance(given, ast.Name) and (_is_filled(program, given.id, scope) or words(given.id) & FIXED))
+        ):
             yield call, f"{ast.unparse(given) if given is not None else 'the table'} was drawn here, and does not learn"
-    for owner in program.module_classes if not FILLS & program.called_names else ():
+    for owner in program.module_classes if not FILLS & program.called_names and not _set_free(program) else ():
         for name, made in program.attributes[owner].items():
             fresh = len(made) == 1 and isinstance(made[0].value, ast.Call) and last_name(made[0].value.func) in ("Embedding", "EmbeddingBag")
             frozen = next((n for n in walk(owner) if _freezes(n, f"self.{name}.weight")), None) if fresh and not FIXED & words(name) else None
             if frozen is not None:
                 yield frozen, f"self.{name} was drawn in __init__, and does not learn"
+
+
+def _set_free(program: Program) -> bool:
+    """Whether anything is set free again, or vectors are assigned: `requires_grad_(True)`, `weight.requires_grad = True`, `weight.data = …`."""
+    freed = any(method(c) == "requires_grad_" and (not c.args or is_true(c.args[0])) for c in program.all_calls)
+    for node in program.nodes[ast.Assign]:
+        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        if isinstance(node, ast.Assign) and isinstance(target, ast.Attribute):
+            freed |= (target.attr == "requires_grad" and is_true(node.value)) or target.attr == "data"
+    return freed
 
 
 def _freezes(node: ast.AST, weight: str) -> bool:

@@ -15,7 +15,7 @@ from training.review.values import value_of
 
 REWARDS = {"reward", "rewards", "return", "returns", "advantage", "advantages", "adv", "advs", "gae", "gaes"}
 SHORT = {"R", "G", "A", "Gt"}
-COSTS = {"loss", "losses", "cost", "costs", "nll", "error", "penalty", "penalties", "regret"}
+COSTS = {"loss", "losses", "cost", "costs", "nll", "error", "penalty", "penalties", "regret", "length", "lengths", "latency", "neg", "negative"}
 DECIDED = {"argmax", "mode"}
 
 
@@ -66,6 +66,8 @@ def policy_gradient_with_wrong_sign(subject: Subject) -> Iterator[Place]:
         for k in c.keywords
     ):
         return
+    if any(method(c) in ("neg_", "neg") and last_name(receiver(c)) == "grad" for c in program.all_calls):
+        return  # gradients are turned round before the step
     signs = Signs(program)
     turned = is_turned(program, {n for n in program.identifiers if any(kind <= words(n) for kind in LOGS)})
     rising: set[Scope] = set()
@@ -112,6 +114,9 @@ def _of_costs(program: Program, weight: ast.expr, scope: Scope) -> bool:
             return True
         if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Sub) and any(words(n) & CRITIC for n in identifiers(value.left)):
             return not any(words(n) & REWARDS for n in identifiers(value.left))
+        less = isinstance(value, ast.BinOp) and isinstance(value.op, ast.Sub) and isinstance(value.right, ast.Name) and bool(words(value.right.id) & REWARDS)
+        if less and isinstance(value, ast.BinOp) and any(words(n) & {"mean", "greedy", "baseline"} for n in identifiers(value.left)):
+            return True  # what was to be expected less what came
     return False
 
 

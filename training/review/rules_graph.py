@@ -11,7 +11,7 @@ from training.review.kinds import is_model
 from training.review.latents import drawn_without_gradient
 from training.review.loops import last_name_of_key
 from training.review.program import Origin, Program, Scope
-from training.review.syntax import dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.syntax import FunctionNode, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
 from training.review.trace import Event
 from training.review.values import reaching
 
@@ -339,7 +339,9 @@ def sample_without_gradient(subject: Subject) -> Iterator[Place]:
             continue
         made = program.origins(receiver(call), scope)
         drawn = {n.id for t in getattr(program.statement(call), "targets", ()) for n in walk(t) if isinstance(n, ast.Name)}
-        graphless = any(isinstance(a, ast.With) and "no_grad" in identifiers(a) for a in program.ancestors(call))
+        decorators = scope.node.decorator_list if isinstance(scope.node, FunctionNode) else []
+        quiet = [i.context_expr for a in program.ancestors(call) if isinstance(a, ast.With) for i in a.items]
+        graphless = any({"no_grad", "inference_mode"} & identifiers(n) for n in (*decorators, *quiet))
         known = made and all(o.name.startswith("torch.distributions.") and o.last in REPARAMETRIZED and _computed(o) for o in made)
         if known and not graphless and not drawn & scored:
             yield call, "sample() has no gradient: what gives its mean and deviation does not learn from what is made of it", scope.node

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.rules_module import is_layer
-from training.review.syntax import FunctionNode, defaults, dotted, is_true, keyword, last_name, method, own_nodes, receiver, walk
+from training.review.syntax import FunctionNode, constant, defaults, dotted, is_true, keyword, last_name, method, own_nodes, receiver, walk
 
 MISSPELT = {"require_grad", "required_grad", "requires_gradient", "require_gradient", "requires_grads", "requiresgrad", "requiregrad", "require_grads"}
 DRAWS = {"randn", "rand", "randint", "randperm", "normal"}
@@ -131,11 +131,31 @@ def tensor_not_a_buffer(subject: Subject) -> Iterator[Place]:
             if uses and _wants_gradient(made[0].value) and not _learns(program, owner, name):
                 yield made[0].value, f"self.{name} asks for a gradient and is no nn.Parameter: no optimizer of parameters() moves it, no checkpoint has it"
                 continue
-            moved = any(isinstance(program.parents[n], ast.Attribute) for n in uses)
+            moved = any(isinstance(program.parents[n], ast.Attribute) or _moved_slice(program, n) for n in uses)
+            moved |= "set_default_device" in program.called_names
             drawn = _is_drawn(made[0].value)
             if uses and (drawn or not moved) and not _learns(program, owner, name):
                 lost = "what was drawn at random is in no checkpoint" if drawn else "it does not follow the module to a device or into a checkpoint"
                 yield made[0].value, f"self.{name} is neither parameter nor buffer: {lost}"
+
+
+def _moved_slice(program: Program, node: ast.AST) -> bool:
+    """Whether a part of it is moved, as `self.places[:n].to(x.device)`, or it is made anew where it belongs by `torch.as_tensor(self.mean, device=x.device)`."""
+    above = program.parents[node]
+    if isinstance(above, ast.Subscript) and above.value is node:
+        return isinstance(program.parents[above], ast.Attribute)
+    if isinstance(above, ast.Subscript):
+        return True  # an index on the CPU is taken by tensors of any device
+    if isinstance(above, ast.Assign) and isinstance(above.targets[0], ast.Name):
+        name = above.targets[0].id
+        return any(
+            isinstance(c, ast.Call) and method(c) in ("to", "type_as", "cuda") and dotted(receiver(c)) == name for c in own_nodes(program.scope(above).node)
+        )
+    if not isinstance(above, ast.Call):
+        return False
+    called = program.callees(above, program.scope(above))
+    helps = any(isinstance(c, ast.Call) and method(c) in ("to", "type_as") for f in called for c in walk(f.node))
+    return helps or keyword(above, "device") is not None
 
 
 def _fitted(program: Program, owner: ast.ClassDef, name: str, init: Scope, forward: Scope) -> str:
@@ -157,7 +177,10 @@ def _makes_tensor(program: Program, value: ast.expr) -> bool:
         return any(_makes_tensor(program, side) and _is_drawn(side) for side in (value.left, value.right))
     if method(value) == "requires_grad_" and (made := receiver(value)) is not None:
         return _makes_tensor(program, made)
-    return isinstance(value, ast.Call) and program.resolve(value.func) in {f"torch.{m}" for m in MAKES_TENSORS}
+    of_no_dimension = (
+        isinstance(value, ast.Call) and last_name(value.func) == "tensor" and bool(value.args) and isinstance(constant(value.args[0]), int | float)
+    )
+    return isinstance(value, ast.Call) and not of_no_dimension and program.resolve(value.func) in {f"torch.{m}" for m in MAKES_TENSORS}
 
 
 def _wants_gradient(value: ast.expr) -> bool:

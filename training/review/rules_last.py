@@ -134,8 +134,10 @@ def _used_after(program: Program, loop: ast.For, scope: Scope, made: dict[str, a
 
 
 def _counted(program: Program, name: ast.Name) -> bool:
-    """Whether a value is returned, or given to a metric or compared."""
+    """Whether a value is returned, or given to a metric or compared; its shape is the same of all batches."""
     around = program.ancestors(name)
+    if isinstance(program.parents[name], ast.Attribute) and getattr(program.parents[name], "attr", "") in ("shape", "ndim", "dtype", "device"):
+        return False
     return any(
         isinstance(a, ast.Return | ast.Compare) or (isinstance(a, ast.Call) and program.resolve(a.func).startswith(("sklearn.metrics.", "torchmetrics.")))
         for a in around

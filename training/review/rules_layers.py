@@ -8,7 +8,22 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Origin, Program, Scope
 from training.review.rules_module import is_layer
-from training.review.syntax import constant, dotted, has_unpacking, identifiers, is_false, keyword, method, names_read, own_nodes, receiver, walk
+from training.review.syntax import (
+    calls,
+    constant,
+    dotted,
+    has_unpacking,
+    identifiers,
+    is_false,
+    keyword,
+    last_name,
+    method,
+    names_read,
+    own_nodes,
+    receiver,
+    walk,
+    words,
+)
 from training.review.values import PASSED_ON, loss_calls, reaching
 
 RECURRENT = {"LSTM", "GRU", "RNN"}
@@ -16,6 +31,9 @@ BATCH_FIRST_AT: dict[str, int | None] = {"LSTM": 4, "GRU": 4, "RNN": 5, "Multihe
 FINDS_LAYERS = {"children", "modules", "named_children", "named_modules", "getattr", "_modules", "__getattr__", "__dict__"}
 ELEMENTWISE = {"log", "log1p", "sqrt", "abs", "float", "clamp", "asinh", "log2", "log10", "exp", "tanh", "sigmoid", "to", "nan_to_num"}
 NOISE = {"randn_like", "rand_like", "randn", "rand", "normal"}
+
+
+WITHOUT_WEIGHTS = ("AvgPool", "MaxPool", "AdaptiveAvgPool", "Dropout", "ReLU", "GELU", "SiLU", "Tanh", "Sigmoid", "Flatten", "Identity", "Upsample")
 
 
 @rule(
@@ -220,7 +238,7 @@ def statistics_over_batch(subject: Subject) -> Iterator[Place]:
         return
     for owner in program.module_classes:
         forward = program.methods[owner].get("forward")
-        if forward is None or {"training", "register_buffer"} & identifiers(owner):
+        if forward is None or {"training", "register_buffer"} & identifiers(owner) or not _is_trained_layer(program, owner, forward):
             continue
         for node in own_nodes(forward.node):
             if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and isinstance(node.left, ast.Name)):
@@ -234,6 +252,13 @@ def statistics_over_batch(subject: Subject) -> Iterator[Place]:
                 and _is_input(program, node.left, forward)
             ):
                 yield node, f"{node.left.id} is centred by the mean of its batch"
+
+
+def _is_trained_layer(program: Program, owner: ast.ClassDef, forward: Scope) -> bool:
+    """Whether a class has layers of its own and is no loss, whose statistics are those of the batch by definition."""
+    init = program.methods[owner].get("__init__")
+    layers = init is not None and any(program.resolve(c.func).startswith("torch.nn.") and last_name(c.func)[:1].isupper() for c in calls(init.node))
+    return layers and not words(owner.name) & {"loss", "criterion", "penalty", "cloud", "points"}
 
 
 def _is_input(program: Program, node: ast.expr, forward: Scope, depth: int = 0) -> bool:
@@ -346,7 +371,8 @@ def one_layer_n_times(subject: Subject) -> Iterator[Place]:
         given = call.args[0].value if isinstance(call.args[0], ast.Starred) else call.args[0]
         match given:
             case ast.BinOp(left=ast.List(elts=[layer]), op=ast.Mult()) | ast.BinOp(op=ast.Mult(), right=ast.List(elts=[layer])):
-                yield given, f"{ast.unparse(layer)} is one layer, however often it stands there"
+                if not (isinstance(layer, ast.Call) and last_name(layer.func).startswith(WITHOUT_WEIGHTS)):
+                    yield given, f"{ast.unparse(layer)} is one layer, however often it stands there"
             case ast.ListComp(elt=ast.Name(id=name), generators=[ast.comprehension(target=target)]) if name not in {
                 n.id for n in walk(target) if isinstance(n, ast.Name)
             }:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.signs import Signs
-from training.review.syntax import constant, keyword, last_name, receiver, walk, words
+from training.review.syntax import calls, constant, is_true, keyword, last_name, receiver, words
 
 OPPONENTS = {"discriminator", "critic", "gan", "adversary", "judge"}
 NORMS = {"BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm", "LazyBatchNorm1d", "LazyBatchNorm2d", "LazyBatchNorm3d"}
@@ -46,7 +46,7 @@ LARGEST = 0.9
 def likelihood_minimised(subject: Subject) -> Iterator[Place]:
     """`logsigmoid` of what is not negated, or what is gathered from `log_softmax`, goes into backward with a plus; not in a file of two networks against each other."""
     program = subject.program
-    if any(OPPONENTS & words(n) for n in program.identifiers):
+    if any(OPPONENTS & words(n) for n in program.identifiers) or any(k.arg == "maximize" and is_true(k.value) for c in program.all_calls for k in c.keywords):
         return
     for call in program.all_calls:
         name = last_name(call.func)
@@ -135,12 +135,36 @@ def beside_itself(subject: Subject) -> Iterator[Place]:
         if last_name(call.func) not in ("cat", "concat", "concatenate", "hstack") or not call.args or not isinstance(call.args[0], ast.List | ast.Tuple):
             continue
         axis = constant(keyword(call, "dim", 1)) if keyword(call, "dim", 1) is not None else constant(keyword(call, "axis"))
-        parts = [ast.dump(e) for e in call.args[0].elts if isinstance(e, ast.Call) and e.args and not _draws(e)]
-        if axis not in (None, 0) and len(set(parts)) < len(parts):
+        listed = call.args[0].elts
+        parts = [ast.dump(e) for e in listed if isinstance(e, ast.Call) and e.args and not _draws(e) and not _at_both_ends(listed, e)]
+        if axis not in (None, 0) and len(set(parts)) < len(parts) and not (len(listed) > PAIR and len({ast.dump(e) for e in listed}) == 1):
             yield call, "the same value is there twice"
 
 
+PAIR = 2
+SPARED = {
+    "randn",
+    "rand",
+    "randint",
+    "randn_like",
+    "rand_like",
+    "normal",
+    "dropout",
+    "cos",
+    "sin",
+    "zeros",
+    "ones",
+    "new_zeros",
+    "new_ones",
+    "full",
+}  # of rotary tables
+
+
+def _at_both_ends(listed: list[ast.expr], node: ast.expr) -> bool:
+    """Whether the same stands before and behind something else, as padding and margins do."""
+    return len(listed) > PAIR and ast.dump(listed[0]) == ast.dump(listed[-1]) == ast.dump(node) and ast.dump(listed[1]) != ast.dump(node)
+
+
 def _draws(call: ast.Call) -> bool:
-    return any(
-        isinstance(c, ast.Call) and last_name(c.func) in ("randn", "rand", "randint", "randn_like", "rand_like", "normal", "dropout") for c in walk(call)
-    )
+    """Whether it is another value each time, or one that is meant to stand there twice."""
+    return any(last_name(c.func) in SPARED or words(last_name(c.func)) & {"augment", "noise", "view", "sample"} for c in calls(call))

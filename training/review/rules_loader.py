@@ -223,6 +223,7 @@ def loader_not_distributed(subject: Subject) -> Iterator[Place]:
             and not shared_out
             and not _may_get_sampler(program, call)
             and not looks_held_out(name_of(program, call))
+            and not _of_an_own_network(program, call)
         ):
             yield call, "every rank reads all rows: this loader has no DistributedSampler"
     for call in program.all_calls:
@@ -233,6 +234,14 @@ def loader_not_distributed(subject: Subject) -> Iterator[Place]:
         ranks, rank = keyword(call, "num_replicas", 1), constant(keyword(call, "rank", 2))
         if program.is_torch(call.func, "DistributedSampler") and isinstance(rank, int) and ranks is not None and constant(ranks) is None:
             yield call, f"every rank reads the share of rank {rank}: the other rows are read by none"
+
+
+def _of_an_own_network(program: Program, call: ast.Call) -> bool:
+    """Whether the function trains a network that it makes itself and wraps in nothing, as before the ranks begin."""
+    scope = program.scope(call)
+    steps = any(isinstance(c, ast.Call) and method(c) == "backward" for c in walk(scope.node))
+    made = any(isinstance(c, ast.Call) and (o := program.classes.get(last_name(c.func))) is not None and program.is_module(o) for c in walk(scope.node))
+    return bool(scope.name) and steps and made and not any({"ddp", "distributed", "fsdp"} & words(n) or n in ("DDP", "FSDP") for n in identifiers(scope.node))
 
 
 def _may_get_sampler(program: Program, call: ast.Call) -> bool:

@@ -234,7 +234,7 @@ class _Divisions:
             return True
         if self._passed_as(node, scope):
             return True
-        same = number(self.program, node, scope) if isinstance(node, ast.Name) or not self.name else None
+        same = constant(node) if self.name else number(self.program, node, scope)  # another name of the same number is another thing
         return self.value is not None and self.value > 1 and same == self.value
 
     def _passed_as(self, node: ast.expr, scope: Scope) -> bool:

@@ -66,8 +66,8 @@ UNUSED = {"deprecated", "unused", "ignored", "obsolete", "legacy", "compatibilit
 def option_never_read(subject: Subject) -> Iterator[Place]:
     """An option, field or entry with the name of a hyperparameter is read nowhere in a file that trains, and what holds it goes to no code that is out of sight."""
     program = subject.program
-    if not subject.trains:
-        return
+    if not subject.trains or any(last_name(c.func) == "getattr" and len(c.args) > 1 and constant(c.args[1]) is None for c in program.all_calls):
+        return  # nothing is learned, or fields are read by names that are computed
     read = {n.attr for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}
     told: list[tuple[ast.AST, str, str]] = []
     if (options := list(_options(program))) and _all_in_sight(program, [c for c in program.all_calls if method(c) in PARSES]):

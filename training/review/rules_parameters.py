@@ -14,6 +14,7 @@ from training.review.syntax import (
     calls,
     constant,
     dotted,
+    keyword,
     last_name,
     method,
     names_read,
@@ -60,12 +61,26 @@ def parameters_changed_after_optimizer(subject: Subject) -> Iterator[Place]:
             if not (isinstance(node, ast.Assign) and node.lineno > made.lineno and is_layer(program, _where_made(node.value), scope)):
                 continue
             target = dotted(node.targets[0])
-            inside = target.startswith(network + ".") or (
-                isinstance(node.targets[0], ast.Subscript) and dotted(node.targets[0].value).startswith(network + ".")
+            inside = (
+                target.startswith(network + ".")
+                or (target == network and "." in network)
+                or (isinstance(node.targets[0], ast.Subscript) and dotted(node.targets[0].value).startswith(network + "."))
             )
-            again = any(m.lineno > node.lineno for s, m, n in _optimizers(program) if s is scope and n == network)
+            again = any(m.lineno > node.lineno for s, m, n in _optimizers(program) if s is scope and (n == network or n.startswith(network + ".")))
+            again |= not _stepped_after(program, scope, made, node.lineno, network)
             if inside and not again and not _apart(program, made, node):
                 yield node, f"{target or ast.unparse(node.targets[0])} is new, and the optimizer of line {made.lineno} does not know it"
+
+
+def _stepped_after(program: Program, scope: Scope, made: ast.Call, line: int, network: str) -> bool:
+    """Whether the optimizer, or what is given it, is named again in its function after a line; not where a helper that makes another one is given the network there."""
+    kept = {dotted(t) for t in getattr(program.statement(made), "targets", ())} - {""}
+    later = [n for n in own_nodes(scope.node) if isinstance(n, ast.Name | ast.Attribute) and getattr(n, "lineno", 0) > line]
+    for call in (c for c in calls(scope.node) if c.lineno > line and any(dotted(a) == network for a in c.args)):
+        if any(any(is_optimizer_origin(o) and o.call is c for o in program.origins(c, f)) for f in program.callees(call, scope) for c in calls(f.node)):
+            return False
+    around = [a for a in program.ancestors(made) if isinstance(a, ast.For | ast.While)]
+    return bool(around) or not kept or any(dotted(n) in kept for n in later) or not scope.name or any(k.startswith("self.") for k in kept)
 
 
 def _where_made(value: ast.expr) -> ast.expr:
@@ -131,13 +146,16 @@ def optimizer_before_device(subject: Subject) -> Iterator[Place]:
         later = [(c, how) for c, how in moves if how and c.lineno > made.lineno and not _apart(program, made, c)]
         earlier = [c for c, how in moves if how and c.lineno <= made.lineno]
         again = [m for s, m, n in _optimizers(program) if s is scope and n == network and later and m.lineno > later[0][0].lineno]
+        if later and not _stepped_after(program, scope, made, later[0][0].lineno, network):
+            continue  # training is over
         if later and not earlier and not again and not any(isinstance(a, ast.If | ast.For) for a in program.ancestors(later[0][0])):
             yield later[0][0], f"{network} is {later[0][1]} after its optimizer was made in line {made.lineno}"
 
 
 def _moves(program: Program, call: ast.Call, network: str) -> str:
     """How a call moves or replaces the parameters of a network."""
-    if dotted(receiver(call)) == network and method(call) in ("to", "cuda", "half", "bfloat16") and not _is_cpu(call):
+    layout = not call.args and {k.arg for k in call.keywords} == {"memory_format"}
+    if dotted(receiver(call)) == network and method(call) in ("to", "cuda", "half", "bfloat16") and not _is_cpu(call) and not layout:
         return "moved"
     takes = bool(call.args) and dotted(call.args[0]) == network
     function = program.callees_by_name(call, program.scope(call)) if takes else None
@@ -147,7 +165,10 @@ def _moves(program: Program, call: ast.Call, network: str) -> str:
 
 
 def _is_cpu(call: ast.Call) -> bool:
-    return bool(call.args) and constant(call.args[0]) == "cpu"
+    to = call.args[0] if call.args else keyword(call, "device")
+    if isinstance(to, ast.Call) and last_name(to.func) == "device" and to.args:
+        to = to.args[0]
+    return to is not None and constant(to) == "cpu"
 
 
 @rule(

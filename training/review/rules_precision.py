@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.half import half_casts
 from training.review.kinds import is_frozen_name, is_scaler
 from training.review.program import Program
-from training.review.syntax import keyword, last_name, method, receiver
+from training.review.syntax import identifiers, is_false, keyword, last_name, method, receiver
 from training.review.trace import Event
 
 
@@ -52,13 +52,19 @@ def clip_before_unscale(subject: Subject) -> Iterator[Place]:
     """Between a scaled backward and the clip that follows it nothing unscales."""
     for trace in subject.traces:
         for at, clip in enumerate(trace):
-            if clip.kind != "clip" or clip.via:
+            if clip.kind != "clip" or clip.via or _bound_is_scaled(clip.call):
                 continue
             before = next((e for e in reversed(trace[:at]) if e.kind in ("backward", "unscale", "step")), None)
             stepped = any(e.kind == "step" and e.via == "scaler" for e in trace[at:])
             if before is not None and before.kind == "backward" and before.via == "scaler" and stepped:
                 around = clip.loops[-1].node if clip.loops else clip.node
                 yield clip.node, "the gradients are still multiplied by the loss scale here", around
+
+
+def _bound_is_scaled(clip: ast.Call) -> bool:
+    """Whether a clip only measures, as its bound is infinite, or its bound is multiplied by the scale."""
+    most = keyword(clip, "max_norm", 1)
+    return most is not None and ("inf" in ast.unparse(most) or "get_scale" in identifiers(most))
 
 
 @rule(
@@ -102,15 +108,20 @@ def scaler_not_updated(subject: Subject) -> Iterator[Place]:
         for event in trace:
             if event.kind != "step" or event.via != "scaler" or not is_scaler(subject.program, receiver(event.node), event.scope):
                 continue
+            if _updates(subject.program, event):
+                continue
             if event.loops:
                 yield event.node, "the scaler is stepped and never updated", event.loops[-1].node
-            elif event.scope.parent in subject.program.call_sites and not _updates(subject.program):  # a step of its own, called elsewhere
+            elif event.scope.parent in subject.program.call_sites:  # a step of its own, called elsewhere
                 yield event.node, "the scaler is stepped and never updated", event.scope.node
 
 
-def _updates(program: Program) -> bool:
-    """Whether anything in the file may update a scaler."""
-    return any(method(c) == "update" for c in program.all_calls)
+def _updates(program: Program, step: Event) -> bool:
+    """Whether a method or function that the file calls may update the scaler that is stepped: by its own name, or under another one where it is passed."""
+    name = last_name(receiver(step.node))
+    asked = [c for c in program.all_calls if method(c) == "update" and is_scaler(program, receiver(c), program.scope(c))]
+    alone = not step.loops
+    return any(alone or (program.scope(c) is not step.scope and last_name(receiver(c)) == name) for c in asked)
 
 
 @rule(
@@ -146,7 +157,9 @@ def _updates(program: Program) -> bool:
         """,
 )
 def scaler_bypassed(subject: Subject) -> Iterator[Place]:
-    """The last backward before a direct step went through a scaler, and nothing steps through it."""
+    """The last backward before a direct step went through a scaler, nothing asks whether the gradients are finite, and nothing steps through it; not where the file makes its own scaler."""
+    if "scale" in subject.program.method_names:
+        return
     for trace in subject.traces:
         for at, step in enumerate(trace):
             if step.kind != "step" or step.via:
@@ -154,7 +167,8 @@ def scaler_bypassed(subject: Subject) -> Iterator[Place]:
             inside = [e for e in trace if not step.loops or step.loops[-1] in e.loops]
             before = next((e for e in reversed(trace[:at]) if e.kind == "backward" and e in inside), None)
             stepped = any(e.kind == "step" and e.via == "scaler" for e in inside)
-            if before is not None and before.via == "scaler" and step.under(before) and not stepped:
+            checked = any({"isfinite", "isinf", "isnan"} & identifiers(b.test) for b, _ in step.branches if isinstance(b, ast.If))
+            if before is not None and before.via == "scaler" and step.under(before) and not stepped and not checked:
                 yield step.node, f"{step.key.rpartition(':')[2]}.step() passes by the scaler: gradients may be scaled or infinite"
 
 
@@ -193,16 +207,22 @@ def float16_without_scaler(subject: Subject) -> Iterator[Place]:
     program = subject.program
     if "GradScaler" in program.identifiers or subject.framework or not subject.trains or "accelerate" in program.modules_imported:
         return
-    if any("scal" in name.lower() for name in program.identifiers):
+    if any("scal" in name.lower() for name in program.identifiers) or "set_autocast_dtype" in program.identifiers or _divides_gradients(program):
         return
     for trace in subject.traces:
         for call in _half_networks(program, trace):
             yield call, "this network is trained in float16, and the gradient is not scaled"
         for event in (e for e in trace if e.kind == "backward"):
-            for other in trace:
+            for other in (e for e in trace if not e.within("no_grad", "inference_mode")):
                 for name, node in other.contexts:
                     if other.loops[:1] == event.loops[:1] and isinstance(node, ast.Call) and _is_half(program.resolve(node.func) or name, node):
                         yield node, "this forward runs in float16, and the gradient is not scaled"
+
+
+def _divides_gradients(program: Program) -> bool:
+    """Whether gradients are scaled back by hand: `p.grad.div_(factor)`, `p.grad /= factor`."""
+    by_method = any(method(c) in ("div_", "mul_") and last_name(receiver(c)) == "grad" for c in program.all_calls)
+    return by_method or any(isinstance(n, ast.AugAssign) and last_name(n.target) == "grad" for n in program.nodes[ast.AugAssign])
 
 
 def _half_networks(program: Program, trace: list[Event]) -> Iterator[ast.Call]:
@@ -259,5 +279,7 @@ def autocast_around_backward(subject: Subject) -> Iterator[Place]:
     """A backward directly inside an autocast block."""
     for trace in subject.traces:
         for event in trace:
-            if event.kind == "backward" and event.via != "accelerator" and event.within("autocast"):
+            inner = next((node for name, node in reversed(event.contexts) if name.endswith("autocast")), None)
+            off = isinstance(inner, ast.Call) and is_false(keyword(inner, "enabled"))
+            if event.kind == "backward" and event.via != "accelerator" and event.within("autocast") and not off:
                 yield event.node, "backward stands inside the autocast block"

@@ -59,6 +59,8 @@ def rate_changed_in_a_name(subject: Subject) -> Iterator[Place]:
             continue
         around = program.ancestors(call)
         loops = {a for a in around if isinstance(a, ast.For | ast.While)}
+        if any(isinstance(b.value, ast.Call) and program.is_torch(b.value.func, "tensor", "full", "ones", "zeros") for b in scope.bindings.get(given.id, ())):
+            continue  # a tensor that is changed in place is the one that the optimizer holds
         for binding in scope.bindings.get(given.id, ()):
             inside = [a for a in program.ancestors(binding.statement) if isinstance(a, ast.For | ast.While) and a not in loops]
             own = binding.how == "augment" or (binding.how == "assign" and given.id in names_read(binding.value))

@@ -160,4 +160,5 @@ def _indexes(program: Program, draw: ast.Call, helper: Scope) -> bool:
         t.id for n in walk(helper.node) if isinstance(n, ast.comprehension) and names_read(n.iter) & names for t in walk(n.target) if isinstance(t, ast.Name)
     }
     picked = [n for n in walk(helper.node) if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Load) and draw not in set(walk(n.value))]
-    return any(names_read(n.slice) & (names | comprehended) or draw in set(walk(n.slice)) for n in picked)
+    rows = [n.slice.elts[0] if isinstance(n.slice, ast.Tuple) and n.slice.elts else n.slice for n in picked]  # what permutes columns picks no rows
+    return any(names_read(r) & (names | comprehended) or draw in set(walk(r)) for r in rows)

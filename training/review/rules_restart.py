@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_scheduler_origin
 from training.review.loops import is_epoch_loop, is_loader_loop
 from training.review.program import Origin
-from training.review.syntax import keyword, last_name, walk, words
+from training.review.syntax import constant, keyword, last_name, walk, words
 from training.review.trace import Event, Loop
 
 OF_THEIR_OWN = {"task", "round", "stage", "phase", "cycle", "fold", "session", "client", "trial", "seed", "run", "restart", "snapshot", "experience", "domain"}
@@ -57,6 +57,8 @@ def schedule_made_in_each_epoch(subject: Subject) -> Iterator[Place]:
             if event.kind != "call" or not event.loops or not is_scheduler_origin(Origin(event.key, event.call, event.scope)):
                 continue
             loop, optimizer = event.loops[-1], event.frame.key(keyword(event.call, "optimizer", 0))
+            if keyword(event.call, "last_epoch") is not None or _cycle_of_one_passage(event.call):
+                continue
             inside = [e for e in trace if loop in e.loops]
             passages = {e.loops[e.loops.index(loop) + 1 :] for e in inside if e.kind == "backward"}
             once = len(passages) == 1 and len(next(iter(passages))) == 1
@@ -72,6 +74,11 @@ def schedule_made_in_each_epoch(subject: Subject) -> Iterator[Place]:
             key = next((e.key for e in trace[at + 1 : at + 4] if e.kind == "assign" and event.node in set(walk(e.node))), "")
             if key and any(e.kind == "schedule" and e.key == key for e in inside):
                 yield event.node, f"{last_name(event.call.func)} begins from its first step in every passage of the loop", loop.node
+
+
+def _cycle_of_one_passage(call: ast.Call) -> bool:
+    """Whether a schedule sets its own first rate when it is made, and is said to be one epoch long: a cycle in each."""
+    return last_name(call.func) == "OneCycleLR" and constant(keyword(call, "epochs")) == 1
 
 
 def _counts_epochs(loop: Loop) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.provenance import DECIDES, KEEPS_VALUES, PUTS_TOGETHER, role, sources
-from training.review.syntax import constant, has_unpacking, keyword, last_name, method, receiver
+from training.review.syntax import constant, has_unpacking, keyword, last_name, method, receiver, words
 from training.review.values import activation, reaching
 
 RANKS = {"roc_auc_score", "average_precision_score", "roc_curve", "precision_recall_curve", "log_loss", "brier_score_loss", "ndcg_score", "det_curve"}
@@ -142,7 +142,7 @@ def _order(program: Program, call: ast.Call) -> tuple[str, str] | None:
     name = program.resolve(call.func)
     if name.startswith("sklearn.metrics.") and last_name(call.func) in IN_ORDER:
         return "labels", "scores"
-    if name.startswith(OTHER_ORDER) and ".functional." in name:
+    if name.startswith(OTHER_ORDER) and ".functional." in name and not words(last_name(call.func)) & {"pairwise", "kl"}:
         return "scores", "labels"
     made = program.origins(receiver(call) if method(call) == "update" else call.func, program.scope(call)) if not name else ()
     return ("scores", "labels") if made and all(o.name.startswith(OTHER_ORDER) for o in made) else None

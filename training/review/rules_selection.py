@@ -13,6 +13,7 @@ from training.review.keepers import becomes_best, keeper_calls, live_states_in_d
 from training.review.kinds import is_model, looks_held_out, looks_trained_on
 from training.review.loops import last_name_of_key
 from training.review.program import Binding, Program, Scope, argument
+from training.review.rules_average import single_rows
 from training.review.rules_evaluation import evaluations
 from training.review.runs import best_of_runs
 from training.review.sides import side_of
@@ -68,7 +69,11 @@ def rank_metric_per_batch(subject: Subject) -> Iterator[Place]:
     for call, metric in _ranked(program):
         loop = next((a for a in program.ancestors(call) if isinstance(a, ast.For)), None)
         statement = program.statement(call)
-        if loop is None or not any(is_model(program, c.func, program.scope(c)) for c in walk(loop) if isinstance(c, ast.Call)):
+        if (
+            loop is None
+            or single_rows(program, loop, program.scope(loop))
+            or not any(is_model(program, c.func, program.scope(c)) for c in walk(loop) if isinstance(c, ast.Call))
+        ):
             continue
         added = isinstance(statement, ast.AugAssign) or any(method(c) in COLLECTS for c in program.ancestors(call) if isinstance(c, ast.Call))
         batch = any(isinstance(n, ast.Name) and n.id in names_read(loop.target) for a in call.args for n in walk(a)) or any(

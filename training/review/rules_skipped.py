@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.leaves import leaves
 from training.review.program import Program, Scope
-from training.review.syntax import constant, dotted, last_name, method, receiver
+from training.review.syntax import constant, dotted, last_name, method, receiver, words
 from training.review.trace import Event
 
 SAFE = 5.0  # above it a limit is a guard against batches that blow up
@@ -56,9 +56,14 @@ def large_losses_skipped(subject: Subject) -> Iterator[Place]:
         for event in (e for e in trace if e.kind == "backward" and e.loops):
             inside = [b for b in event.branches if event.loops[-1].node in program.ancestors(b[0])]
             for branch, taken in inside:
-                limit = _limit(program, event, branch, taken) if isinstance(branch, ast.If) else None
+                limit = _limit(program, event, branch, taken) if isinstance(branch, ast.If) and not _of_entropy(event) else None
                 if limit is not None:
                     yield branch, f"batches with a loss above {limit:g} are left out: the ones that the network has to learn from", event.loops[-1].node
+
+
+def _of_entropy(event: Event) -> bool:
+    """Whether what goes backward is the entropy of the scores themselves, which has no labels: batches are left out that are not to be trusted."""
+    return "entropy" in words(last_name(receiver(event.node))) and "cross" not in words(last_name(receiver(event.node)))
 
 
 def _limit(program: Program, event: Event, branch: ast.If, taken: bool) -> float | None:

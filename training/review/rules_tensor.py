@@ -62,8 +62,9 @@ def view_as_transpose(subject: Subject) -> Iterator[Place]:
             order = _with_rest([_size_of(program, f, source.id, call, scope) for f in factors], factors, _dimensions(source.id, factors, scope))
             known = [o for o in order if o is not None]
             permuted = len(known) >= 2 and len(known) == len(order) and sorted(known) == list(range(len(known))) and known != sorted(known)
+            rows_alone = _dimensions(source.id, factors, scope) == len(("rows", "features"))  # what a layer makes of [n, d] may be split
             moved_back = order[:2] == [1, 0] or (
-                len(order) > 2 and order[:3] == [0, None, 1] and constant(factors[1]) not in (1, -1)
+                not rows_alone and len(order) > 2 and order[:3] == [0, None, 1] and constant(factors[1]) not in (1, -1)
             )  # [B, heads, T, …] of [B, T, …]
             if (permuted or moved_back) and not _changed_between(program, source, scope, call, given):
                 yield call, f"{source.id} is viewed with its own sizes in another order: this mixes elements, it does not transpose"
@@ -277,9 +278,17 @@ def softmax_over_batch(subject: Subject) -> Iterator[Place]:
         if (
             constant(dim) == 0
             and not isinstance(constant(dim), bool)
+            and not _summed_over_it(scope)
             and (_is_batched(program, source, scope, call) or _summed_elsewhere(program, call, scope) or _summed_by_caller(program, call, scope))
         ):
             yield call, "this softmax normalises over the batch"
+
+
+def _summed_over_it(scope: Scope) -> bool:
+    """Whether the function sums something over dimension 0 too: rows of one bag, nodes of one graph, slots that compete."""
+    return any(
+        isinstance(c, ast.Call) and method(c) == "sum" and constant(keyword(c, "dim", 0)) == 0 and keyword(c, "dim", 0) is not None for c in walk(scope.node)
+    )
 
 
 def _is_batched(program: Program, node: ast.expr | None, scope: Scope, call: ast.Call) -> bool:

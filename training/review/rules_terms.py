@@ -251,7 +251,7 @@ def _changed(program: Program, loop: ast.AST, table: str, names: set[str]) -> bo
     """Whether a loop sets one of these, writes into it, shuffles it, or calls a method of the object that holds the table."""
     roots = {n.partition(".")[0] for n in names}
     for node in walk(loop):
-        stored = isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store)
+        stored = isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del)
         if stored and (dotted(node) or dotted(getattr(node, "value", None))) in names | roots:
             return True
         if isinstance(node, ast.Call):
@@ -259,9 +259,10 @@ def _changed(program: Program, loop: ast.AST, table: str, names: set[str]) -> bo
             own = (
                 isinstance(node.func, ast.Attribute)
                 and dotted(node.func.value) in names | roots - {"self"}
-                and node.func.attr.endswith(("_", "append", "shuffle"))
+                and node.func.attr.endswith(("_", "append", "shuffle", "sort", "reverse", "pop", "popleft", "extend", "insert", "push"))
             )
-            if shuffled or own:
+            held = isinstance(node.func, ast.Attribute) and dotted(node.func.value) in roots - {"self"} and bool(program.callees(node, program.scope(node)))
+            if shuffled or own or held:
                 return True
     return table.startswith("self.") and any(dotted(receiver(c)) == "self" and program.callees(c, program.scope(c)) for c in calls(loop))
 

@@ -50,14 +50,17 @@ def slow_copy_is_quick(subject: Subject) -> Iterator[Place]:
     program = subject.program
     for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For) and isinstance(n.target, ast.Tuple)):
         scope = program.scope(loop)
-        named = {w for n in (*names_read(loop.iter), *(last_name(e) for e in loop.target.elts), scope.name) for w in words(n)}  # type: ignore[attr-defined]
-        if "parameters" not in ast.unparse(loop.iter) or not (SLOW - {"t"}) & named:
+        if "parameters" not in ast.unparse(loop.iter):
             continue
         for call in (n for s in loop.body for n in walk(s) if isinstance(n, ast.Call)):
+            if not SLOW & _written(loop, call, scope):
+                continue
             stays = _stays(program, call, scope)
             share = call.args[1] if method(call) == "lerp_" and len(call.args) == 2 else None
             if stays is None and isinstance(share, ast.Name | ast.Attribute) and {"decay", "momentum"} & words(last_name(share)):
                 yield call, f"lerp_ takes the share that is new, and {ast.unparse(share)} is called after the share that stays"
+            if (exchanged := _exchanged(call)) is not None:
+                yield call, f"{ast.unparse(exchanged)} is called after the share that stays, and is the share that is new"
             if stays is not None and 0 < stays < HALF:
                 yield call, f"{stays:g} of the slow weights stays at each step, and {1 - stays:g} is new"
 
@@ -96,7 +99,7 @@ def shares_do_not_sum_to_one(subject: Subject) -> Iterator[Place]:
         inner = [n for s in loop.body for n in walk(s)]
         for node, own, terms in (found for n in inner if (found := _terms(program, n)) is not None):
             named = {w for n in (*names_read(loop.iter), *own, scope.name) for w in words(n)}
-            if over.count("parameters") + over.count("state_dict") < 2 and not (SLOW - {"t", "soft", "momentum"}) & named:
+            if not (SLOW - {"t", "soft", "momentum"}) & named:
                 continue
             total = _total([_linear(program, t, scope) for t in terms])
             if total is not None and (total[1] or abs(total[0] - 1) > 1e-6):
@@ -141,6 +144,31 @@ def _total(terms: list[tuple[float, float, str] | None]) -> tuple[float, float] 
     if len(known) != 2 or len(names) == 1 or len(set(names)) > 1:
         return None
     return known[0][0] + known[1][0], known[0][1] + known[1][1]
+
+
+def _written(loop: ast.For, call: ast.Call, scope: Scope) -> set[str]:
+    """The words of the weights that a call writes, of the network that they are gone through of, and of the function where that is all that is known."""
+    root: ast.AST | None = call
+    while isinstance(root, ast.Call | ast.Attribute | ast.Subscript):
+        root = receiver(root) if isinstance(root, ast.Call) else root.value
+    elements = loop.target.elts if isinstance(loop.target, ast.Tuple) else []
+    at = next((i for i, e in enumerate(elements) if isinstance(root, ast.Name) and last_name(e) == root.id), None)
+    networks = loop.iter.args if isinstance(loop.iter, ast.Call) and len(loop.iter.args) == len(elements) else []
+    if at is None or not networks:
+        return {w for n in (*names_read(loop.iter), *map(last_name, elements), scope.name) for w in words(n)} - {"t"}
+    others = {w for i, e in enumerate(elements) if i != at for n in (last_name(e), *identifiers(networks[i])) for w in words(n)}
+    own = {w for n in (last_name(elements[at]), *identifiers(networks[at])) for w in words(n)}
+    return own | (set() if others & (SLOW - {"t"}) else set(words(scope.name)))
+
+
+def _exchanged(call: ast.Call) -> ast.expr | None:
+    """`decay` of `slow.mul_(1 - decay).add_(quick, alpha=decay)`."""
+    of, new = receiver(call), keyword(call, "alpha")
+    if not (method(call) == "add_" and isinstance(of, ast.Call) and method(of) == "mul_" and of.args and isinstance(new, ast.Name | ast.Attribute)):
+        return None
+    kept = of.args[0]
+    rest = isinstance(kept, ast.BinOp) and isinstance(kept.op, ast.Sub) and constant(kept.left) in (1, 1.0) and ast.dump(kept.right) == ast.dump(new)
+    return new if rest and {"decay", "momentum", "ema"} & words(last_name(new)) else None
 
 
 def _stays(program: Program, call: ast.Call, scope: Scope) -> float | None:

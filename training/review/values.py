@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from training.review.kinds import is_model
 from training.review.program import WRAPPERS, Program, Scope, argument
-from training.review.syntax import constant, defaults, dotted, keyword, method, own_nodes, receiver
+from training.review.syntax import constant, defaults, dotted, keyword, last_name, method, own_nodes, receiver
 
 NAMES = 4  # that a number is followed through
 ACTIVATIONS = {
@@ -145,7 +145,8 @@ def _of_module(program: Program, node: ast.Call, scope: Scope, depth: int, index
     made = program.origins(node.func, scope)
     if not made and isinstance(node.func, ast.Name) and depth < 8:
         only = [owner for owner in program.module_classes if "forward" in program.methods[owner]]
-        owner = program.module_named(node.func.id) or (only[0] if len(only) == 1 else None)
+        here = len(only) == 1 and any(last_name(c.func) == only[0].name for c in program.all_calls)  # else the network comes from elsewhere
+        owner = program.module_named(node.func.id) or (only[0] if here else None)
         return class_activation(program, owner, depth + 1, index) if owner is not None and is_model(program, node.func, scope) else ""
     found = {module_activation(program, o.call, o.name, o.scope, depth + 1, index) for o in made if o.last not in WRAPPERS}
     return found.pop() if len(found) == 1 else ""

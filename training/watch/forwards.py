@@ -77,6 +77,7 @@ class Forwards:
         self.on_call: list[Callable[[nn.Module, Any, Any], object]] = []  # of modules with weights, with gradients on
         self.wrapped: dict[int, nn.Module] = {}  # DDP by what it wraps, kept to the end: gloo's threads may wait for ever for one that is taken down
         self.trained: set[int] = set()  # ids of parameters that an optimizer has stepped
+        self.kinds: set[type[nn.Module]] = set()  # of networks that were trained
         self._unbacked: list[Call] = []  # calls of a network in a row, no backward pass between
         self._trained_before: set[int] = set()  # modules that have been trained in train mode
         self._in_eval: dict[int, int] = {}
@@ -190,6 +191,9 @@ class Forwards:
     def forwarded(self, call: Call) -> None:
         """Modes of the calls between two backward passes."""
         if not self._learns(call.module):
+            copied = type(call.module) in self.kinds and torch.is_inference_mode_enabled()  # what is made there can be no goal of a loss
+            if copied and call.training and call.switching and not self.watch.calling("update_bn"):
+                self._in_train_mode(call)
             return
         self._unbacked.append(call)
         if len(self._unbacked) > TWICE * 50:
@@ -243,6 +247,7 @@ class Forwards:
         call = self.last
         if call is None or not call.grad or not any(id(p) in held for p in call.module.parameters()):
             return
+        self.kinds.add(type(call.module))
         key = id(call.module)
         if call.training:
             self._trained_before.add(key)
