@@ -58,8 +58,8 @@ class Mentions:
         if isinstance(where, ast.ClassDef):
             if not self._is_closed(where):
                 return False
-            bound = [b for b in self.program.attributes[where][name] if not (isinstance(b.value, ast.Name) and b.value.id in b.scope.parameters)]
-            passed = [b for b in self.program.attributes[where][name] if b not in bound]
+            bound = [b for b in self.program.attributes[where].get(name, []) if not (isinstance(b.value, ast.Name) and b.value.id in b.scope.parameters)]
+            passed = [b for b in self.program.attributes[where].get(name, []) if b not in bound]
             if any(b.scope.name != "__init__" for b in (*bound, *passed)):
                 return False
             self.made += bound

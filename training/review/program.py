@@ -36,7 +36,7 @@ class Scope:
     node: FunctionNode | ast.Module
     owner: ast.ClassDef | None = None
     parent: Scope | None = None
-    bindings: dict[str, list[Binding]] = field(default_factory=lambda: defaultdict(list))
+    bindings: dict[str, list[Binding]] = field(default_factory=dict)
     functions: dict[str, Scope] = field(default_factory=dict)
 
     @property
@@ -88,7 +88,7 @@ class Program:
         self.parents: dict[ast.AST, ast.AST] = {}
         self.classes: dict[str, ast.ClassDef] = {}
         self.methods: dict[ast.ClassDef, dict[str, Scope]] = defaultdict(dict)
-        self.attributes: dict[ast.ClassDef, dict[str, list[Binding]]] = defaultdict(lambda: defaultdict(list))
+        self.attributes: dict[ast.ClassDef, dict[str, list[Binding]]] = defaultdict(dict)
         self.scopes: list[Scope] = []
         self.scope_of: dict[ast.AST, Scope] = {}
         self.call_sites: dict[Scope, list[tuple[ast.Call, Scope]]] = defaultdict(list)
@@ -149,9 +149,9 @@ class Program:
             return
         binding = Binding(statement, value, scope, index, how)
         if isinstance(target, ast.Name):
-            scope.bindings[target.id].append(binding)
+            scope.bindings.setdefault(target.id, []).append(binding)
         elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self" and scope.owner:
-            self.attributes[scope.owner][target.attr].append(binding)
+            self.attributes[scope.owner].setdefault(target.attr, []).append(binding)
 
     def _link_calls(self) -> None:
         for node, scope in list(self.scope_of.items()):

@@ -93,7 +93,7 @@ def _made_beside(program: Program, name: str, scope: Scope, loop: ast.AST | None
 
 def _returned_sums(program: Program, call: ast.Call, index: int, term: ast.Name, scope: Scope) -> Iterator[set[str]]:
     """The terms of a sum that a function returns as that element, where it returns another element, the term, as one of them."""
-    at = next((b.index for b in scope.bindings[term.id] if b.value is call), None)
+    at = next((b.index for b in scope.bindings.get(term.id, ()) if b.value is call), None)
     for function in program.callees(call, scope) if at is not None else ():
         for node in own_nodes(function.node):
             given = node.value.elts if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple) else []
