@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Binding, Program
-from training.review.syntax import constant, identifiers, keyword, last_name, own_nodes, walk, words
+from training.review.syntax import FunctionNode, constant, identifiers, is_true, keyword, last_name, own_nodes, walk, words
 
 MOST_SMOOTHED, MOST_DROPPED = 0.5, 0.95
 DROPOUTS = {"Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout", "dropout", "dropout1d", "dropout2d", "dropout3d"}
+MASKS = {"ones", "ones_like", "new_ones"}
 SUMS = {"total", "running", "loss", "losses", "sum", "correct", "right", "hits", "acc", "accuracy", "score", "error", "count", "seen", "rows"}
 
 
@@ -69,8 +70,17 @@ def dropout_of_nearly_all(subject: Subject) -> Iterator[Place]:
         if last_name(call.func) not in DROPOUTS or not program.resolve(call.func).startswith("torch.nn."):
             continue
         share = constant(keyword(call, "p", 1 if last_name(call.func).islower() else 0))
+        is_mask = bool(call.args) and isinstance(call.args[0], ast.Call) and last_name(call.args[0].func) in MASKS
+        if is_mask or (share == 1 and (is_true(keyword(call, "training", 2)) or _without_gradients(program, call))):
+            continue
         if isinstance(share, int | float) and not isinstance(share, bool) and share >= MOST_DROPPED:
             yield call, f"{share:.0%} of all values are dropped"
+
+
+def _without_gradients(program: Program, call: ast.Call) -> bool:
+    """Whether the function has no gradients: what it leaves out altogether is left out for a comparison."""
+    node = program.scope(call).node
+    return isinstance(node, FunctionNode) and any({"no_grad", "inference_mode"} & identifiers(d) for d in node.decorator_list)
 
 
 @rule(

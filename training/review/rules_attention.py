@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.syntax import constant, dotted, identifiers, keyword, last_name, method, receiver, walk, words
+from training.review.syntax import calls, constant, dotted, identifiers, keyword, last_name, method, receiver, walk, words
 from training.review.values import reaching_elements
 
 PRODUCTS = {"matmul", "bmm", "baddbmm"}
@@ -16,6 +16,7 @@ SAME_SCORES = {
     "masked_fill", "masked_fill_", "float", "to", "type_as", "view", "reshape", "transpose", "permute", "contiguous", "squeeze", "unsqueeze", "flatten", "half", "double",
     "clamp", "add", "chunk", "split", "unbind", "unflatten", "mT", "expand", "repeat",
 }  # fmt: skip
+NARROW = 4
 SCALES = {"sqrt", "rsqrt", "scale", "scales", "scaled", "scaling", "temperature", "temp", "tau", "normalize", "normalise", "rmsnorm", "rms", "inv", "logit"}
 
 
@@ -69,10 +70,19 @@ def attention_not_scaled(subject: Subject) -> Iterator[Place]:
     program = subject.program
     for scores in _attentions(program):
         owner = scores.scope.owner
-        if owner is None or scores.product is None or scores.factors or scores.divisors or scores.unseen or _scales(owner) or _scaled_start(program):
+        if (
+            owner is None
+            or scores.product is None
+            or scores.factors
+            or scores.divisors
+            or scores.unseen
+            or _scales(owner)
+            or _scaled_start(program)
+            or _begins_closed(owner)
+        ):
             continue
         of = [_projection(program, side, scores.scope, 0) for side in scores.product]
-        if of[0] is not None and of[1] is not None and of[0][1] == of[1][1] != "":
+        if of[0] is not None and of[1] is not None and of[0][1] == of[1][1] != "" and not _is_narrow(program, owner, of[0][0]):
             yield (
                 scores.softmax,
                 f"{ast.unparse(scores.product[0])} and {ast.unparse(scores.product[1])} are multiplied, and nothing divides by the root of their width",
@@ -121,7 +131,7 @@ def attention_scaled_up(subject: Subject) -> Iterator[Place]:
     for scores in _attentions(program):
         if scores.product is None or len(scores.factors) + len(scores.divisors) != 1 or scores.unseen or scores.scope.owner is None:
             continue
-        if {"normalize", "normalise", "norm"} & {n for m in program.methods[scores.scope.owner].values() for n in identifiers(m.node)}:
+        if any(w in n.lower() for w in ("normali", "norm") for m in program.methods[scores.scope.owner].values() for n in identifiers(m.node)):
             continue
         power = _power(program, [*scores.factors, *scores.divisors][0], scores.scope)
         if power == (0.5 if scores.factors else -0.5):
@@ -258,6 +268,26 @@ def _scales(owner: ast.ClassDef) -> bool:
     """Whether a class has a root, or a name that speaks of a scale."""
     roots = any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Pow) and constant(n.right) in (0.5, -0.5, -1, 0.25, -0.25) for n in walk(owner))
     return roots or any(words(n) & SCALES for n in identifiers(owner))
+
+
+def _begins_closed(owner: ast.ClassDef) -> bool:
+    """Whether what attention gives begins at nothing, behind a parameter of zero, or a weight is divided in place where it is made."""
+    closed = any(
+        last_name(c.func) == "Parameter"
+        and c.args
+        and isinstance(c.args[0], ast.Call)
+        and last_name(c.args[0].func) == "zeros"
+        and [constant(a) for a in c.args[0].args] in ([1], [()])
+        for c in calls(owner)
+    )
+    by_hand = any(isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Div | ast.Mult) and last_name(n.target) == "weight" for n in walk(owner))
+    return closed or by_hand or any(method(c) in ("div_", "mul_") and last_name(receiver(c)) == "weight" for c in calls(owner))
+
+
+def _is_narrow(program: Program, owner: ast.ClassDef, name: str) -> bool:
+    """Whether the projection gives so few numbers that products do not grow by their count."""
+    widths = [constant(keyword(b.value, "out_features", 1)) for b in program.attributes[owner].get(name, []) if isinstance(b.value, ast.Call)]
+    return bool(widths) and all(isinstance(w, int) and w <= NARROW for w in widths)
 
 
 def _scaled_start(program: Program) -> bool:

@@ -10,7 +10,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.loops import innermost_loop
 from training.review.program import Binding, Program, Scope
 from training.review.provenance import is_loader, sources
-from training.review.syntax import calls, constant, dotted, identifiers, keyword, last_name, method, names_read, own_nodes, receiver, walk
+from training.review.syntax import calls, constant, dotted, identifiers, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
 from training.review.values import loss_kind, reaching
 
 
@@ -225,6 +225,8 @@ def pairs_counted_once(subject: Subject) -> Iterator[Place]:
         if not (isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Subscript) and isinstance(constant(node.value), int | float)):
             continue
         places = node.target.slice.elts if isinstance(node.target.slice, ast.Tuple) else [node.target.slice]
+        if words(last_name(node.target.value)) & {"used", "seen", "present", "touched"}:
+            continue
         if isinstance(node.op, ast.Add) and _of_batch(program, places, node):
             yield node, f"{ast.unparse(node.target)} += {ast.unparse(node.value)} counts equal places of a batch once"
     for call in program.all_calls:

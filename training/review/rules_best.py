@@ -36,6 +36,7 @@ OF_WEIGHTS = {
     "generator",
     "classifier",
 }
+FINAL = {"final", "deployed", "deployment", "production", "refit"}
 
 
 @rule(
@@ -84,6 +85,9 @@ def best_in_wrong_direction(subject: Subject) -> Iterator[Place]:
             if pair is None or not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE):
                 continue
             score = pair[0]
+            behind = [score, *(b.value for b in program.bindings_of(score, scope))]
+            if {w for part in behind for n in identifiers(part) for w in words(n)} & {"victim", "attack", "adversarial", "fooling"}:
+                continue
             kept = "max" if isinstance(test.ops[0], ast.Gt | ast.GtE) == (score is test.left) else "min"
             if (wanted := direction(program, score, scope)) and wanted != kept:
                 better = "smaller" if wanted == "min" else "greater"
@@ -289,6 +293,8 @@ def test_rows_trained_on(subject: Subject) -> Iterator[Place]:
         for name, bindings in scope.bindings.items():
             if "train" not in words(name) or looks_held_out(name) or words(name) & {"labels", "vocab", "columns", "cols", "index", "all"}:
                 continue
+            if words(scope.name) & FINAL or words(name) & FINAL:
+                continue
             for binding in bindings:
                 call = binding.value
                 if binding.how != "assign" or not isinstance(call, ast.Call) or last_name(call.func) not in PUTS_TOGETHER:
@@ -340,6 +346,8 @@ def best_never_updated(subject: Subject) -> Iterator[Place]:
             if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE):
                 continue
             for bound, score in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
+                if _handed_to_base(program, node):
+                    continue
                 if _stays(program, node, bound) and not isinstance(score, ast.Constant) and constant(score) is None:
                     yield node, f"{ast.unparse(bound)} keeps its first value: {ast.unparse(test)} holds in every round that beats it", node
 
@@ -388,11 +396,22 @@ def averaged_without_statistics(subject: Subject) -> Iterator[Place]:
     for call in program.all_calls:
         plain = not has_unpacking(call) and all(keyword(call, name) is None for name in ("avg_fn", "multi_avg_fn", "use_buffers")) and len(call.args) <= 2
         kinds = [program.classes[o.name] for o in program.origins(call.args[0], program.scope(call)) if o.name in program.classes] if call.args else []
-        elsewhere = bool(kinds) and not any(n in set(walk(k)) for k in kinds for n in norms)
+        made = program.origins(call.args[0], program.scope(call)) if call.args else ()
+        written = [o.call for o in made if o.last == "Sequential" and all(not isinstance(a, ast.Starred | ast.Name) for a in o.call.args)]
+        shown: list[ast.AST] = [*kinds, *written] if len(kinds) + len(written) == len(made) else []
+        elsewhere = bool(shown) and not any(n in set(walk(k)) for k in shown for n in norms)
         names = set(targets_of(program, call))
         passes = any(method(c) == "train" and last_name(receiver(c)) in names for c in program.all_calls)  # its own pass over the rows
         if plain and program.is_torch(call.func, "AveragedModel") and not elsewhere and not passes:
             yield call, "the network has batch norms, and update_bn is called nowhere"
+
+
+def _handed_to_base(program: Program, node: ast.If) -> bool:
+    """Whether a method of a base class out of sight is called where the score is the best: it may keep it."""
+    owner = program.scope(node).owner
+    bases = [last_name(b) for b in owner.bases] if owner is not None else []
+    asked = [c for s in node.body for c in calls(s) if dotted(c.func).startswith("self.") and dotted(c.func).count(".") == 1]
+    return any(b not in program.classes and b != "object" for b in bases) and any(not program.callees(c, program.scope(node)) for c in asked)
 
 
 def _stays(program: Program, node: ast.If, bound: ast.expr) -> bool:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from training.review.direction import direction
 from training.review.findings import Place, Subject, rule
-from training.review.loops import Steps, step_groups
+from training.review.loops import Steps, last_name_of_key, step_groups
 from training.review.program import Origin, Program, Scope
 from training.review.rules_schedule import stepped
-from training.review.rules_window import condition, window_of
+from training.review.rules_window import condition, fits, window_of
 from training.review.syntax import calls, constant, identifiers, keyword, last_name, walk, words
 
 PLAIN = {"len", "int", "round", "ceil", "floor", "max", "float"}
@@ -100,9 +100,14 @@ def schedule_beside_window(subject: Subject) -> Iterator[Place]:
     found = list(stepped(subject.program, subject.traces))
     for steps in step_groups(subject) if found else ():
         branch = window_of(steps)
+        if branch is not None and fits(steps, branch):
+            continue
         for event, made in found if branch is not None else ():
             if steps.loop is None or event.loops[-1:] != (steps.loop,) or event not in steps.trace:
                 continue
+            own = last_name(keyword(made.call, "optimizer", 0))
+            if own and last_name_of_key(steps.step.key) != own and own in {last_name_of_key(e.key) for e in steps.trace if e.kind == "step"}:
+                continue  # the schedule of another optimizer
             around = [b for b, taken in event.branches if taken and steps.loop.node in subject.program.ancestors(b)]
             unit = _unit(subject.program, made, _modulus(steps, branch))
             if unit == "updates" and not around:
@@ -124,6 +129,9 @@ def _unit(program: Program, made: Origin, window: ast.expr) -> str:
     nodes = [n for value in given for n in _behind(program, value, made.scope)]
     divided = [n for n in nodes if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div | ast.FloorDiv)]
     named = {last_name(n) for n in nodes if isinstance(n, ast.Name | ast.Attribute)} | {n.arg for n in nodes if isinstance(n, ast.arg)}
+    arguments = {n.arg for n in nodes if isinstance(n, ast.arg)}
+    if any(isinstance(n.left, ast.Name) and n.left.id in arguments and _same(n.right, window) for n in divided):
+        return ""  # a function that is given the number of batches, and counts updates of it
     if any(_same(n.right, window) for n in divided) or any({"update", "updates"} & words(n) for n in named):
         return "updates"
     called = {last_name(n.func) for n in nodes if isinstance(n, ast.Call)}

@@ -15,10 +15,13 @@ from training.review.values import loss_calls, loss_kind, number, reaching
 
 SIZES = {"size", "shape", "len", "numel", "classes", "class", "labels", "vocab", "dim", "num", "n", "c", "k", "batch", "bs", "b", "width", "bins"}
 HEATS = {"temperature", "temp", "tau", "heat"}
-SOFT = {"soft", "softened", "scaled", "tempered", "sharpened", "hot"}
+SOFT = {"soft", "softened", "scaled", "tempered", "sharpened", "hot", "cached"}
+OF_NETWORK = {"logits", "logit", "teacher", "student", "old", "ema", "target", "model", "net", "out", "output", "outputs", "t", "s", "big", "large", "small"}
 COSINE = {"normalize", "normalise", "cosine", "cosine_similarity", "norm", "normalized", "cos", "similarity"}
+UNIT = {"torch.nn.functional.normalize", "torch.nn.functional.cosine_similarity"}
 INVERSE = {"inverse", "inv", "scale", "beta", "coldness"}
 DEPTH = 4
+MANY = 50  # as a weight it makes up for a mean over classes
 
 
 @rule(
@@ -45,7 +48,7 @@ def divergence_averaged_over_classes(subject: Subject) -> Iterator[Place]:
     """A `kl_div` or `KLDivLoss` with the reduction mean, given or by default, that is not multiplied back by a number of classes."""
     program = subject.program
     for loss in loss_calls(program):
-        if loss.kind != "kl" or _multiplied_back(program, loss.call):
+        if loss.kind != "kl" or _only_watched(program, loss.call) or _multiplied_back(program, loss.call):
             continue
         made = [loss.call] if program.resolve(loss.call.func).startswith("torch.") else [o.call for o in program.origins(loss.call.func, loss.scope)]
         if made and all(_takes_the_mean(program, c, c is loss.call) for c in made):
@@ -64,8 +67,11 @@ def _multiplied_back(program: Program, call: ast.Call) -> bool:
     """Whether the value is multiplied by what may be a number of classes, at once or under the name that it gets."""
     factors = _factors(program, call)
     statement = program.statement(call)
+    scope = program.scope(call)
+    if isinstance(statement, ast.Return):
+        factors += [f for site, _ in program.call_sites[scope] for f in _factors(program, site)]
     names = {t.id for t in getattr(statement, "targets", ()) if isinstance(t, ast.Name)}
-    for node in (n for n in walk(program.scope(call).node) if isinstance(n, ast.Name) and n.id in names):
+    for node in (n for n in walk(scope.node) if isinstance(n, ast.Name) and n.id in names):
         above = program.parents[node]
         if isinstance(node.ctx, ast.Load):
             factors += _factors(program, node)
@@ -73,10 +79,23 @@ def _multiplied_back(program: Program, call: ast.Call) -> bool:
             factors.append(above.value)
     for factor in factors:
         named = {w for n in identifiers(factor) for w in words(n)} | {w for n in walk(factor) if isinstance(n, ast.Call) for w in words(last_name(n.func))}
-        value = constant(factor)
-        if named & SIZES or (isinstance(value, int) and value > 1):
+        value, of_size = constant(factor), isinstance(factor, ast.Name) and _of_shape(factor.id, scope)
+        if named & SIZES or of_size or (isinstance(value, int) and value > 1) or (number(program, factor, scope) or 0) >= MANY:
             return True
     return False
+
+
+def _of_shape(name: str, scope: Scope) -> bool:
+    """Whether a name is unpacked from the shape of something."""
+    return any({"shape", "size"} & identifiers(b.value) for b in scope.bindings.get(name, ()))
+
+
+def _only_watched(program: Program, call: ast.Call) -> bool:
+    """Whether a divergence is a figure: computed without gradients, or turned into a number at once."""
+    above = program.parents[call]
+    quiet = [d for a in program.ancestors(call) if isinstance(a, ast.FunctionDef) for d in a.decorator_list]
+    quiet += [i.context_expr for a in program.ancestors(call) if isinstance(a, ast.With) for i in a.items]
+    return (isinstance(above, ast.Attribute) and above.attr == "item") or any({"no_grad", "inference_mode"} & identifiers(q) for q in quiet)
 
 
 def _factors(program: Program, node: ast.expr) -> list[ast.expr]:
@@ -139,10 +158,26 @@ def temperature_on_one_side(subject: Subject) -> Iterator[Place]:
         warm, cold = (student, teacher) if student.divisor is not None else (teacher, student)
         known = _number(program, warm.divisor, warm.scope) if warm.divisor is not None else None
         squared = warm.divisor is not None and _by_square(program, loss.call, warm.divisor)
+        if (not squared and (warm is teacher and not _of_networks(loss.target, loss.scope, program))) or _divided_inside(program):
+            continue
         if cold.sure and warm.divisor is not None and (squared or (known is not None and known > 1)):
             which = "its input's" if warm is student else "its target's"
             by = ast.unparse(warm.divisor) + (f" = {known:g}" if known is not None and constant(warm.divisor) is None else "")
             yield loss.call, f"only {which} scores are divided by {by}: two sides with different temperatures are compared"
+
+
+def _of_networks(node: ast.expr | None, scope: Scope, program: Program) -> bool:
+    """Whether a target is called as what comes from a network, and by a temperature: not counts, grades, or what was calibrated."""
+    behind = reaching(program, node, scope) if isinstance(node, ast.Name) else []
+    named = {w for part in (node, *behind) if part is not None for n in identifiers(part) for w in words(n)}
+    return bool(named & OF_NETWORK) and not named & {"calibration", "calibrated", "calibrate"}
+
+
+def _divided_inside(program: Program) -> bool:
+    """Whether a network of the file divides by a temperature itself."""
+    forwards = [program.methods[owner]["forward"] for owner in program.module_classes if "forward" in program.methods[owner]]
+    divisors = [n.right for f in forwards for n in walk(f.node) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)]
+    return any(_is_heat(d) or last_name(d) == "t" for d in divisors if isinstance(d, ast.Name | ast.Attribute))
 
 
 def _heated(program: Program, node: ast.expr | None, scope: Scope, depth: int = 0) -> Heated | None:
@@ -242,7 +277,9 @@ def temperature_multiplied(subject: Subject) -> Iterator[Place]:
         value = _number(program, heat, scope) if heat is not None else None
         if value is None or value in (0, 1) or (value > 1 and COSINE & {w for n in identifiers(scope.node) for w in (n, *words(n))}):
             continue
-        if not any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div) for n in walk(product)):
+        if value > 1 and any(program.resolve(c.func) in UNIT for c in program.all_calls):
+            continue
+        if not any((isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)) or (isinstance(n, ast.Call) and last_name(n.func) == "log") for n in walk(product)):
             yield product, f"scores are multiplied by {dotted(heat)} = {value:g}: a temperature divides"
 
 

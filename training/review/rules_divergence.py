@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program
+from training.review.signs import Signs
 from training.review.syntax import constant, dotted, exponent, identifiers, is_true, last_name, method, receiver, walk, words
+from training.review.values import number
 
 THROUGH = {"sum", "mean", "flatten", "view", "reshape", "squeeze"}
 MEANS = {"mu", "mus", "mean", "means", "loc", "m"}
@@ -52,15 +54,23 @@ def divergence_with_wrong_sign(subject: Subject) -> Iterator[Place]:
         name = dotted(statement.targets[0]).rpartition(".")[2] if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else ""
         above, around = program.parents[node], program.ancestors(node)
         called = [above, *(a for a in around if isinstance(a, ast.Call))]
-        by_method = any(
-            method(a) in ("neg", "neg_", "mul_", "mul", "div", "div_", "sub", "rsub", "negative") or last_name(getattr(a, "func", None)) == "sub"
-            for a in called
-        )
-        if by_method or _settled_elsewhere(program, node):
+        if any(_turns(a) for a in called) or _arrives_below_0(program, node) or _settled_elsewhere(program, node):
             continue
         turned = name and any(_subtracts(n, name) for kind in (ast.BinOp, ast.UnaryOp, ast.AugAssign) for n in program.nodes[kind])
         if sign < 0 and not turned:
             yield node, "the KL divergence is minus a half of this, and goes into the loss with a plus"
+
+
+def _turns(node: ast.AST) -> bool:
+    """Whether it is a call that may turn the sign of what it is called on, or of what it is given."""
+    return isinstance(node, ast.Call) and (
+        method(node) in ("neg", "neg_", "mul_", "mul", "div", "div_", "sub", "rsub", "negative") or last_name(node.func) == "sub"
+    )
+
+
+def _arrives_below_0(program: Program, node: ast.BinOp) -> bool:
+    """Whether what is never above 0 is negated on each of its ways into backward, which may lead through a bound that callers negate."""
+    return Signs(program).into_backward(node, divergence_sign(node)) == {1}
 
 
 def _settled_elsewhere(program: Program, node: ast.BinOp) -> bool:
@@ -70,8 +80,17 @@ def _settled_elsewhere(program: Program, node: ast.BinOp) -> bool:
     name = dotted(statement.targets[0]) if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else ""
     uses = [n for n in walk(program.scope(node).node) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)] if name else []
     multiplied = any(isinstance(n, ast.AugAssign) and dotted(n.target) == name and isinstance(n.op, ast.Mult | ast.Div) for n in walk(program.scope(node).node))
-    negated = any(_negates(above) for n in uses for above in program.ancestors(n)[:3]) or (not name and any(_negates(a) for a in program.ancestors(node)[:4]))
+    negated = any(_negates(above) or _turns(above) for n in uses for above in program.ancestors(n)[:3]) or any(
+        _by_constant(program, a) for a in program.ancestors(node)
+    )
+    negated = negated or (not name and any(_negates(a) for a in program.ancestors(node)[:4]))
     return ascends or multiplied or negated
+
+
+def _by_constant(program: Program, node: ast.AST) -> bool:
+    """Whether something is multiplied by a name of the file that holds a number below 0."""
+    sides = (node.left, node.right) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div) else ()
+    return any(isinstance(s, ast.Name) and (number(program, s, program.top) or 0) < 0 for s in sides)
 
 
 def _negates(node: ast.AST) -> bool:

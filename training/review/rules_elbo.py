@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope, argument
 from training.review.rules_divergence import divergence_sign
-from training.review.syntax import calls, constant, identifiers, last_name, method, own_nodes, receiver, walk, words
+from training.review.syntax import calls, constant, defaults, identifiers, last_name, method, own_nodes, receiver, walk, words
 
 MEANS = {"mse_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "l1_loss", "smooth_l1_loss"}
 DEPTH = 3  # how many names a factor is followed through
@@ -84,11 +84,19 @@ def _largest(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> 
     """The largest number in a factor and in what its names hold, those of callers too; 0 where nothing is known, infinitely little where it counts rows."""
     if {"len", "shape", "size", "numel"} & identifiers(node) or any("batch" in words(n) for n in identifiers(node)):
         return -math.inf
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div) and depth < DEPTH:
+        left, right = (_largest(program, side, scope, depth + 1) for side in (node.left, node.right))
+        if isinstance(node.op, ast.Div) and right:
+            return left / right
+        return left * right if isinstance(node.op, ast.Mult) and left > 0 and right > 0 else max(left, right)
+    if isinstance(node, ast.Call) and last_name(node.func) == "min" and depth < DEPTH:
+        return min((v for a in node.args if (v := _largest(program, a, scope, depth + 1))), default=0.0)
     known = [float(n.value) for n in walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, int | float)]
     for name in (n for n in walk(node) if isinstance(n, ast.Name)):
         values = [(b.value, b.scope) for b in program.bindings_of(name, scope) if b.how == "assign"] if depth < DEPTH else []
         if name.id in scope.parameters:
             values += [(given, caller) for call, caller in program.call_sites[scope] if (given := argument(call, scope, name.id)) is not None]
+        values += [(default, program.top)] if (default := defaults(scope.node).get(name.id)) is not None and not values else []
         found = [_largest(program, value, where, depth + 1) for value, where in (values if depth < DEPTH else ())]
         if -math.inf in found:
             return -math.inf

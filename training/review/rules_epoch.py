@@ -271,12 +271,20 @@ def count_divided_by_batches(subject: Subject) -> Iterator[Place]:
         for ratio in ratios:
             of = ratio.right.args[0] if isinstance(ratio.right, ast.Call) and last_name(ratio.right.func) == "len" and ratio.right.args else None
             by_batches = (dotted(of) and dotted(of) == dotted(loop.iter)) or dotted(ratio.right) in rounds
+            above = program.parents[ratio]
+            if isinstance(above, ast.BinOp) and isinstance(above.op, ast.Div) and above.left is ratio:
+                continue  # and by the size of a batch
             if by_batches and names_read(ratio.left) & counted:
                 yield ratio, f"{ast.unparse(ratio.left)} counts rows, and {ast.unparse(ratio.right)} batches", loop
 
 
+WHOLES = {"trajectories", "episodes", "paths", "graphs", "bags", "videos", "volumes", "scans", "sequences", "recordings", "documents"}
+
+
 def _over_rows(program: Program, loop: ast.For) -> bool:
     """Whether a loop goes over single rows: batches of one, or what it makes batches of itself, as `x[None]` and `x.unsqueeze(0)`."""
+    if {w for n in identifiers(loop.iter) for w in words(n)} & WHOLES:
+        return True
     alone = {n.id for e in elements_of(loop.target) for n in walk(e) if isinstance(n, ast.Name)}
     made: list[ast.AST] = [
         n for n in walk(loop) if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Constant) and n.slice.value is None and names_read(n.value) & alone

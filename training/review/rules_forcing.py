@@ -93,6 +93,8 @@ def teacher_forced_evaluation(subject: Subject) -> Iterator[Place]:
             continue
         seen.add(call)
         name, position, default = forced[named[0]]
+        if any(isinstance(a, ast.Constant) and a.value is None for a in call.args) and _is_put_off(program, named[0], name):
+            continue
         given = keyword(call, name, position)
         share = default if given is None else constant(given)
         whole = share == 1 and given is not None and not LIKELIHOODS & program.identifiers
@@ -112,6 +114,12 @@ def _forcing(program: Program, owner: ast.ClassDef) -> tuple[str, int, object] |
         if {"teacher", "forcing"} <= spoken or "forcing" in spoken or name in ("tf_ratio", "tfr", "sampling_prob"):
             return name, index - 1, constant(defaults(forward.node).get(name))
     return None
+
+
+def _is_put_off(program: Program, owner: ast.ClassDef, name: str) -> bool:
+    """Whether forward sets the share to nothing itself, as it does where no target is given."""
+    bound = program.methods[owner]["forward"].bindings.get(name, ())
+    return any(constant(b.value) == 0 for b in bound)
 
 
 def _quiet(program: Program, call: ast.Call, scope: Scope) -> bool:

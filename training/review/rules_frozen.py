@@ -13,6 +13,7 @@ from training.review.rules_module import is_layer
 from training.review.syntax import FunctionNode, calls, dotted, last_name, method, own_nodes, receiver, words
 
 PLAIN_USES = {"parameters", "named_parameters", "train", "eval", "to", "cuda", "state_dict", "load_state_dict", "zero_grad", "cpu"}
+ADDS = {"add_module", "register_module", "append", "extend", "insert", "set_submodule"}
 PLAIN_CALLS = {"print", "len", "sum", "count_parameters", "id", "summary", "parameters"}
 
 
@@ -65,7 +66,7 @@ def new_layer_frozen(subject: Subject) -> Iterator[Place]:
             continue
         new = [n for n in _layers_set(program, freeze) if freeze.spared is None or freeze.spared not in _path(n.targets[0], freeze.network)]
         before = [n for n in new if n.lineno < freeze.node.lineno and not _trained_between(program, freeze, n.lineno)]
-        after = [n for n in _layers_set(program, freeze) if n.lineno > freeze.node.lineno]
+        after = [n for n in _put_in(freeze) if n.lineno > freeze.node.lineno]
         if before and not after:
             yield freeze.node, f"{ast.unparse(before[-1].targets[0])} is new, and frozen here with all the rest"
         elif freeze.spared is None and not after and not _layers_elsewhere(program, freeze):
@@ -138,6 +139,18 @@ def _layers_set(program: Program, freeze: Freeze) -> list[ast.Assign]:
     return found
 
 
+def _put_in(freeze: Freeze) -> list[ast.Assign | ast.Call]:
+    """What may put a layer into the network, in the function that freezes it: an assignment of what a call gives, or a call that adds a part or changes one."""
+    found: list[ast.Assign | ast.Call] = []
+    for node in own_nodes(freeze.scope.node):
+        if isinstance(node, ast.Assign) and _path(node.targets[0], freeze.network) and isinstance(_where_made(node.value), ast.Call):
+            found.append(node)
+        elif isinstance(node, ast.Call) and (method(node) in ADDS or last_name(node.func).startswith("register_parametrization")):
+            roots = [_root_of(part) for part in (receiver(node), *node.args) if part is not None]
+            found += [node] if any(_within(root, freeze.network) for root in roots) else []
+    return found
+
+
 def _where_made(value: ast.expr) -> ast.expr:
     inner = receiver(value) if method(value) in ("to", "cuda") else None
     return inner if inner is not None else value
@@ -197,7 +210,7 @@ def _untouched(program: Program, freeze: Freeze, optimizer: ast.Call) -> bool:
 def trained_network_detached(subject: Subject) -> Iterator[Place]:
     """An optimizer holds a network that is used for nothing but calls, all of them without gradients, one at least where gradients are computed."""
     program = subject.program
-    if not subject.trains or {"requires_grad", "requires_grad_"} & program.identifiers:
+    if not subject.trains or {"requires_grad", "requires_grad_"} & program.identifiers or _sets_gradients(program):
         return
     for _, scope, names in _held(program):
         for name in dict.fromkeys(names):
@@ -206,6 +219,11 @@ def trained_network_detached(subject: Subject) -> Iterator[Place]:
             trains = [u for u in cut if any(method(c) == "backward" and program.scope(c) is program.scope(u) for c in program.all_calls)]
             if uses and None not in uses and len(cut) == len(uses) and trains and not _is_given(name, scope):
                 yield trains[0], f"an optimizer holds {name}, and all that it computes is without gradients"
+
+
+def _sets_gradients(program: Program) -> bool:
+    """Whether gradients are written by hand somewhere in the file."""
+    return any(isinstance(n, ast.Attribute) and n.attr == "grad" and isinstance(n.ctx, ast.Store) for n in program.nodes[ast.Attribute])
 
 
 def _is_given(name: str, scope: Scope) -> bool:

@@ -14,6 +14,7 @@ DROPOUTS = ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "F
 KEPT = {"keep", "keeprate", "keepprob", "retain", "keeping", "kept"}
 DRAWN = {"randn", "rand", "empty", "zeros", "ones", "normal", "uniform", "randn_like", "empty_like", "rand_like"}
 CATEGORIES = "categorical"
+SWITCHES = {"flag", "flags", "switch", "switches", "binary", "onehot", "indicator", "indicators", "ordinal", "ordered", "ranks"}
 FLOATING = {"float", "double", "half", "bfloat16"}
 
 
@@ -221,6 +222,8 @@ def _is_joined(program: Program, call: ast.Call, scope: Scope) -> bool:
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or not isinstance(statement.targets[0], ast.Name):
         return False
     name = statement.targets[0].id
+    if words(name) & SWITCHES:
+        return False
     reads = [n for n in walk(scope.node) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
     return any(_joins(program, program.parents[n]) for n in reads)
 

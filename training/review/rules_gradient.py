@@ -10,7 +10,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.rules_policy import CRITIC, LOGS, of_logs
 from training.review.signs import Signs, is_turned
-from training.review.syntax import calls, exponent, identifiers, is_true, last_name, method, own_nodes, receiver, walk, words
+from training.review.syntax import calls, dotted, exponent, identifiers, is_true, keyword, last_name, method, own_nodes, receiver, walk, words
 from training.review.values import value_of
 
 REWARDS = {"reward", "rewards", "return", "returns", "advantage", "advantages", "adv", "advs", "gae", "gaes"}
@@ -68,19 +68,41 @@ def policy_gradient_with_wrong_sign(subject: Subject) -> Iterator[Place]:
         return
     if any(method(c) in ("neg_", "neg") and last_name(receiver(c)) == "grad" for c in program.all_calls):
         return  # gradients are turned round before the step
+    if _ascends_by_hand(program):
+        return
     signs = Signs(program)
     turned = is_turned(program, {n for n in program.identifiers if any(kind <= words(n) for kind in LOGS)})
     rising: set[Scope] = set()
     for product in _products(program):
         way = signs.into_backward(product.node, _inner_sign(product.log) * _inner_sign(product.weight))
         direct = any(method(c) == "log_prob" for c in calls(product.log)) or product.ratio
-        if way == {1} and (direct or not turned):
+        if way == {1} and (direct or not turned) and not _has_opponent(product):
             yield product.node, f"{ast.unparse(product.node)} goes into the loss with a plus: what was gained most becomes rare"
         if way <= {1, -1} and way:
             rising.add(product.scope)
     for call in program.all_calls if rising else ():
         if method(call) == "entropy" and not call.args and not call.keywords and program.scope(call) in rising and signs.into_backward(call) == {1}:
             yield call, f"{ast.unparse(call)} goes into the loss with a plus, which makes it small: exploration is taken away"
+
+
+def _ascends_by_hand(program: Program) -> bool:
+    """Whether parameters are moved along their gradient, and not against it: `p.add_(p.grad, alpha=rate)`, `p += rate * p.grad`."""
+    for call in program.all_calls:
+        if method(call) == "add_" and call.args and any(isinstance(n, ast.Attribute) and n.attr == "grad" for n in walk(call.args[0])):
+            step = keyword(call, "alpha")
+            if not any(isinstance(n, ast.USub) for part in (call.args[0], step) if part is not None for n in walk(part)):
+                return True
+    added = [n for n in program.nodes[ast.AugAssign] if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add)]
+    return any(isinstance(n, ast.Attribute) and n.attr == "grad" for a in added for n in walk(a.value)) and not any(
+        isinstance(n, ast.USub) for a in added for n in walk(a.value)
+    )
+
+
+def _has_opponent(product: Product) -> bool:
+    """Whether the same gain stands in the function with a minus too: what one player earns the other loses."""
+    gain = ast.unparse(product.weight)
+    others = [n for n in own_nodes(product.scope.node) if isinstance(n, ast.UnaryOp) and isinstance(n.op, ast.USub)]
+    return any(product.node not in walk(o) and any(ast.unparse(n) == gain for n in walk(o) if isinstance(n, ast.Name)) for o in others)
 
 
 def _products(program: Program) -> Iterator[Product]:
@@ -191,4 +213,10 @@ def _decided(node: ast.expr) -> bool:
         return isinstance(node.value, ast.Call) and last_name(node.value.func) in ("max", "topk")
     if isinstance(node, ast.Attribute):
         return node.attr == "mode"
-    return isinstance(node, ast.Call) and last_name(node.func) in DECIDED
+    return isinstance(node, ast.Call) and last_name(node.func) in DECIDED and not _of_a_draw(node)
+
+
+def _of_a_draw(node: ast.Call) -> bool:
+    """Whether the largest is taken of scores with noise, which is a draw, or of one-hot rows, which is the action itself."""
+    on = receiver(node) if isinstance(node.func, ast.Attribute) and not dotted(receiver(node)).startswith("torch") else next(iter(node.args), None)
+    return on is not None and bool({w for n in identifiers(on) for w in words(n)} & {"noise", "gumbel", "hot", "onehot", "noisy", "perturbed"})

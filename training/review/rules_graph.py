@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
@@ -11,11 +12,12 @@ from training.review.kinds import is_model
 from training.review.latents import drawn_without_gradient
 from training.review.loops import last_name_of_key
 from training.review.program import Origin, Program, Scope
-from training.review.syntax import FunctionNode, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.syntax import FunctionNode, calls, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
 from training.review.trace import Event
 from training.review.values import reaching
 
 PLAIN = {"float", "int", "len", "tensor", "zeros", "ones"}
+DEPTH = 4  # how many names the parameters of a distribution are followed through
 
 
 KEEPS_CUT = {"sum", "mean", "requires_grad_", "to", "cuda", "cpu", "clone", "float", "double", "view", "reshape", "squeeze"}
@@ -343,7 +345,8 @@ def sample_without_gradient(subject: Subject) -> Iterator[Place]:
         quiet = [i.context_expr for a in program.ancestors(call) if isinstance(a, ast.With) for i in a.items]
         graphless = any({"no_grad", "inference_mode"} & identifiers(n) for n in (*decorators, *quiet))
         known = made and all(o.name.startswith("torch.distributions.") and o.last in REPARAMETRIZED and _computed(o) for o in made)
-        if known and not graphless and not drawn & scored:
+        rollout = isinstance(program.parents[call], ast.Return) and _scores_elsewhere(program, scope)
+        if known and not graphless and not rollout and not drawn & scored:
             yield call, "sample() has no gradient: what gives its mean and deviation does not learn from what is made of it", scope.node
     for call, drawn_by in drawn_without_gradient(program):
         if not words(program.scope(call).name) & ON_PURPOSE:
@@ -353,5 +356,24 @@ def sample_without_gradient(subject: Subject) -> Iterator[Place]:
 def _computed(made: Origin) -> bool:
     """Whether the parameters of a distribution are values of this function, and none that is fixed."""
     names = {n for a in (*made.call.args, *(k.value for k in made.call.keywords)) for n in names_read(a)} - {"self"}
-    values = [b.value for n in names for b in made.scope.bindings.get(n, ())]
-    return bool(names) and any(not (isinstance(v, ast.Call) and last_name(v.func) in FIXED) for v in values)
+    return any(_by_layers(n, made.scope, 0) for n in names)
+
+
+def _by_layers(name: str, scope: Scope, depth: int) -> bool:
+    """Whether a name holds what a part of the class, or another function, computed with gradients."""
+    for binding in scope.bindings.get(name, ()) if depth < DEPTH else ():
+        value = binding.value
+        quiet = [i.context_expr for n in own_nodes(scope.node) if isinstance(n, ast.With) and value in walk(n) for i in n.items]
+        if (isinstance(value, ast.Call) and last_name(value.func) in FIXED) or any({"no_grad", "inference_mode"} & identifiers(q) for q in quiet):
+            continue
+        if any(dotted(c.func).startswith("self.") or (isinstance(c.func, ast.Name) and c.func.id not in dir(builtins)) for c in calls(value)):
+            return True
+        if any(_by_layers(n, scope, depth + 1) for n in names_read(value) - {name}):
+            return True
+    return False
+
+
+def _scores_elsewhere(program: Program, scope: Scope) -> bool:
+    """Whether another method of the class takes a log_prob of what it is given: it is trained by that, and this one draws."""
+    others = [m for m in program.methods[scope.owner].values() if m is not scope] if scope.owner is not None else []
+    return any(method(c) == "log_prob" and any(isinstance(a, ast.Name) and a.id in m.parameters for a in c.args) for m in others for c in calls(m.node))

@@ -230,8 +230,9 @@ def _only_called(program: Program, name: str, scope: Scope) -> bool:
             continue
         parent = program.parents[node]
         if isinstance(parent, ast.Call) and parent.func is node and program.scope(node) is scope:
-            if any(isinstance(a, ast.With) for a in program.ancestors(node)):
-                return False
+            above = program.parents[parent]
+            if any(isinstance(a, ast.With) for a in program.ancestors(node)) or (isinstance(above, ast.Attribute) and above.attr == "detach"):
+                return False  # nobody expects a gradient there
             called = True
         elif not (isinstance(parent, ast.Attribute) and parent.attr in OWN_USES):
             return False

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.latents import names_in_divergences, plain, scales_of_noise, value_of
 from training.review.program import Program, Scope
-from training.review.syntax import calls, constant, exponent, identifiers, last_name, method, own_nodes, words
+from training.review.rules_divergence import is_log_variance
+from training.review.syntax import calls, constant, dotted, exponent, identifiers, last_name, method, own_nodes, walk, words
 from training.review.values import activation
 
 BOUNDED = {"relu", "softplus", "sigmoid", "softmax", "abs", "square", "relu_"}
@@ -119,8 +120,24 @@ def one_noise_for_all_rows(subject: Subject) -> Iterator[Place]:
         of_logs = any({n.lower().replace("_", "") for n in identifiers(e)} & logs for e in inner)
         noise = next((o for o in (node.left, node.right) if o is not scale), None) if isinstance(node, ast.BinOp) else None
         drawn_by = value_of(program, noise, scope) if noise is not None else None
+        if _of_single_row(program, scope):
+            continue
         if of_logs and isinstance(drawn_by, ast.Call) and last_name(drawn_by.func) == "randn" and _of_one_row(program, drawn_by, scope):
             yield node, f"{ast.unparse(drawn_by)} is one noise vector, which all rows of a batch share"
+
+
+def _of_single_row(program: Program, scope: Scope) -> bool:
+    """Whether the function sees one row at a time, or the batch is one row: `vmap` runs it, or a network is given `x[None]`; parameters of a layer have no rows."""
+    mapped = any(last_name(c.func) == "vmap" and c.args and last_name(c.args[0]) == scope.name for c in program.all_calls)
+    alone = any(isinstance(a, ast.Subscript) and isinstance(a.slice, ast.Constant) and a.slice.value is None for c in calls(scope.node) for a in c.args)
+    learned = {
+        last_name(t)
+        for n in program.nodes[ast.Assign]
+        if isinstance(n, ast.Assign) and last_name(getattr(n.value, "func", None)) == "Parameter"
+        for t in n.targets
+    }
+    own = {n.attr for n in walk(scope.node) if isinstance(n, ast.Attribute) and dotted(n.value) == "self"}
+    return mapped or alone or any(is_log_variance(n) for n in learned & own)
 
 
 def _of_one_row(program: Program, call: ast.Call, scope: Scope) -> bool:

@@ -28,8 +28,10 @@ from training.review.values import PASSED_ON, loss_calls, reaching
 
 RECURRENT = {"LSTM", "GRU", "RNN"}
 BATCH_FIRST_AT: dict[str, int | None] = {"LSTM": 4, "GRU": 4, "RNN": 5, "MultiheadAttention": None}
-FINDS_LAYERS = {"children", "modules", "named_children", "named_modules", "getattr", "_modules", "__getattr__", "__dict__"}
+FINDS_LAYERS = {"children", "modules", "named_children", "named_modules", "getattr", "_modules", "__getattr__", "__dict__", "get_submodule", "attrgetter"}
 ELEMENTWISE = {"log", "log1p", "sqrt", "abs", "float", "clamp", "asinh", "log2", "log10", "exp", "tanh", "sigmoid", "to", "nan_to_num"}
+NOISY = {"channel", "awgn", "dequantise", "dequantize", "dequantised", "dequantized", "dequantisation", "dequantization", "smoothed", "smoothing"}
+SHARED = {"shared", "tied", "unrolled", "recurrent", "universal"}
 NOISE = {"randn_like", "rand_like", "randn", "rand", "normal"}
 
 
@@ -138,7 +140,8 @@ def batch_first_missing(subject: Subject) -> Iterator[Place]:
             for node in own_nodes(scope.node):
                 source = _taken_along_second(node)
                 made = _time_first_output(program, source, scope) if source is not None else None
-                if made is not None and not (made.last in RECURRENT and _takes_first(node)):  # of a batch of one, `[:, 0]` is all its steps
+                alone = _takes_first(node) and (made.last in RECURRENT or _has_batch_of_one(scope)) if made is not None else False
+                if made is not None and not alone:  # of a batch of one, `[:, 0]` is all its steps
                     yield node, f"{made.last} was made without batch_first: its dimension 1 is the batch, not time"
 
 
@@ -179,6 +182,19 @@ def _time_first(program: Program, made: Origin) -> bool:
 def _is_time_first(call: ast.Call, place: int | None) -> bool:
     given = keyword(call, "batch_first", place)
     return not has_unpacking(call) and (given is None or is_false(given))
+
+
+def _has_batch_of_one(forward: Scope) -> bool:
+    """Whether a dimension of one is put in at 1: the layer is given one sequence, `[:, 0]` of what it gives is all of it."""
+    by_call = any(method(c) == "unsqueeze" and constant(keyword(c, "dim", 0)) == 1 for c in calls(forward.node))
+    return by_call or any(
+        isinstance(n, ast.Subscript)
+        and isinstance(n.slice, ast.Tuple)
+        and len(n.slice.elts) > 1
+        and isinstance(n.slice.elts[1], ast.Constant)
+        and n.slice.elts[1].value is None
+        for n in walk(forward.node)
+    )
 
 
 def _takes_first(node: ast.AST) -> bool:
@@ -318,6 +334,8 @@ def noise_always_on(subject: Subject) -> Iterator[Place]:
         forward = program.methods[owner].get("forward")
         if forward is None or len(forward.parameters) != 2 or "training" in identifiers(forward.node) or _restores_its_input(program, owner):
             continue
+        if NOISY & words(owner.name) or any(last_name(c.func) == "Compose" and owner.name in identifiers(c) for c in program.all_calls):
+            continue
         for node in own_nodes(forward.node):
             if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)) or any(isinstance(a, ast.If | ast.IfExp) for a in program.ancestors(node)):
                 continue
@@ -371,12 +389,18 @@ def one_layer_n_times(subject: Subject) -> Iterator[Place]:
         given = call.args[0].value if isinstance(call.args[0], ast.Starred) else call.args[0]
         match given:
             case ast.BinOp(left=ast.List(elts=[layer]), op=ast.Mult()) | ast.BinOp(op=ast.Mult(), right=ast.List(elts=[layer])):
-                if not (isinstance(layer, ast.Call) and last_name(layer.func).startswith(WITHOUT_WEIGHTS)):
+                if not (isinstance(layer, ast.Call) and last_name(layer.func).startswith(WITHOUT_WEIGHTS)) and not _shared_on_purpose(program, call, layer):
                     yield given, f"{ast.unparse(layer)} is one layer, however often it stands there"
             case ast.ListComp(elt=ast.Name(id=name), generators=[ast.comprehension(target=target)]) if name not in {
                 n.id for n in walk(target) if isinstance(n, ast.Name)
-            }:
+            } and not SHARED & words(name):
                 yield given, f"{name} is one layer, however often it stands there"
+
+
+def _shared_on_purpose(program: Program, call: ast.Call, layer: ast.expr) -> bool:
+    """Whether names say that one layer is gone through again and again."""
+    target = getattr(program.statement(call), "targets", [None])[0]
+    return bool(SHARED & (words(last_name(layer)) | words(last_name(target) if isinstance(target, ast.expr) else "")))
 
 
 def _restores_its_input(program: Program, owner: ast.ClassDef) -> bool:

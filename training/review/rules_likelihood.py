@@ -8,9 +8,13 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.signs import Signs
-from training.review.syntax import calls, constant, is_true, keyword, last_name, receiver, words
+from training.review.syntax import calls, constant, dotted, is_true, keyword, last_name, method, receiver, words
 
-OPPONENTS = {"discriminator", "critic", "gan", "adversary", "judge"}
+OPPONENTS = {"discriminator", "critic", "gan", "adversary", "judge", "forget", "unlearn", "unlearning"}
+GAINS = {
+    "weight", "weights", "w", "mask", "valid", "keep", "real", "reward", "rewards", "r", "advantage", "advantages", "adv", "return", "returns", "ret", "g", "gain", "gains",
+    "importance", "ratio", "delta", "td", "score", "scores", "alpha", "lam", "lambda", "coef", "scale", "smoothing", "share",
+}  # fmt: skip
 NORMS = {"BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm", "LazyBatchNorm1d", "LazyBatchNorm2d", "LazyBatchNorm3d"}
 LARGEST = 0.9
 
@@ -56,7 +60,7 @@ def likelihood_minimised(subject: Subject) -> Iterator[Place]:
             what = "the log-probability of the label"
         else:
             continue
-        if Signs(program).into_backward(call) == {1}:
+        if Signs(program, None if what == "logsigmoid" else GAINS).into_backward(call) == {1}:
             yield call, f"{what} goes into the loss with a plus"
 
 
@@ -137,6 +141,11 @@ def beside_itself(subject: Subject) -> Iterator[Place]:
         axis = constant(keyword(call, "dim", 1)) if keyword(call, "dim", 1) is not None else constant(keyword(call, "axis"))
         listed = call.args[0].elts
         parts = [ast.dump(e) for e in listed if isinstance(e, ast.Call) and e.args and not _draws(e) and not _at_both_ends(listed, e)]
+        if any(
+            method(c) == "train" and receiver(c) is not None and dotted(receiver(c)) in {dotted(e.func) for e in listed if isinstance(e, ast.Call)}
+            for c in calls(subject.program.scope(call).node)
+        ):
+            continue  # the same rows under two dropout masks
         if axis not in (None, 0) and len(set(parts)) < len(parts) and not (len(listed) > PAIR and len({ast.dump(e) for e in listed}) == 1):
             yield call, "the same value is there twice"
 

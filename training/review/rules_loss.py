@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_frozen_name, is_model
 from training.review.program import Program, Scope
-from training.review.syntax import constant, dotted, is_true, keyword, last_name, method, receiver, words
+from training.review.syntax import constant, dotted, identifiers, is_true, keyword, last_name, method, receiver, walk, words
 from training.review.values import PASSED_ON, LossCall, activation, loss_calls, reaching
 
 SCORES = {"logits", "output", "outputs", "pred", "preds", "prediction", "predictions", "y_hat", "y_pred", "out", "scores"}
@@ -312,8 +312,25 @@ def logits_cut_at_half(subject: Subject) -> Iterator[Place]:
         if not isinstance(node, ast.Compare) or constant(node.comparators[0]) != 0.5 or not isinstance(node.ops[0], ast.Gt | ast.GtE):
             continue
         scope = program.scope(node)
+        if _has_other_bound(node, scope) or (trained and _differs_by_mode(program)):
+            continue
         if activation(program, node.left, scope) in ("", "linear") and _networks(program, node.left, scope) & trained:
             yield node, f"{ast.unparse(node.left)} is a raw score, whose middle is 0"
+
+
+def _has_other_bound(node: ast.Compare, scope: Scope) -> bool:
+    """Whether the same is compared with -0.5 too: between both nothing is decided."""
+    left = ast.unparse(node.left)
+    return any(isinstance(n, ast.Compare) and ast.unparse(n.left) == left and constant(n.comparators[0]) == -0.5 for n in walk(scope.node))
+
+
+def _differs_by_mode(program: Program) -> bool:
+    """Whether a network of the file gives probabilities in eval mode, and raw scores in training."""
+    for owner in program.module_classes:
+        forward = program.methods[owner].get("forward")
+        if forward is not None and "training" in identifiers(forward.node) and {"sigmoid", "Sigmoid"} & identifiers(owner):
+            return True
+    return False
 
 
 def _networks(program: Program, node: ast.expr, scope: Scope) -> set[str]:

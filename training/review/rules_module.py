@@ -218,7 +218,9 @@ def dropout_always_on(subject: Subject) -> Iterator[Place]:
         name = program.resolve(call.func)
         last = name.rpartition(".")[2]
         if name.startswith("torch.nn.functional.") and last in ("dropout", "dropout1d", "dropout2d", "dropout3d", "feature_dropout"):
-            if keyword(call, "training", 2) is None and not has_unpacking(call) and constant(keyword(call, "p", 1)) != 0:
+            drawn = isinstance(call.args[0], ast.Call) and last_name(call.args[0].func) in ("ones", "ones_like", "new_ones") if call.args else False
+            is_mask = drawn and not program.is_module(program.scope(call).owner)  # a mask that a function draws, no layer
+            if keyword(call, "training", 2) is None and not has_unpacking(call) and constant(keyword(call, "p", 1)) != 0 and not is_mask:
                 yield call, f"{last} is on in evaluation too: its flag `training` is not given"
         elif last == "partial" and call.args and program.resolve(call.args[0]).startswith("torch.nn.functional.") and "dropout" in last_name(call.args[0]):
             if not any(k.arg in ("training", None) for c in (call, *_calls_of(program, call)) for k in c.keywords):

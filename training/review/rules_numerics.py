@@ -19,6 +19,7 @@ BOUNDED = {
     "cos",
     "sim",
     "tanh",
+    "hardtanh",
     "sigmoid",
     "clamp",
     "clip",
@@ -97,4 +98,9 @@ def _of_layer(program: Program, node: ast.expr, scope: Scope, depth: int = DEPTH
         return bool(bound) and all(b.how == "assign" and _of_layer(program, b.value, scope, depth - 1) for b in bound)
     if any(isinstance(n, ast.UnaryOp | ast.Sub | ast.Div | ast.Pow) for n in walk(node)) or {w for n in identifiers(node) for w in words(n)} & BOUNDED:
         return False
-    return isinstance(node, ast.Call) and dotted(node.func).startswith("self.") and dotted(node.func).count(".") == 1
+    if not (isinstance(node, ast.Call) and dotted(node.func).startswith("self.") and dotted(node.func).count(".") == 1):
+        return False
+    made = [o.call for o in program.origins(node.func, scope)]
+    own = [program.methods[program.classes[o.name]].get("forward") for o in program.origins(node.func, scope) if o.name in program.classes]
+    inside = [*made, *(f.node for f in own if f is not None), *(f.node for f in program.callees(node, scope))]
+    return not {w for part in inside for n in identifiers(part) for w in words(n)} & (BOUNDED | {"softplus"})

@@ -14,12 +14,15 @@ from training.review.syntax import (
     calls,
     constant,
     dotted,
+    identifiers,
+    is_false,
     keyword,
     last_name,
     method,
     names_read,
     own_nodes,
     receiver,
+    walk,
 )
 
 UPDATES = {"add_", "sub_", "mul_", "div_", "copy_", "zero_", "addcmul_", "addcdiv_", "lerp_"}
@@ -217,8 +220,26 @@ def update_in_graph(subject: Subject) -> Iterator[Place]:
             ):
                 continue
             over = any(method(c) in ("parameters", "named_parameters") for c in calls(loop.iter))
+            if _is_kept(event.node, name, loop) or _switched_off(program, event.node):
+                continue
             if over and not any(isinstance(a, ast.FunctionDef) and a.decorator_list for a in (program.scope(event.node).node,)):
                 yield event.node, f"{name} is changed with gradients on"
+
+
+def _is_kept(node: ast.AST, name: str, loop: ast.For) -> bool:
+    """Whether what is computed under the name of the parameter is a new tensor that is put away: fast weights, figures."""
+    put_away = [
+        n for n in walk(loop) if (isinstance(n, ast.Call) and method(n) == "append") or (isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Subscript))
+    ]
+    return isinstance(node, ast.Assign) and any(n.lineno > node.lineno and name in names_read(n) for n in put_away)
+
+
+def _switched_off(program: Program, node: ast.AST) -> bool:
+    """Whether gradients are switched off before by a call, or by a context that is entered by name."""
+    before = [c for c in calls(program.scope(node).node) if c.lineno < getattr(node, "lineno", 0)]
+    entered = any(method(c) == "enter_context" and {"no_grad", "inference_mode"} & identifiers(c) for c in before)
+    switches = [c for c in before if last_name(c.func) == "set_grad_enabled" and c.args]
+    return entered or (bool(switches) and is_false(max(switches, key=lambda c: c.lineno).args[0]))
 
 
 def _updated(node: ast.AST) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.syntax import identifiers, method, walk, words
+from training.review.syntax import identifiers, last_name, method, walk, words
 
 CRITIC = {"value", "values", "baseline", "baselines", "critic", "v"}
 LOGS = ({"log", "prob"}, {"log", "probs"}, {"logp"}, {"logprob"}, {"logprobs"}, {"log", "pi"}, {"nlp"})
@@ -78,14 +78,22 @@ def _value_in(program: Program, weight: ast.Name, scope: Scope) -> str:
     return "" if cut else taken.id
 
 
+def _is_figure(program: Program, node: ast.AST) -> bool:
+    """Whether a square goes into what is only reported: the variance that is explained, a root mean square, a value whose gradient is cut."""
+    statement = program.statement(node)
+    target = last_name(getattr(statement, "targets", [None])[0] or ast.Constant(None)) if isinstance(statement, ast.Assign) else ""
+    by_name = bool(words(target) & {"explained", "ev", "rmse", "error", "metric", "drift"})
+    return by_name or "item" in {method(a) for a in program.ancestors(node) if isinstance(a, ast.Call)}
+
+
 def _learned_by(program: Program, names: set[str], scope: Scope) -> bool:
     """Whether one of these names is squared, or given to a loss that the critic learns by."""
     for node in walk(scope.node):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and identifiers(node.left) & names:
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and identifiers(node.left) & names and not _is_figure(program, node):
             return True
         if not isinstance(node, ast.Call):
             continue
-        squared = method(node) in ("pow", "square") and bool(identifiers(node.func) & names)
+        squared = method(node) in ("pow", "square") and bool(identifiers(node.func) & names) and not _is_figure(program, node)
         if squared or (program.is_torch(node.func, "mse_loss", "smooth_l1_loss", "huber_loss", "square") and any(identifiers(a) & names for a in node.args)):
             return True
     return False

@@ -9,8 +9,8 @@ from training.review.findings import Place, Subject, rule
 from training.review.half import half_casts
 from training.review.kinds import is_frozen_name, is_scaler
 from training.review.program import Program
-from training.review.syntax import identifiers, is_false, keyword, last_name, method, receiver
-from training.review.trace import Event
+from training.review.syntax import calls, dotted, identifiers, is_false, keyword, last_name, method, receiver
+from training.review.trace import Event, Loop
 
 
 @rule(
@@ -56,9 +56,37 @@ def clip_before_unscale(subject: Subject) -> Iterator[Place]:
                 continue
             before = next((e for e in reversed(trace[:at]) if e.kind in ("backward", "unscale", "step")), None)
             stepped = any(e.kind == "step" and e.via == "scaler" for e in trace[at:])
+            if before is not None and _handed_on(subject.program, before, clip):
+                continue
             if before is not None and before.kind == "backward" and before.via == "scaler" and stepped:
                 around = clip.loops[-1].node if clip.loops else clip.node
                 yield clip.node, "the gradients are still multiplied by the loss scale here", around
+
+
+def _handed_on(program: Program, step: Event, until: Event | Loop) -> bool:
+    """Whether a function out of sight is given the scaler, or called on the object that holds it, after that event."""
+    scaler = receiver(step.node) if step.kind == "step" else None
+    name = dotted(scaler) if scaler is not None else ""
+    last = getattr(until.node, "end_lineno" if isinstance(until, Loop) else "lineno", 0) or 0
+    for call in calls(step.scope.node):
+        if not getattr(step.node, "lineno", 0) < call.lineno <= last or program.callees(call, step.scope) or program.resolve(call.func).startswith("torch"):
+            continue
+        if any("scaler" in dotted(a).lower() if not name else dotted(a) == name for a in call.args):
+            return True
+        owner = step.scope.owner
+        foreign = owner is not None and any(last_name(b) not in program.classes and last_name(b) != "object" for b in owner.bases)
+        if foreign and name.startswith("self.") and dotted(call.func).count(".") == 1 and dotted(call.func).startswith("self."):
+            return True
+    return False
+
+
+def _is_foreign(subject: Subject, step: Event) -> bool:
+    """Whether the scaler is a parameter that is said to be of a class other than torch's."""
+    name = last_name(receiver(step.node))
+    node = step.scope.node
+    arguments = [] if isinstance(node, ast.Module) else [*node.args.args, *node.args.kwonlyargs]
+    said = [a.annotation for a in arguments if a.arg == name and a.annotation is not None]
+    return any(not {"GradScaler", "Any", "None"} & identifiers(a) for a in said)
 
 
 def _bound_is_scaled(clip: ast.Call) -> bool:
@@ -108,7 +136,7 @@ def scaler_not_updated(subject: Subject) -> Iterator[Place]:
         for event in trace:
             if event.kind != "step" or event.via != "scaler" or not is_scaler(subject.program, receiver(event.node), event.scope):
                 continue
-            if _updates(subject.program, event):
+            if _updates(subject.program, event) or _handed_on(subject.program, event, event.loops[-1] if event.loops else event) or _is_foreign(subject, event):
                 continue
             if event.loops:
                 yield event.node, "the scaler is stepped and never updated", event.loops[-1].node
@@ -230,7 +258,9 @@ def _half_networks(program: Program, trace: list[Event]) -> Iterator[ast.Call]:
     looped = {e.loops[-1] for e in trace if e.kind == "backward" and e.loops}
     for event in trace:
         if event.kind == "forward" and looped & set(event.loops) and not event.within("no_grad", "inference_mode") and not is_frozen_name(event.key):
-            yield from half_casts(program, event.call.func, event.scope)
+            last = max(getattr(loop.node, "end_lineno", 0) for loop in event.loops)
+            casts = half_casts(program, event.call.func, event.scope)
+            yield from (c for c in casts if program.scope(c) is not event.scope or c.lineno <= last)  # not what is cast when training is over
 
 
 def _is_half(name: str, call: ast.Call) -> bool:

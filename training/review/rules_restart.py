@@ -13,6 +13,7 @@ from training.review.syntax import constant, keyword, last_name, walk, words
 from training.review.trace import Event, Loop
 
 OF_THEIR_OWN = {"task", "round", "stage", "phase", "cycle", "fold", "session", "client", "trial", "seed", "run", "restart", "snapshot", "experience", "domain"}
+RESETS = {"reset", "restart", "rewind"}
 
 
 @rule(
@@ -108,6 +109,8 @@ def _begins_anew(inside: list[Event], optimizer: str) -> bool:
         if isinstance(event.node, ast.Assign | ast.AugAssign) and any(
             isinstance(n, ast.Constant) and n.value in ("lr", "initial_lr") for n in walk(event.node)
         ):
+            return True
+        if event.kind == "call" and RESETS & words(last_name(event.call.func)) and {"lr", "lrs", "rate", "rates"} & words(last_name(event.call.func)):
             return True
         if event.kind == "call" and event.key.endswith("load_state_dict") and event.key.partition(".")[0] == root.partition(".")[0]:
             return True

@@ -187,7 +187,12 @@ def test_set_chooses_model(subject: Subject) -> Iterator[Place]:
     program = subject.program
     for node in program.nodes[ast.If]:
         loop = next((a for a in program.ancestors(node) if isinstance(a, ast.For | ast.While)), None)
-        if not isinstance(node, ast.If) or loop is None or {"predict", "nn", "nearest", "neighbor", "neighbour"} & words(program.scope(node).name):
+        if (
+            not isinstance(node, ast.If)
+            or loop is None
+            or _looks_for_worst(node, loop)
+            or {"predict", "nn", "nearest", "neighbor", "neighbour"} & words(program.scope(node).name)
+        ):
             continue
         compared = {c for part in walk(node.test) if isinstance(part, ast.Compare) for c in names_read(part)} | {
             c for c in names_read(node.test) if "stop" in c
@@ -205,6 +210,12 @@ def test_set_chooses_model(subject: Subject) -> Iterator[Place]:
     yield from _test_for_validation(program)
     for call, score in best_of_runs(program):
         yield call, f"{score} comes from the test rows, and decides here which of several runs is taken"
+
+
+def _looks_for_worst(node: ast.If, loop: ast.For | ast.While) -> bool:
+    """Whether the worst is looked for: the hardest rows, the strongest attack."""
+    named = identifiers(node.test) | (identifiers(loop.iter) if isinstance(loop, ast.For) else set())
+    return bool({w for n in named for w in words(n)} & {"worst", "hardest", "weakest", "attack", "attacks", "peak"})
 
 
 def _test_for_validation(program: Program) -> Iterator[Place]:
@@ -262,12 +273,24 @@ def best_by_train_loss(subject: Subject) -> Iterator[Place]:
         keeps = any(
             isinstance(c, ast.Break) or (isinstance(c, ast.Call) and (method(c) == "state_dict" or program.resolve(c.func) == "torch.save")) for c in walk(node)
         )
+        if keeps and _chosen_by_validation(program, node):
+            continue
         score = _that_becomes_best(program, node, program.scope(node))
         if keeps and score is not None:
             yield from _beside_held_out(program, node, node.test, score)
         yield from _by_train_entry(program, node, score) if keeps and score is not None else ()
     for call, given in keeper_calls(program):
         yield from _beside_held_out(program, call, call, given)
+
+
+def _chosen_by_validation(program: Program, node: ast.If) -> bool:
+    """Whether the same function keeps weights by a held-out score too: this comparison is for something else."""
+    for other in own_nodes(program.scope(node).node):
+        if isinstance(other, ast.If) and other is not node and {"state_dict", "deepcopy"} & {n for s in other.body for n in identifiers(s)}:
+            score = _that_becomes_best(program, other, program.scope(other))
+            if score is not None and looks_held_out(last_name(score)):
+                return True
+    return False
 
 
 def _by_train_entry(program: Program, node: ast.If, score: ast.expr) -> Iterator[Place]:

@@ -266,19 +266,17 @@ def softmax_over_batch(subject: Subject) -> Iterator[Place]:
         name, scope = program.resolve(call.func).rpartition(".")[2], program.scope(call)
         if name in ("Softmax", "LogSoftmax") and program.is_torch(call.func, name) and constant(keyword(call, "dim", 0)) == 0:
             parent = program.parents[call]
-            if isinstance(parent, ast.Call) and program.is_torch(parent.func, "Sequential"):
+            if isinstance(parent, ast.Call) and program.is_torch(parent.func, "Sequential") and not _of_one_bag(program, call):
                 yield call, "this softmax normalises over the batch"
             continue
-        if program.is_torch(call.func, "softmax", "log_softmax"):
-            source, dim = keyword(call, "input", 0), keyword(call, "dim", 1)
-        elif method(call) in ("softmax", "log_softmax"):
-            source, dim = receiver(call), keyword(call, "dim", 0)
-        else:
+        source, dim = _softmax_of(program, call)
+        if source is None:
             continue
         if (
             constant(dim) == 0
             and not isinstance(constant(dim), bool)
             and not _summed_over_it(scope)
+            and not _both_ways(program, call, source, scope)
             and (_is_batched(program, source, scope, call) or _summed_elsewhere(program, call, scope) or _summed_by_caller(program, call, scope))
         ):
             yield call, "this softmax normalises over the batch"
@@ -289,6 +287,33 @@ def _summed_over_it(scope: Scope) -> bool:
     return any(
         isinstance(c, ast.Call) and method(c) == "sum" and constant(keyword(c, "dim", 0)) == 0 and keyword(c, "dim", 0) is not None for c in walk(scope.node)
     )
+
+
+def _of_one_bag(program: Program, call: ast.Call) -> bool:
+    """Whether a method of the same class sums over dimension 0: what the softmax weighs are the instances of one bag."""
+    owner = program.scope(call).owner
+    return owner is not None and any(_summed_over_it(method_of) for method_of in program.methods[owner].values())
+
+
+def _softmax_of(program: Program, call: ast.Call) -> tuple[ast.expr | None, ast.expr | None]:
+    """Of what a softmax is taken, and over which dimension; nothing for any other call."""
+    if program.is_torch(call.func, "softmax", "log_softmax"):
+        return keyword(call, "input", 0), keyword(call, "dim", 1)
+    return (receiver(call), keyword(call, "dim", 0)) if method(call) in ("softmax", "log_softmax") else (None, None)
+
+
+def _both_ways(program: Program, call: ast.Call, source: ast.expr, scope: Scope) -> bool:
+    """Whether the same scores have another softmax beside it, or its shares are divided by their sum over another dimension: pairs, or slots, of one sample."""
+    for node in walk(scope.node):
+        if isinstance(node, ast.Call) and node is not call:
+            beside, _ = _softmax_of(program, node)
+            if beside is not None and ast.unparse(beside) == ast.unparse(source):
+                return True
+        match node:
+            case ast.BinOp(left=left, op=ast.Div(), right=ast.Call(func=ast.Attribute(value=summed, attr="sum")) as total):
+                if ast.dump(summed) == ast.dump(left) and constant(keyword(total, "dim", 0)) not in (0, None):
+                    return True
+    return False
 
 
 def _is_batched(program: Program, node: ast.expr | None, scope: Scope, call: ast.Call) -> bool:
@@ -311,6 +336,8 @@ def _is_batched(program: Program, node: ast.expr | None, scope: Scope, call: ast
 
 def _summed_elsewhere(program: Program, softmax: ast.Call, scope: Scope) -> bool:
     """Whether something weighted by it is summed over another dimension than that over which the weights add up to one."""
+    if _is_vector(program, softmax, scope):
+        return False
     statement = program.statement(softmax)
     names = {dotted(t) for t in statement.targets} - {""} if isinstance(statement, ast.Assign) and statement.value is softmax else set()
     for call in walk(scope.node):
@@ -322,6 +349,16 @@ def _summed_elsewhere(program: Program, softmax: ast.Call, scope: Scope) -> bool
         if weighted and isinstance(over, int) and over > 0 and program.scope(call) is scope:
             return True
     return False
+
+
+def _is_vector(program: Program, softmax: ast.Call, scope: Scope) -> bool:
+    """Whether the softmax is that of a parameter of one dimension: there is no batch in it."""
+    source = receiver(softmax) if method(softmax) in ("softmax", "log_softmax") and not program.resolve(softmax.func) else keyword(softmax, "input", 0)
+    made = program.bindings_of(source, scope) if isinstance(source, ast.Attribute) else []
+    inner = [c for b in made for c in walk(b.value) if isinstance(c, ast.Call) and last_name(c.func) in ("zeros", "ones", "randn", "rand", "full")]
+    return (
+        len(made) == 1 and len(inner) == 1 and (len(inner[0].args) == 1 or last_name(inner[0].func) == "full") and not isinstance(inner[0].args[0], ast.Tuple)
+    )
 
 
 def _summed_by_caller(program: Program, softmax: ast.Call, scope: Scope) -> bool:

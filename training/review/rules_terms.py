@@ -65,6 +65,9 @@ def term_of_loss_left_out(subject: Subject) -> Iterator[Place]:
                 break
     for node, _, _ in divergences(program) if subject.trains else ():
         name, scope = _named(program, node), program.scope(node)
+        blocks = [i.context_expr for a in program.ancestors(node) if isinstance(a, ast.With) for i in a.items]
+        if any({"no_grad", "inference_mode"} & identifiers(b) for b in blocks):
+            continue
         if name and not _quiet_all_over(scope) and not _counts(program, scope, name):
             yield node, f"{name} is computed here, and is in no loss that is trained on"
 

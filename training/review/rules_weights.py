@@ -50,7 +50,7 @@ def slow_copy_is_quick(subject: Subject) -> Iterator[Place]:
     program = subject.program
     for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For) and isinstance(n.target, ast.Tuple)):
         scope = program.scope(loop)
-        if "parameters" not in ast.unparse(loop.iter):
+        if "parameters" not in ast.unparse(loop.iter) or words(scope.name) & {"reset", "perturb", "shrink", "reinit", "reinitialize"}:
             continue
         for call in (n for s in loop.body for n in walk(s) if isinstance(n, ast.Call)):
             if not SLOW & _written(loop, call, scope):

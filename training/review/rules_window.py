@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.loops import Steps, is_epoch_loop, last_name_of_key, step_groups
 from training.review.program import Scope
-from training.review.syntax import dotted, identifiers, is_true, keyword, last_name, method, names_read, receiver, walk, words
+from training.review.signs import READ
+from training.review.syntax import calls, dotted, identifiers, is_true, keyword, last_name, method, names_read, receiver, walk, words
 from training.review.trace import Event
 from training.review.values import loss_kind
 
@@ -24,6 +25,13 @@ def window_of(steps: Steps) -> ast.If | None:
             continue
         return branch
     return None
+
+
+def fits(steps: Steps, branch: ast.If) -> bool:
+    """Whether the loop's rows come from something that is given the size of the window too: there is no rest."""
+    head = getattr(steps.loop.node, "iter", None) if steps.loop is not None else None
+    sizes = {n.right.id for n in walk(branch.test) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod) and isinstance(n.right, ast.Name)}
+    return head is not None and any(isinstance(a, ast.Name) and a.id in sizes for c in calls(head) for a in c.args)
 
 
 def condition(branch: ast.If, scope: Scope) -> ast.expr:
@@ -143,7 +151,7 @@ def last_window_dropped(subject: Subject) -> Iterator[Place]:
     """A step once a window in a loop that ends, its condition looks at the window alone, no step follows the loop, and what is left is cleared."""
     for steps in step_groups(subject):
         branch = window_of(steps)
-        if branch is None or steps.loop is None or isinstance(steps.loop.node, ast.While) or not isinstance(branch.test, ast.Compare):
+        if branch is None or steps.loop is None or isinstance(steps.loop.node, ast.While) or fits(steps, branch) or not isinstance(branch.test, ast.Compare):
             continue
         if not (isinstance(steps.loop.node.iter, ast.Call) and last_name(steps.loop.node.iter.func) == "enumerate"):
             continue
@@ -287,8 +295,25 @@ def retain_graph(subject: Subject) -> Iterator[Place]:
                 e for e in inside if e is not event and (e.kind == "backward" or (e.kind == "call" and e.key.rpartition(".")[2] in ("grad", "jacobian", "vjp")))
             ]
             inner = any(e.loops[len(event.loops) :] for e in inside if e is event)
+            if _uses_graph(event):
+                continue
             if not others and not inner and any(e.kind == "step" for e in inside):
                 yield event.node, "this is the only backward of the loop: nothing uses the graph again", event.loops[-1].node
+
+
+def _uses_graph(event: Event) -> bool:
+    """Whether what the loss was, or was made of, is given to a function out of sight after backward in the same loop."""
+    statements = [n for n in walk(event.loops[-1].node) if isinstance(n, ast.stmt) and n.lineno > getattr(event.node, "lineno", 0)]
+    loss = names_read(receiver(event.call) or event.call)
+    made = {n for s in walk(event.loops[-1].node) if isinstance(s, ast.Assign) and {last_name(t) for t in s.targets} & loss for n in names_read(s.value)}
+    given = [c for s in statements for c in calls(s) if any(isinstance(a, ast.Name) and a.id in loss | (made & _collected(event)) for a in c.args)]
+    return any(last_name(c.func) not in READ | {"append", "extend", "update", "add", "str", "item"} for c in given)
+
+
+def _collected(event: Event) -> set[str]:
+    """Names of the loop that hold losses: lists and tables of terms."""
+    found = {last_name(t) for s in walk(event.loops[-1].node) if isinstance(s, ast.Assign) for t in s.targets}
+    return {n for n in found if words(n) & {"loss", "losses", "terms", "nll", "objective"}}
 
 
 def _twice(subject: Subject) -> Iterator[Place]:

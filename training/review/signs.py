@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from training.review.program import Binding, Program, Scope
-from training.review.syntax import constant, defaults, identifiers, last_name, method, walk
+from training.review.syntax import constant, defaults, identifiers, last_name, method, walk, words
 from training.review.values import reaching
 
 DEPTH = 8
@@ -46,8 +46,10 @@ class Signs:
     {-1}
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, factors: set[str] | None = None) -> None:
+        """`factors`: words by which a factor is known to be above 0, or to be better the greater it is; without them any name is."""
         self.program = program
+        self.factors = factors
         self.done: set[tuple[int, int, int | None]] = set()
         self.negative = _negative_names(program)
 
@@ -93,12 +95,17 @@ class Signs:
             case ast.Sub():
                 return self._outwards(above, -sign if above.right is node else sign, None, depth + 1)
             case ast.Mult() | ast.Div() if not (isinstance(above.op, ast.Div) and above.right is node):
-                if identifiers(other) & self.negative:
+                if identifiers(other) & self.negative or self._is_strange(other):
                     return {UNKNOWN}
                 value = constant(other)
                 below = (isinstance(value, int | float) and value < 0) or (isinstance(other, ast.UnaryOp) and isinstance(other.op, ast.USub))
                 return self._outwards(above, -sign if below else sign, None, depth + 1)
         return {UNKNOWN}
+
+    def _is_strange(self, factor: ast.expr) -> bool:
+        """Whether nothing is known of the sign of a factor: a cost may stand there as well as a gain."""
+        named = {w for n in identifiers(factor) for w in words(n)}
+        return self.factors is not None and bool(named) and not named & self.factors
 
     def _of_method(self, above: ast.Attribute, sign: int, depth: int) -> set[int]:
         call = self.program.parents[above]
