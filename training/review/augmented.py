@@ -10,6 +10,7 @@ from training.review.sides import side_of_names, targets_of
 from training.review.syntax import constant, defaults, identifiers, keyword, last_name, own_nodes, walk, words
 
 DRAWS = {"random", "randint", "randrange", "uniform", "rand", "randn", "randn_like", "rand_like", "normal", "choice", "shuffle", "integers", "gauss", "sample"}
+AUGMENTS = ("Random", "RandAugment", "AutoAugment", "TrivialAugment", "AugMix", "ColorJitter")
 SEVERAL_VIEWS = {"tta", "views", "augmentations", "robust", "robustness", "corruption", "corrupted"}
 
 
@@ -81,14 +82,19 @@ def train_transform_held_out(program: Program) -> Iterator[tuple[ast.Call, str, 
     """Held-out data sets that are given the random transform of train: the call, the transform's name and what it draws."""
     for call in program.all_calls:
         scope, statement = program.scope(call), program.statement(call)
-        given = keyword(call, "transform") or next((a for a in call.args if isinstance(a, ast.Name) and "transform" in a.id.lower()), None)
+        of_images = program.resolve(call.func).startswith("torchvision.datasets.") and len(call.args) > 1 and isinstance(call.args[1], ast.Name)
+        given = (
+            keyword(call, "transform")
+            or (call.args[1] if of_images else None)
+            or next((a for a in call.args if isinstance(a, ast.Name) and "transform" in a.id.lower()), None)
+        )
         if not isinstance(given, ast.Name) or not isinstance(statement, ast.Assign) or side_of_names(targets_of(program, call)) not in ("val", "test"):
             continue
         if SEVERAL_VIEWS & {w for n in identifiers(statement) for w in words(n)}:
             continue
         for made in program.origins(given, scope):
             drawn = [
-                c for c in walk(made.call) if isinstance(c, ast.Call) and last_name(c.func).startswith("Random") and "transforms" in program.resolve(c.func)
+                c for c in walk(made.call) if isinstance(c, ast.Call) and last_name(c.func).startswith(AUGMENTS) and "transforms" in program.resolve(c.func)
             ]
             if drawn:
                 yield call, given.id, last_name(drawn[0].func)

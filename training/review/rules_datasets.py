@@ -27,6 +27,7 @@ from training.review.syntax import (
     words,
 )
 
+FOLDERS = {"torchvision.datasets.ImageFolder", "torchvision.datasets.DatasetFolder"}
 PLAIN_NUMBERS = {"label", "labels", "y", "target", "idx", "index", "i", "j", "length", "id", "offset", "start", "stop", "end", "pos", "seed", "count"}
 SAMPLERS = ("sampler", "batch_sampler")
 
@@ -213,6 +214,7 @@ def validation_of_train_rows(subject: Subject) -> Iterator[Place]:
     """A loader or data set that is named after held-out rows is made of something named after train rows alone; one named after test rows, of validation rows."""
     program = subject.program
     yield from _published_train_part(program)
+    yield from _same_folder_twice(program)
     yield from _same_set_twice(program)
     yield from _same_rows_twice(program)
     named = program.identifiers | {p for scope in program.scopes for p in scope.parameters}
@@ -276,6 +278,20 @@ def _published_train_part(program: Program) -> Iterator[Place]:
     for name, side, call, scope in made:
         if side == "test" and any(n == name and s == "train" and w is scope for n, s, _, w in made):
             yield call, f"the test rows are the published train part of {name.rpartition('.')[2]}, and so are the train rows"
+
+
+def _same_folder_twice(program: Program) -> Iterator[Place]:
+    """`val = ImageFolder(root / "train")` beside a train set of the same folder, where nothing is taken out of either."""
+    if {"random_split", "Subset", "SubsetRandomSampler"} & program.called_names or any(keyword(c, s) is not None for c in program.all_calls for s in SAMPLERS):
+        return
+    made: dict[tuple[object, str], dict[str, ast.Call]] = {}
+    for call in program.all_calls:
+        if program.resolve(call.func) in FOLDERS and call.args and (side := side_of_names(targets_of(program, call))):
+            made.setdefault((program.scope(call), ast.dump(call.args[0])), {})[side] = call
+    for sides in made.values():
+        for side in ("val", "test") if "train" in sides else ():
+            if side in sides:
+                yield sides[side], f"the train rows are of {ast.unparse(sides[side].args[0])} too"
 
 
 def _read_whole(program: Program, node: ast.expr) -> set[str]:

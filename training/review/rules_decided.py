@@ -1,4 +1,4 @@
-"""Rule BH229: the greatest score where the class that has it is wanted."""
+"""Rules BH229 and BH239: the greatest score where the class that has it is wanted, and the row that has it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.kinds import is_model
+from training.review.loops import innermost_loop
 from training.review.program import Program, Scope
-from training.review.provenance import role
+from training.review.provenance import is_loader, role
 from training.review.syntax import calls, constant, is_true, keyword, last_name, method, names_read, receiver, walk
-from training.review.values import reaching_elements
+from training.review.values import PASSED_ON, reaching_elements
 
 SAME = {"view", "reshape", "squeeze", "flatten", "cpu", "to", "detach", "float", "long", "int", "numpy"}
 
@@ -60,6 +62,91 @@ def greatest_score_as_class(subject: Subject) -> Iterator[Place]:
             if belong and not (names_read(scores) | names_read(one)) & names_read(other):
                 yield node, f"{ast.unparse(one)} holds the greatest values of {ast.unparse(scores)}, not where they stand"
                 break
+
+
+@rule(
+    "BH239",
+    "decision-over-batch",
+    "error",
+    title="The greatest score is looked for among the rows",
+    why="Dimension 0 of what a network gives is the batch. `argmax(0)` says for each class which row has most of it: compared with labels it is a number without meaning, that may even look like one.",
+    remedy="look along the classes: `scores.argmax(dim=1)`",
+    bad="""
+        import torch
+
+        @torch.no_grad()
+        def accuracy(model, loader):
+            model.eval()
+            right = rows = 0
+            for x, y in loader:
+                right += (model(x).argmax(0) == y).sum().item()
+                rows += len(y)
+            return right / rows
+        """,
+    good="""
+        import torch
+
+        @torch.no_grad()
+        def accuracy(model, loader):
+            model.eval()
+            right = rows = 0
+            for x, y in loader:
+                right += (model(x).argmax(1) == y).sum().item()
+                rows += len(y)
+            return right / rows
+        """,
+)
+def decision_over_batch(subject: Subject) -> Iterator[Place]:
+    """`argmax` or the indices of `max` over dimension 0 of what a network gives for a batch of a loader, compared with something."""
+    program = subject.program
+    for node, sides in _comparisons(program):
+        for side in sides:
+            scope = program.scope(node)
+            inner = next((n for n in walk(side) if isinstance(n, ast.Name)), None) if not isinstance(side, ast.Call) else None
+            made = [v for v, _ in reaching_elements(program, inner, scope)] if inner is not None else [side]
+            for value in made:
+                scores = _along_rows(program, value)
+                made_by = _network_call(program, scores, scope) if scores is not None else None
+                if made_by is not None and _of_loader(program, made_by):
+                    yield value, f"{ast.unparse(value)} is the row with the greatest score, for each class"
+                    break
+
+
+DEPTH = 4
+SQUASHES = ("softmax", "sigmoid", "log_softmax", "exp")
+
+
+def _along_rows(program: Program, node: ast.expr) -> ast.expr | None:
+    """Of what the greatest is looked for along dimension 0."""
+    while isinstance(node, ast.Subscript | ast.Attribute) or (isinstance(node, ast.Call) and method(node) in SAME):
+        node = node.value if isinstance(node, ast.Subscript | ast.Attribute) else (receiver(node) or ast.Constant(None))
+    if not isinstance(node, ast.Call) or last_name(node.func) not in ("argmax", "max"):
+        return None
+    on_torch = program.is_torch(node.func, "argmax", "max")
+    axis = constant(keyword(node, "dim", 1 if on_torch else 0))
+    return None if axis != 0 or isinstance(axis, bool) else node.args[0] if on_torch else receiver(node)
+
+
+def _network_call(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> ast.Call | None:
+    """The call of a network that gave scores, which were reshaped or squashed at most."""
+    if isinstance(node, ast.Name) and depth < DEPTH:
+        found = reaching_elements(program, node, scope)
+        return _network_call(program, found[0][0], scope, depth + 1) if len(found) == 1 and found[0][1] is None else None
+    if not isinstance(node, ast.Call):
+        return None
+    if program.is_torch(node.func, *SQUASHES) and node.args:
+        return _network_call(program, node.args[0], scope, depth)
+    if method(node) in (*PASSED_ON, *SQUASHES) and not program.resolve(node.func) and (on := receiver(node)) is not None:
+        return _network_call(program, on, scope, depth)
+    return node if is_model(program, node.func, scope) else None
+
+
+def _of_loader(program: Program, call: ast.Call) -> bool:
+    """Whether a network is given what a loop over a loader gives."""
+    loop = innermost_loop(program, call)
+    named = {n.id for n in walk(loop.target) if isinstance(n, ast.Name)} if isinstance(loop, ast.For) else set()
+    given = {n for a in call.args for n in names_read(a)}
+    return isinstance(loop, ast.For) and is_loader(program, loop.iter, program.scope(call)) and bool(named & given)
 
 
 def _comparisons(program: Program) -> Iterator[tuple[ast.expr, tuple[ast.expr, ast.expr]]]:

@@ -72,8 +72,19 @@ def _goes_on_with(program: Program, into: ast.expr) -> bool:
     return is_optimizer(program, into, scope) or is_scheduler(program, into, scope) or is_scaler(program, into, scope)
 
 
+def _never_read(program: Program, key: str) -> bool:
+    """Whether a key of the checkpoint is taken out of nothing, in a file that takes others out of it by name."""
+    read = {key_read(n) for n in program.nodes[ast.Subscript] if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Load)}
+    return bool(read - {None}) and key not in _keys_read(program)
+
+
 def _counts_on(program: Program, keys: set[object]) -> bool:
     """Whether the epoch after the one that was read under one of these keys is computed."""
+    counted = {key_read(n) for n in program.nodes[ast.Subscript] if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Load)} & keys
+    heads = [n.iter for n in program.nodes[ast.For] if isinstance(n, ast.For) and isinstance(n.iter, ast.Call)]
+    goes_on = any(last_name(h.func) == "range" and len(h.args) > 1 and constant(h.args[0]) is None for h in heads)
+    if goes_on and any(isinstance(k, str) and "epoch" in words(k) for k in counted):
+        return True
     sums = [n for n in program.nodes[ast.BinOp] if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Add) and constant(n.right) == 1]
     found = {key for n in sums if isinstance(key := key_read(n.left), str) and "epoch" in words(key)}
     return bool(found & keys)
@@ -226,6 +237,8 @@ def resumed_at_wrong_epoch(subject: Subject) -> Iterator[Place]:
         for leaf in leaves(program, starts, scope) if starts is not None else ():
             if key_read(leaf.node) == key:
                 yield leaf.node, f"{key!r} was saved when that epoch was over, and the loop in line {loop.lineno} makes it again", loop
-        if starts is None or constant(starts) is not None:
+        if (starts is None or constant(starts) is not None) and _never_read(program, key):
+            yield loop.iter, f"{key!r} is saved and read nowhere, and the loop of a run that goes on begins at its first epoch again", loop
+        elif starts is None or constant(starts) is not None:
             for binding, name in unread_starts(program, loop, key):
                 yield binding, f"{name} is the epoch to go on at, and the loop in line {loop.lineno} starts without it", loop

@@ -56,6 +56,8 @@ def rate_or_its_logarithm(subject: Subject) -> Iterator[Place]:
         value = value_of(program, given, scope) if given is not None else None
         if logarithm is True and isinstance(value, ast.Call) and (method(value) or last_name(value.func)) in RATES:
             yield call, f"{ast.unparse(value)} is a rate, and log_input says that it is the logarithm of one"
+        elif logarithm is True and value is given and given is not None and activation(program, given, scope) == "softplus":
+            yield call, f"{ast.unparse(given)} ends in softplus and is a rate, and log_input says that it is the logarithm of one"
         elif logarithm is False and given is not None and any(activation(program, side, scope) == "linear" for side in _added(given)):
             yield call, f"{ast.unparse(given)} are raw scores, some of them below 0, and log_input=False takes their logarithm"
 

@@ -15,7 +15,8 @@ NAMES = 4  # that a number is followed through
 ACTIVATIONS = {
     "softmax": "softmax", "Softmax": "softmax", "softmax2d": "softmax", "log_softmax": "log_softmax", "LogSoftmax": "log_softmax", "sigmoid": "sigmoid",
     "Sigmoid": "sigmoid", "logsigmoid": "log_sigmoid", "LogSigmoid": "log_sigmoid", "expit": "sigmoid", "Linear": "linear", "linear": "linear",
-    "relu": "relu", "ReLU": "relu", "argmax": "argmax", "tanh": "tanh", "Tanh": "tanh",
+    "relu": "relu", "ReLU": "relu", "argmax": "argmax", "tanh": "tanh", "Tanh": "tanh", "softplus": "softplus",
+    "Softplus": "softplus",
 }  # fmt: skip
 PASSED_ON = {"squeeze", "unsqueeze", "view", "reshape", "flatten", "float", "to", "double", "contiguous", "transpose", "permute", "cpu", "cuda", "t", "clone"}
 MODULE_LOSSES = {
