@@ -6,8 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.program import Binding, Program
+from training.review.program import Binding, Program, Scope
 from training.review.syntax import FunctionNode, constant, identifiers, is_true, keyword, last_name, own_nodes, walk, words
+from training.review.values import value_of
 
 MOST_SMOOTHED, MOST_DROPPED = 0.5, 0.95
 DROPOUTS = {"Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout", "dropout", "dropout1d", "dropout2d", "dropout3d"}
@@ -41,6 +42,56 @@ def labels_smoothed_away(subject: Subject) -> Iterator[Place]:
         share = constant(keyword(call, "label_smoothing"))
         if subject.program.resolve(call.func).startswith("torch.nn.") and isinstance(share, int | float) and share > MOST_SMOOTHED:
             yield call, f"label_smoothing={share} gives {share:.0%} of each label to all classes alike"
+
+
+@rule(
+    "BH327",
+    "weight-of-the-frequent-class",
+    "error",
+    title="pos_weight is the share of positives, not its inverse",
+    why="`pos_weight` multiplies the loss of positive rows. To even out classes it is negatives / positives; the other way round the rare class, which counts little anyway, counts still less.",
+    remedy="`pos_weight = negatives / positives`, of the train rows",
+    bad="""
+        import torch
+        from torch import nn
+
+        def criterion(y):
+            positives, negatives = (y == 1).sum(), (y == 0).sum()
+            return nn.BCEWithLogitsLoss(pos_weight=positives / negatives)
+        """,
+    good="""
+        import torch
+        from torch import nn
+
+        def criterion(y):
+            positives, negatives = (y == 1).sum(), (y == 0).sum()
+            return nn.BCEWithLogitsLoss(pos_weight=negatives / positives)
+        """,
+)
+def weight_of_frequent_class(subject: Subject) -> Iterator[Place]:
+    """`pos_weight` is a quotient of what is called positive, or counted where labels are 1, by what is called negative, or counted where they are 0."""
+    program = subject.program
+    for call in program.all_calls:
+        given = keyword(call, "pos_weight")
+        scope = program.scope(call)
+        value = value_of(program, given, scope) if given is not None else None
+        inner = value.args[0] if isinstance(value, ast.Call) and last_name(value.func) in ("tensor", "as_tensor") and value.args else value
+        inner = inner.elts[0] if isinstance(inner, ast.List) and len(inner.elts) == 1 else inner
+        if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Div) and given is not None:
+            above, below = (_class_counted(program, side, scope) for side in (inner.left, inner.right))
+            if above == "positive" and below == "negative":
+                yield given, f"{ast.unparse(inner)} is small where positives are rare: it is to be the other way round"
+
+
+def _class_counted(program: Program, node: ast.expr, scope: Scope) -> str:
+    """Of which of two classes something is the count, by its name or by what it compares labels with."""
+    named = {w for n in identifiers(node) for w in words(n)}
+    if named & {"pos", "positive", "positives", "npos"} or named & {"neg", "negative", "negatives", "nneg"}:
+        both = named & {"pos", "positive", "positives", "npos"} and named & {"neg", "negative", "negatives", "nneg"}
+        return "" if both else "positive" if named & {"pos", "positive", "positives", "npos"} else "negative"
+    made = value_of(program, node, scope)
+    against = {constant(n.comparators[0]) for n in walk(made) if isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Eq)}
+    return "positive" if against == {1} else "negative" if against == {0} else ""
 
 
 @rule(

@@ -218,18 +218,18 @@ def collective_on_one_rank(subject: Subject) -> Iterator[Place]:
         ]
         for event in found:
             ranks = program.rank_names | (set(event.scope.parameters) - COUNTED)  # a number from elsewhere that decides over a collective
-            guards = [b for b in event.branches if isinstance(b[0], ast.If) and _one_rank(b[0].test, ranks)]
+            guards = [b for b in event.branches if isinstance(b[0], ast.If) and one_rank(b[0].test, ranks)]
             paired = any(o is not event and last_name(o.call.func) == last_name(event.call.func) and _other_side(event, o, program.rank_names) for o in found)
             if guards and not paired and "group" not in {k.arg for k in event.call.keywords}:
                 yield event.node, f"{last_name(event.call.func)} runs on one rank alone: it waits for the others for ever"
 
 
-def _one_rank(test: ast.expr, ranks: set[str]) -> bool:
+def one_rank(test: ast.expr, ranks: set[str]) -> bool:
     """Whether a condition compares a rank with a number, or asks for the main process."""
     if isinstance(test, ast.BoolOp):
-        return isinstance(test.op, ast.And) and any(_one_rank(v, ranks) for v in test.values)
+        return isinstance(test.op, ast.And) and any(one_rank(v, ranks) for v in test.values)
     if isinstance(test, ast.UnaryOp):
-        return _one_rank(test.operand, ranks)
+        return one_rank(test.operand, ranks)
     if isinstance(test, ast.Compare):
         first = constant(test.comparators[0]) == 0
         named = any("rank" in words(n) or (first and n in ranks) for n in identifiers(test.left))
@@ -240,7 +240,7 @@ def _one_rank(test: ast.expr, ranks: set[str]) -> bool:
 def _other_side(event: Event, other: Event, ranks: set[str]) -> bool:
     """Whether another event stands under a condition on the rank too, but not under the same branch."""
     own = {(id(b), taken) for b, taken in event.branches}
-    guards = [(id(b), taken) for b, taken in other.branches if isinstance(b, ast.If) and _one_rank(b.test, ranks)]
+    guards = [(id(b), taken) for b, taken in other.branches if isinstance(b, ast.If) and one_rank(b.test, ranks)]
     return bool(guards) and any(g not in own for g in guards)
 
 

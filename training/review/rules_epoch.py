@@ -47,7 +47,7 @@ from training.review.trace import Loop
         """,
 )
 def loop_left_after_one_batch(subject: Subject) -> Iterator[Place]:
-    """The body of a loop that steps an optimizer over batches ends with a `break` that is under no condition."""
+    """The body of a loop that steps an optimizer over batches ends with a `break` that is under no condition; or that of one that adds something up with a `return`."""
     for steps in step_groups(subject):
         loop = steps.loop
         if (
@@ -58,6 +58,9 @@ def loop_left_after_one_batch(subject: Subject) -> Iterator[Place]:
             and not _goes_on(loop.node)
         ):
             yield loop.node.body[-1], "every passage over the batches ends after the first one", loop.node
+    for node in subject.program.nodes[ast.For]:
+        if isinstance(node, ast.For) and isinstance(node.body[-1], ast.Return) and names_loader(node.iter) and any(additions(node)) and not _goes_on(node):
+            yield node.body[-1], "the function returns after the first batch, and what it adds up is of that one alone", node
 
 
 def _goes_on(loop: ast.For) -> bool:

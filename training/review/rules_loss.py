@@ -220,6 +220,43 @@ def loss_arguments_swapped(subject: Subject) -> Iterator[Place]:
             traced = _from_batch(loss.scores, loss.scope) and _from_network(subject.program, loss.target, loss.scope)
             if (last_name(loss.scores) in TARGETS and second) or traced:
                 yield loss.call, f"{ast.unparse(loss.scores)} comes first and {ast.unparse(loss.target)} second: the loss expects scores, then labels"
+        elif loss.kind == "kl" and loss.target is not None and _learns_from_input(subject.program, loss):
+            yield (
+                loss.call,
+                f"{ast.unparse(loss.scores)} has no gradient and comes first, {ast.unparse(loss.target)} is what learns: the divergence expects it first",
+            )
+
+
+def _learns_from_input(program: Program, loss: LossCall) -> bool:
+    """Whether the first side of a divergence has no gradient, and the second is what learns."""
+    if loss.target is None or not _is_quiet(program, loss.scores, loss.scope) or _is_quiet(program, loss.target, loss.scope):
+        return False
+    return _of_learner(program, loss.target, loss.scope)
+
+
+def _is_quiet(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> bool:
+    """Whether a value was computed without gradients, by all that is seen of it."""
+    if isinstance(node, ast.Name):
+        bound = scope.bindings.get(node.id, ())
+        if len(bound) != 1 or bound[0].how != "assign" or depth > 3:
+            return False
+        blocks = [i.context_expr for a in program.ancestors(bound[0].value) if isinstance(a, ast.With) for i in a.items]
+        return any({"no_grad", "inference_mode"} & identifiers(b) for b in blocks) or _is_quiet(program, bound[0].value, scope, depth + 1)
+    if method(node) == "detach":
+        return True
+    if isinstance(node, ast.Call):
+        on = keyword(node, "input", 0) if program.resolve(node.func).startswith("torch.") else receiver(node)
+        squashes = last_name(node.func) in ("softmax", "log_softmax", "log", "clamp", "float")
+        return squashes and on is not None and _is_quiet(program, on, scope, depth)
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and _is_quiet(program, node.left, scope, depth)
+
+
+def _of_learner(program: Program, node: ast.expr, scope: Scope) -> bool:
+    """Whether a value is the softmax of what a network gave that is not frozen by its name."""
+    names = [n for n in walk(node) if isinstance(n, ast.Name)]
+    values = [node, *(v for n in names for v in reaching(program, n, scope))]
+    made = [c for v in values for c in walk(v) if isinstance(c, ast.Call) and is_model(program, c.func, scope)]
+    return bool(made) and not any(is_frozen_name(last_name(c.func)) for c in made)
 
 
 def _from_batch(node: ast.expr, scope: Scope) -> bool:

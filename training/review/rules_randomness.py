@@ -11,7 +11,7 @@ from training.review.kinds import looks_held_out
 from training.review.program import Program, Scope
 from training.review.rules_loader import loaders, name_of
 from training.review.splitting import splits
-from training.review.syntax import FunctionNode, constant, dotted, has_unpacking, identifiers, is_true, keyword, last_name, method, receiver, walk
+from training.review.syntax import FunctionNode, calls, constant, dotted, has_unpacking, identifiers, is_true, keyword, last_name, method, receiver, walk
 from training.review.trace import Event
 from training.review.unseeded import unseeded_split
 
@@ -67,6 +67,7 @@ def same_noise_in_every_worker(subject: Subject) -> Iterator[Place]:
     many = [
         c for c in loaders(program) if (workers := keyword(c, "num_workers", 5)) is not None and constant(workers) != 0 and keyword(c, "worker_init_fn") is None
     ]
+    yield from _seeded_alike(program)
     for owner in program.classes.values() if many else ():
         getter, init = program.methods[owner].get("__getitem__"), program.methods[owner].get("__init__")
         if getter is None or init is None:
@@ -76,6 +77,20 @@ def same_noise_in_every_worker(subject: Subject) -> Iterator[Place]:
             made = [b for b in bindings if _is_generator(program, b.value)]
             if made and len(made) == len(bindings) and name in used:
                 yield made[0].value, f"self.{name} is in the same state in every worker"
+
+
+def _seeded_alike(program: Program) -> Iterator[Place]:
+    """A `worker_init_fn` that seeds every worker with the same number."""
+    for loader in loaders(program):
+        given = keyword(loader, "worker_init_fn")
+        function = program.local_function(given.id, program.scope(loader)) if isinstance(given, ast.Name) else None
+        node = given if isinstance(given, ast.Lambda) else function.node if function is not None and not isinstance(function.node, ast.Module) else None
+        if node is None or {"get_worker_info", "initial_seed"} & identifiers(node):
+            continue
+        asked = node.args.args[0].arg if node.args.args else ""
+        seeded = [c for c in calls(node) if last_name(c.func) in ("seed", "manual_seed", "seed_everything") and c.args]
+        if seeded and not any(isinstance(n, ast.Name) and n.id == asked for n in walk(node) if not isinstance(n, ast.arg)):
+            yield seeded[0], f"every worker is seeded with {ast.unparse(seeded[0].args[0])}: they draw the same, and in each epoch again", loader
 
 
 def _is_generator(program: Program, node: ast.expr) -> bool:

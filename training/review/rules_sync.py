@@ -9,9 +9,10 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_optimizer
 from training.review.loops import Steps, step_groups
 from training.review.program import Program, Scope
-from training.review.rules_distributed import REDUCES
+from training.review.rules_distributed import REDUCES, one_rank
 from training.review.rules_window import condition, window_of
-from training.review.syntax import calls, identifiers, last_name, method, receiver, walk, words
+from training.review.sides import targets_of
+from training.review.syntax import calls, dotted, identifiers, last_name, method, receiver, walk, words
 from training.review.trace import Event
 from training.review.values import value_of
 
@@ -162,6 +163,7 @@ def ranks_train_apart(subject: Subject) -> Iterator[Place]:
     reads gradients, or is called as if it did.
     """
     program = subject.program
+    yield from _loaded_on_one_rank(program)
     sampled = any(program.is_torch(c.func, "DistributedSampler") for c in program.all_calls)
     if not sampled or "init_process_group" not in program.called_names or {"grad", "grads"} & program.identifiers or _averages_by_hand(program):
         return
@@ -174,6 +176,22 @@ def ranks_train_apart(subject: Subject) -> Iterator[Place]:
         if steps.loop is not None and steps.backwards:
             yield steps.step.node, "each rank steps by the gradients of its own rows", steps.loop.node
             return
+
+
+def _loaded_on_one_rank(program: Program) -> Iterator[Place]:
+    """Weights that one rank alone loads into a network which was wrapped before: the others go on with theirs."""
+    if {"broadcast", "broadcast_object_list", "broadcast_coalesced"} & program.called_names:
+        return
+    wraps = [c for c in program.all_calls if program.is_torch(c.func, "DistributedDataParallel")]
+    for call in program.all_calls if wraps else ():
+        guards = [a for a in program.ancestors(call) if isinstance(a, ast.If) and one_rank(a.test, program.rank_names) and not a.orelse]
+        into = receiver(call) if method(call) == "load_state_dict" else None
+        if not guards or into is None or is_optimizer(program, into, program.scope(call)):
+            continue
+        before = [w for w in wraps if program.scope(w) is program.scope(call) and w.lineno < call.lineno]
+        names = {n for w in before for n in (*(dotted(a) for a in w.args[:1]), *targets_of(program, w))} - {""}
+        if dotted(into).removesuffix(".module") in names and not any(w.lineno > call.lineno for w in wraps):
+            yield call, "one rank loads weights after the network was wrapped: the others keep their own, and train another network"
 
 
 @rule(

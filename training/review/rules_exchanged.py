@@ -1,0 +1,83 @@
+"""Rules BH144 and BH145: arguments that are given to each other's names, and a warm-up that only rises."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.syntax import constant, identifiers, last_name, walk, words
+
+SETTINGS = {
+    "lr", "momentum", "weight_decay", "dampening", "eps", "gamma", "step_size", "batch_size", "num_workers", "epochs", "patience", "dropout", "hidden", "width", "depth",
+    "layers", "heads", "warmup", "max_lr", "steps_per_epoch", "num_layers", "num_heads", "hidden_size", "label_smoothing", "alpha", "temperature", "decay", "learning_rate",
+}  # fmt: skip
+WARM = {"warm", "warmup", "rampup"}
+
+
+@rule(
+    "BH144",
+    "arguments-exchanged",
+    "error",
+    title="Two arguments are given to each other's names",
+    why="`momentum=weight_decay, weight_decay=momentum` runs: a decay of 0.9 at each step leaves next to nothing of the weights.",
+    remedy="give each name its own value",
+    bad="""
+        import torch
+
+        def make(net, settings):
+            return torch.optim.SGD(net.parameters(), lr=settings.lr, momentum=settings.weight_decay, weight_decay=settings.momentum)
+        """,
+    good="""
+        import torch
+
+        def make(net, settings):
+            return torch.optim.SGD(net.parameters(), lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay)
+        """,
+)
+def arguments_exchanged(subject: Subject) -> Iterator[Place]:
+    """A call is given `a=b` and `b=a`, both of them settings of training: other names are exchanged on purpose, as query and key or source and target."""
+    for call in subject.program.all_calls:
+        given = {k.arg: last_name(k.value) for k in call.keywords if k.arg and isinstance(k.value, ast.Name | ast.Attribute)}
+        for name, value in given.items():
+            if name < value and given.get(value) == name and {name, value} <= SETTINGS:
+                yield call, f"{name} is given {value}, and {value} is given {name}"
+
+
+@rule(
+    "BH145",
+    "warmup-without-end",
+    "error",
+    title="A warm-up takes the greater of 1 and the share of its steps",
+    why="`max(1, step / warmup)` is 1 during the warm-up, and grows without bound after it: there is no warm-up, and the rate rises until training diverges.",
+    remedy="`min(1.0, (step + 1) / warmup)`",
+    bad="""
+        import torch
+
+        def schedule(optimizer, warmup):
+            return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(1.0, step / warmup))
+        """,
+    good="""
+        import torch
+
+        def schedule(optimizer, warmup):
+            return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / warmup))
+        """,
+)
+def warmup_without_end(subject: Subject) -> Iterator[Place]:
+    """`max` of 1 and a step that is divided by what is called a warm-up, no `min` around it."""
+    program = subject.program
+    for call in program.all_calls:
+        if last_name(call.func) != "max" or len(call.args) != 2 or not {1} & {constant(a) for a in call.args}:
+            continue
+        share = next((a for a in call.args if isinstance(a, ast.BinOp) and isinstance(a.op, ast.Div)), None)
+        warm = share is not None and bool({w for n in identifiers(share.right) for w in words(n)} & WARM)
+        counted = share is not None and bool(
+            {w for n in identifiers(share.left) for w in words(n)} & {"step", "steps", "i", "it", "iteration", "epoch", "update", "updates", "t"}
+        )
+        bounded = any(isinstance(a, ast.Call) and last_name(a.func) == "min" for a in program.ancestors(call))
+        falls = any(
+            isinstance(a, ast.BinOp) and isinstance(a.op, ast.Div | ast.Pow) and a is not share and call in walk(a.right) for a in program.ancestors(call)
+        )
+        if warm and counted and not bounded and not falls and share is not None:
+            yield call, f"{ast.unparse(call)} is 1 until {ast.unparse(share.right)}, and grows from there on"

@@ -1,0 +1,146 @@
+"""Rules BH616 and BH617: a sum that one rank holds and all act on, and a norm that each rank takes of its own shards."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.program import Program, Scope
+from training.review.rules_distributed import RANKS
+from training.review.syntax import calls, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, words
+
+
+@rule(
+    "BH616",
+    "sum-of-one-rank-decides",
+    "error",
+    title="All ranks act on a sum that one rank holds",
+    why="`dist.reduce` leaves the sum on its destination; the others keep a partial one. Where it decides about stopping, or which weights are the best, ranks decide differently: one goes on alone and waits for ever.",
+    remedy="`dist.all_reduce`, or broadcast what rank 0 decided",
+    bad="""
+        import torch
+        import torch.distributed as dist
+
+        def fit(net, train, count, epochs):
+            best, waited = 0.0, 0
+            while waited < 3:
+                train(net)
+                right = count(net)
+                dist.reduce(right, 0)
+                if right.item() > best:
+                    best, waited = right.item(), 0
+                else:
+                    waited += 1
+        """,
+    good="""
+        import torch
+        import torch.distributed as dist
+
+        def fit(net, train, count, epochs):
+            best, waited = 0.0, 0
+            while waited < 3:
+                train(net)
+                right = count(net)
+                dist.all_reduce(right)
+                if right.item() > best:
+                    best, waited = right.item(), 0
+                else:
+                    waited += 1
+        """,
+)
+def sum_of_one_rank_decides(subject: Subject) -> Iterator[Place]:
+    """What `dist.reduce` left is asked for in a condition of a loop that no rank is named in, there or where a function returns it; nothing is broadcast."""
+    program = subject.program
+    if {"broadcast", "broadcast_object_list", "all_gather", "all_gather_object", "scatter"} & program.called_names:
+        return
+    for call in program.all_calls:
+        if program.resolve(call.func) != "torch.distributed.reduce" or not call.args:
+            continue
+        scope = program.scope(call)
+        names = names_read(call.args[0])
+        if _on_one_rank(program, call) or _names_a_rank(program, scope.node):
+            continue
+        if (decides := _decides(program, scope, names, call)) is not None:
+            yield call, f"line {decides.lineno} decides by {ast.unparse(call.args[0])}, which is the sum of all ranks on one of them alone"
+
+
+def _decides(program: Program, scope: Scope, names: set[str], call: ast.Call) -> ast.If | ast.While | None:
+    """A condition within a loop that is made of these names, or of what a function returns of them."""
+    grown = set(names)
+    for _ in range(3):
+        grown |= {last_name(t) for n in own_nodes(scope.node) if isinstance(n, ast.Assign) and names_read(n.value) & grown for t in n.targets} - {""}
+    for node in own_nodes(scope.node):
+        if (
+            isinstance(node, ast.If)
+            and node.lineno > call.lineno
+            and names_read(node.test) & grown
+            and any(isinstance(a, ast.For | ast.While) for a in program.ancestors(node))
+        ):
+            return node
+    if not any(isinstance(n, ast.Return) and n.value is not None and names_read(n.value) & grown for n in own_nodes(scope.node)):
+        return None
+    for site, caller in program.call_sites[scope]:
+        given = {last_name(t) for t in getattr(program.statement(site), "targets", ())} - {""}
+        for node in (n for n in own_nodes(caller.node) if isinstance(n, ast.If) and names_read(n.test) & given):
+            looped = any(isinstance(a, ast.For | ast.While) for a in program.ancestors(node))
+            if looped and not _names_a_rank(program, node.test) and not _on_one_rank(program, node):
+                return node
+    return None
+
+
+def _on_one_rank(program: Program, node: ast.AST) -> bool:
+    return any(isinstance(a, ast.If) and _names_a_rank(program, a.test) for a in program.ancestors(node))
+
+
+def _names_a_rank(program: Program, node: ast.AST) -> bool:
+    """Whether a rank is spoken of."""
+    named = identifiers(node) | {last_name(c.func) for c in calls(node)}
+    return bool(named & program.rank_names) or any(words(n) & RANKS for n in named)
+
+
+@rule(
+    "BH617",
+    "shards-clipped-apart",
+    "error",
+    title="Each rank clips by the norm of its own shards",
+    why="Under FullyShardedDataParallel a rank sees its shards of the gradient. `nn.utils.clip_grad_norm_` takes the norm of these alone: ranks scale their shards differently, and the update is no gradient.",
+    remedy="`model.clip_grad_norm_(max_norm)` of FSDP; with `fully_shard` torch's own function is right",
+    bad="""
+        import torch
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        def train(net, loader, loss_fn):
+            model = FullyShardedDataParallel(net)
+            optimizer = torch.optim.AdamW(model.parameters())
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss_fn(model(x), y).backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+        """,
+    good="""
+        import torch
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        def train(net, loader, loss_fn):
+            model = FullyShardedDataParallel(net)
+            optimizer = torch.optim.AdamW(model.parameters())
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss_fn(model(x), y).backward()
+                model.clip_grad_norm_(1.0)
+                optimizer.step()
+        """,
+)
+def shards_clipped_apart(subject: Subject) -> Iterator[Place]:
+    """`nn.utils.clip_grad_norm_` of the parameters of what FullyShardedDataParallel wraps, which is not told to keep all of them on each rank."""
+    program = subject.program
+    if "FullyShardedDataParallel" not in {n for name in program.aliases.values() for n in name.split(".")} or "NO_SHARD" in program.identifiers:
+        return
+    for call in program.all_calls:
+        given = call.args[0] if program.is_torch(call.func, "clip_grad_norm_", "clip_grad_norm") and call.args else None
+        network = receiver(given) if isinstance(given, ast.Call) and method(given) == "parameters" else None
+        made = program.origins(network, program.scope(call)) if network is not None else ()
+        if made and all(o.last == "FullyShardedDataParallel" for o in made):
+            yield call, f"each rank takes the norm of its own shards of {dotted(network)}"

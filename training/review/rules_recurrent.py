@@ -1,0 +1,162 @@
+"""Rules BH459 and BH460: what is taken of a recurrent layer that runs both ways, or that has several layers."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.program import Origin, Program, Scope
+from training.review.syntax import constant, is_true, keyword, own_nodes
+from training.review.values import number, reaching_elements
+
+RECURRENT = {"LSTM", "GRU", "RNN"}
+
+
+@rule(
+    "BH459",
+    "last-step-of-both-ways",
+    "warning",
+    title="The last step of a layer that runs both ways",
+    why="The backward half of a bidirectional layer begins at the end: of its output at the last step it has seen one token, the one that stands there. Half of the features know nothing of the sequence.",
+    remedy="take the last states of both ways: `torch.cat([h[-2], h[-1]], dim=1)`, or a mean or maximum over steps",
+    bad="""
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self, width, classes):
+                super().__init__()
+                self.rnn = nn.LSTM(width, width, batch_first=True, bidirectional=True)
+                self.head = nn.Linear(2 * width, classes)
+
+            def forward(self, x):
+                out, _ = self.rnn(x)
+                return self.head(out[:, -1])
+        """,
+    good="""
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self, width, classes):
+                super().__init__()
+                self.rnn = nn.LSTM(width, width, batch_first=True, bidirectional=True)
+                self.head = nn.Linear(2 * width, classes)
+
+            def forward(self, x):
+                _, (h, _) = self.rnn(x)
+                return self.head(torch.cat([h[-2], h[-1]], dim=1))
+        """,
+)
+def last_step_of_both_ways(subject: Subject) -> Iterator[Place]:
+    """`out[:, -1]` of a bidirectional layer with rows in front, or `out[-1]` of one with time in front, and the first step is taken nowhere beside it."""
+    program = subject.program
+    for owner in program.module_classes:
+        for scope in program.methods[owner].values():
+            places = [(n, _step_of(n)) for n in own_nodes(scope.node)]
+            for node, taken in places:
+                made = _output_of(program, taken[0], scope) if taken is not None and isinstance(node, ast.Subscript) else None
+                if made is None or taken is None or not is_true(keyword(made.call, "bidirectional")):
+                    continue
+                first = is_true(keyword(made.call, "batch_first"))
+                both = any(other is not None and other[1:] == (taken[1], 0) and ast.dump(other[0]) == ast.dump(taken[0]) for _, other in places)
+                if taken[1:] == (first, -1) and not both:
+                    yield node, f"{ast.unparse(node)} holds what the backward half of {made.last} has seen of one step"
+
+
+def _step_of(node: ast.AST) -> tuple[ast.expr, bool, int] | None:
+    """Of which tensor one step is taken, whether along dimension 1, and which: the first, 0, or the last."""
+    if not isinstance(node, ast.Subscript):
+        return None
+    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    along = len(parts) > 1 and isinstance(parts[0], ast.Slice) and parts[0].lower is None and parts[0].upper is None
+    at = constant(parts[1] if along else parts[0])
+    # a part of the width behind it, as `out[:, -1, :half]`, is the forward half alone
+    cut = any(isinstance(p, ast.Slice) and (p.lower or p.upper) for p in parts[1:])
+    return (node.value, along, at) if at in (0, -1) and isinstance(at, int) and not isinstance(at, bool) and not cut else None
+
+
+def _output_of(program: Program, node: ast.expr, scope: Scope, index: int = 0) -> Origin | None:
+    """The recurrent layer of which a name is the output, or, with index 1, the state."""
+    found = reaching_elements(program, node, scope) if isinstance(node, ast.Name) else []
+    if len(found) != 1 or found[0][1] != index or not isinstance(found[0][0], ast.Call):
+        return None
+    made = [o for o in program.origins(found[0][0].func, scope) if o.name.startswith("torch.nn.") and o.last in RECURRENT]
+    return made[0] if len(made) == 1 else None
+
+
+@rule(
+    "BH460",
+    "state-of-first-layer",
+    "warning",
+    title="The last state of the first layer is used, and not that of the last",
+    why="The state of a recurrent layer is [layers, rows, width]: `h[0]` comes from the lowest one. What the layers above it compute is thrown away, and they never learn.",
+    remedy="take the top layer: `h[-1]`, both ways `torch.cat([h[-2], h[-1]], dim=1)`",
+    bad="""
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self, width, classes):
+                super().__init__()
+                self.rnn = nn.GRU(width, width, num_layers=2, batch_first=True)
+                self.head = nn.Linear(width, classes)
+
+            def forward(self, x):
+                _, h = self.rnn(x)
+                return self.head(h[0])
+        """,
+    good="""
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self, width, classes):
+                super().__init__()
+                self.rnn = nn.GRU(width, width, num_layers=2, batch_first=True)
+                self.head = nn.Linear(width, classes)
+
+            def forward(self, x):
+                _, h = self.rnn(x)
+                return self.head(h[-1])
+        """,
+)
+def state_of_first_layer(subject: Subject) -> Iterator[Place]:
+    """`h[0]` of the state of a layer made with two layers and more, nothing else of which is read, nor of its output."""
+    program = subject.program
+    for owner in program.module_classes:
+        for scope in program.methods[owner].values():
+            for node in own_nodes(scope.node):
+                if not (
+                    isinstance(node, ast.Subscript)
+                    and isinstance(node.value, ast.Name)
+                    and constant(node.slice) == 0
+                    and not isinstance(constant(node.slice), bool)
+                ):
+                    continue
+                made = _state_of(program, node.value, scope)
+                layers = number(program, keyword(made.call, "num_layers", 2), made.scope) if made is not None else None
+                if made is None or layers is None or layers < 2 or is_true(keyword(made.call, "bidirectional")):
+                    continue
+                reads = [n for n in own_nodes(scope.node) if isinstance(n, ast.Name) and n.id == node.value.id and isinstance(n.ctx, ast.Load)]
+                if len(reads) == 1:
+                    yield node, f"{ast.unparse(node)} is the state of the first of {layers:g} layers"
+
+
+def _state_of(program: Program, node: ast.Name, scope: Scope) -> Origin | None:
+    """The layer whose last state a name is: of `_, h = rnn(x)` and `_, (h, _) = rnn(x)`."""
+    if (made := _output_of(program, node, scope, 1)) is not None:
+        return made if made.last != "LSTM" else None
+    for statement in own_nodes(scope.node):
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+        pair = target.elts[1] if isinstance(target, ast.Tuple) and len(target.elts) > 1 else None
+        if (
+            isinstance(statement, ast.Assign)
+            and isinstance(pair, ast.Tuple)
+            and isinstance(pair.elts[0], ast.Name)
+            and pair.elts[0].id == node.id
+            and isinstance(statement.value, ast.Call)
+        ):
+            found = [
+                o for o in program.origins(statement.value.func, scope) if o.name == "torch.nn.LSTM" or (o.name.startswith("torch.nn.") and o.last == "LSTM")
+            ]
+            return found[0] if len(found) == 1 else None
+    return None

@@ -1,0 +1,226 @@
+"""Rules BH543 and BH544: labels that stay among the features, and a loss over the nodes that are tested."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place, Subject, rule
+from training.review.kinds import looks_held_out, looks_trained_on
+from training.review.program import Program, Scope
+from training.review.sides import side_of
+from training.review.syntax import calls, constant, dotted, identifiers, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.values import loss_calls, reaching
+
+TABLES = {"values", "to_numpy", "drop", "astype", "select_dtypes", "fillna", "copy"}
+PAIRS = {"train_test_split", "TensorDataset", "fit", "fit_transform", "partial_fit"}
+LABELS = {"y", "target", "targets", "label", "labels", "truth", "outcome", "outcomes", "response"}
+PLACES = {"mask", "masks", "idx", "index", "indices", "nodes", "ids"}
+
+
+@rule(
+    "BH543",
+    "label-among-columns",
+    "error",
+    title="The column of the labels is among the features",
+    why="The table is taken as a whole after the label was read from it, not taken out: the network copies it, and the test score is near perfect.",
+    remedy='`y = table.pop("target")`, or `x = table.drop(columns=["target"])`',
+    bad="""
+        import torch
+        from sklearn.model_selection import train_test_split
+
+        def prepare(table):
+            y = table["target"].to_numpy()
+            x = table.drop(columns=["id"]).to_numpy()
+            return train_test_split(x, y, random_state=0)
+        """,
+    good="""
+        import torch
+        from sklearn.model_selection import train_test_split
+
+        def prepare(table):
+            y = table["target"].to_numpy()
+            x = table.drop(columns=["id", "target"]).to_numpy()
+            return train_test_split(x, y, random_state=0)
+        """,
+)
+def label_among_columns(subject: Subject) -> Iterator[Place]:
+    """Rows and labels go together into a split, a data set or a fit: the labels are one column of a table, the rows all columns of it, or all but others."""
+    program = subject.program
+    for call in program.all_calls:
+        if last_name(call.func) not in PAIRS or len(call.args) < 2:
+            continue
+        scope = program.scope(call)
+        rows, labels = (_made(program, a, scope) for a in call.args[:2])
+        column = _column(labels) if labels is not None else None
+        left = _whole(program, rows, scope) if rows is not None and column is not None else None
+        called = words(last_name(call.args[1])) | (words(column[1]) if column is not None else set())
+        if column is None or left is None or not called & LABELS or left[0] != column[0] or left[2] or column[1] in left[1]:
+            continue
+        if not _taken_out(program, scope, column[0], column[1]) and rows is not None:
+            yield rows, f"{ast.unparse(rows)} holds the column {column[1]!r} as well, which is the label"
+
+
+def _made(program: Program, node: ast.expr, scope: Scope) -> ast.expr | None:
+    """What a name stands for; of tensors and arrays what they were made of."""
+    if isinstance(node, ast.Name):
+        found = reaching(program, node, scope)
+        return _made(program, found[0], scope) if len(found) == 1 and found[0] is not node else None
+    if isinstance(node, ast.Call) and last_name(node.func) in ("tensor", "as_tensor", "from_numpy", "array", "asarray", "Tensor", "FloatTensor") and node.args:
+        return _made(program, node.args[0], scope)
+    if isinstance(node, ast.Call) and method(node) in ("float", "long", "to", "view", "reshape", "unsqueeze") and receiver(node) is not None:
+        return _made(program, receiver(node) or node, scope)
+    return node
+
+
+def _column(node: ast.expr) -> tuple[str, str] | None:
+    """The table and the name of the one column that something is."""
+    while (isinstance(node, ast.Call) and method(node) in TABLES) or (isinstance(node, ast.Attribute) and node.attr == "values"):
+        node = receiver(node) or node.func if isinstance(node, ast.Call) else node.value
+    name = constant(node.slice) if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) else None
+    return (node.value.id, name) if isinstance(name, str) and isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) else None
+
+
+def _whole(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> tuple[str, set[str], bool] | None:
+    """The table of which something is all columns, those that were dropped, and whether more may be missing; None for anything else."""
+    dropped: set[str] = set()
+    unknown = False
+    while True:
+        if isinstance(node, ast.Attribute) and node.attr == "values":
+            node = node.value
+        elif isinstance(node, ast.Call) and method(node) in TABLES and (inner := receiver(node)) is not None:
+            if method(node) == "drop":
+                given = keyword(node, "columns") or keyword(node, "labels", 0)
+                names = given.elts if isinstance(given, ast.List | ast.Tuple) else [given]
+                dropped |= {n for e in names if isinstance(n := constant(e), str)}
+                unknown |= any(not isinstance(constant(e), str) for e in names) or not (
+                    keyword(node, "columns") or constant(keyword(node, "axis", 1)) in (1, "columns")
+                )
+            unknown |= method(node) == "select_dtypes"
+            node = inner
+        else:
+            break
+    return (node.id, dropped, unknown) if isinstance(node, ast.Name) else None
+
+
+def _taken_out(program: Program, scope: Scope, table: str, column: str) -> bool:
+    """Whether the column may be gone from the table: popped, deleted, dropped, or the table made anew."""
+    bound = scope.bindings.get(table, ())
+    if len(bound) > 1 or (bound and ({column} & {constant(n) for n in walk(bound[0].value)} or "usecols" in identifiers(bound[0].value))):
+        return True
+    for node in walk(scope.node):
+        if isinstance(node, ast.Delete) and any(dotted(getattr(t, "value", None)) == table for t in node.targets):
+            return True
+        if isinstance(node, ast.Call) and dotted(receiver(node)) == table and (method(node) == "pop" or keyword(node, "inplace") is not None):
+            return True
+        if isinstance(node, ast.Assign) and any(
+            isinstance(t, ast.Subscript) and dotted(t.value) == table and constant(t.slice) == column for t in node.targets
+        ):
+            return True
+    return False
+
+
+@rule(
+    "BH544",
+    "loss-over-all-nodes",
+    "error",
+    title="The loss is taken over the nodes that are tested, too",
+    why="A graph goes through the network as a whole; which nodes are learned from is decided by the mask in the loss. Without it the labels of validation and test nodes are trained on.",
+    remedy="`F.cross_entropy(scores[train_mask], y[train_mask])`",
+    bad="""
+        import torch
+        import torch.nn.functional as F
+
+        def fit(net, optimizer, x, edges, y, train_mask, test_mask):
+            for _ in range(200):
+                optimizer.zero_grad()
+                F.cross_entropy(net(x, edges), y).backward()
+                optimizer.step()
+            net.eval()
+            with torch.no_grad():
+                right = net(x, edges).argmax(1) == y
+            return right[test_mask].float().mean().item()
+        """,
+    good="""
+        import torch
+        import torch.nn.functional as F
+
+        def fit(net, optimizer, x, edges, y, train_mask, test_mask):
+            for _ in range(200):
+                optimizer.zero_grad()
+                F.cross_entropy(net(x, edges)[train_mask], y[train_mask]).backward()
+                optimizer.step()
+            net.eval()
+            with torch.no_grad():
+                right = net(x, edges).argmax(1) == y
+            return right[test_mask].float().mean().item()
+        """,
+)
+def loss_over_all_nodes(subject: Subject) -> Iterator[Place]:
+    """In a function that has masks or positions of train nodes and of held-out ones, the loss that is trained on takes scores and labels whole, and the labels are those that are scored."""
+    program = subject.program
+    for loss in loss_calls(program):
+        scope, labels = loss.scope, dotted(loss.target)
+        if not labels or any(k.arg in ("reduction", "weight", "ignore_index") for k in loss.call.keywords) or len(loss.call.args) != 2:
+            continue
+        chosen = _places(program, scope, labels)
+        train = {n for n in chosen if looks_trained_on(n.rpartition(".")[2])}
+        held = {n for n in chosen if looks_held_out(n.rpartition(".")[2]) or side_of(n.rpartition(".")[2]) == "test"}
+        if not train or not held or _is_chosen(program, loss.scores, scope) or not _is_trained_on(program, loss.call, scope):
+            continue
+        if labels.partition(".")[0] == labels and (
+            len(scope.bindings.get(labels, ())) > 1 or _written(scope, labels) or _names_of(program, labels, scope) & (train | held)
+        ):
+            continue
+        if _scored(scope, labels, held):
+            yield loss.call, f"all labels of {labels} are learned, and those of {sorted(held)[0]} are scored"
+
+
+def _places(program: Program, scope: Scope, labels: str) -> set[str]:
+    """Names and attributes in the function that say which nodes belong to a side."""
+    root = labels.partition(".")[0]
+    names = {n.id for n in walk(scope.node) if isinstance(n, ast.Name)} | set(scope.parameters)
+    attributes = {dotted(n) for n in walk(scope.node) if isinstance(n, ast.Attribute) and dotted(n.value) == root}
+    return {n for n in names | attributes if words(n.rpartition(".")[2]) & PLACES}
+
+
+def _is_chosen(program: Program, node: ast.expr, scope: Scope) -> bool:
+    """Whether scores are a part of what the network gave."""
+    values = reaching(program, node, scope) if isinstance(node, ast.Name) else [node]
+    return not values or any(isinstance(n, ast.Subscript) for v in values for n in walk(v)) or not all(isinstance(v, ast.Call) for v in values)
+
+
+def _is_trained_on(program: Program, call: ast.Call, scope: Scope) -> bool:
+    """Whether backward is called on the loss, at once or by its name, and nothing takes a part of it."""
+    above = program.parents[call]
+    if isinstance(above, ast.Attribute):
+        return above.attr == "backward"
+    name = last_name(above.targets[0]) if isinstance(above, ast.Assign) else ""
+    return bool(name) and any(method(c) == "backward" and dotted(receiver(c)) == name for c in calls(scope.node))
+
+
+def _written(scope: Scope, labels: str) -> bool:
+    """Whether places of the labels are written, as those of other nodes to be ignored."""
+    stored = (n for n in own_nodes(scope.node) if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store))
+    return any(dotted(n.value) == labels for n in stored)
+
+
+def _names_of(program: Program, labels: str, scope: Scope) -> set[str]:
+    return {n for b in scope.bindings.get(labels, ()) for n in names_read(b.value) if b.index is None}
+
+
+def _scored(scope: Scope, labels: str, held: set[str]) -> bool:
+    """Whether the labels, or a comparison with them, are looked at through the held-out places."""
+    for node in walk(scope.node):
+        if isinstance(node, ast.Subscript) and dotted(node.slice) in held:
+            of = node.value
+            compared = [n for n in walk(scope.node) if isinstance(n, ast.Assign) and isinstance(n.value, ast.Compare) and dotted(n.targets[0]) == dotted(of)]
+            if (
+                dotted(of) == labels
+                or (isinstance(of, ast.Compare) and labels in {dotted(n) for n in walk(of)})
+                or any(labels in {dotted(n) for n in walk(c)} for c in compared)
+            ):
+                return True
+        if isinstance(node, ast.Call) and {dotted(a) for a in node.args} & held and labels in {dotted(a) for a in node.args}:
+            return True
+    return False
