@@ -12,7 +12,7 @@ from training.review.rules_codes import per_side
 from training.review.shares import derived
 from training.review.sides import divisions, of_one_side, row_takes, side_of, takes, targets_of
 from training.review.splitting import cuts, is_part, line_of, splits, stored
-from training.review.syntax import calls, constant, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.syntax import calls, constant, dotted, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
 from training.review.whole import CENTRES, LABEL_WORDS, centred, label_columns, over_rows
 
 STATISTICS = CENTRES | {"std", "var", "max", "quantile", "percentile", "nanstd", "nanpercentile", "nanquantile"}
@@ -160,10 +160,26 @@ def of_each_side(program: Program) -> Iterator[tuple[ast.expr, str, str]]:
         where = per_side(program, node, found[0])
         if where:
             yield node, found[1], where
+    yield from _by_itself_elsewhere(program)
     for call in (c for c in program.all_calls if last_name(c.func) in CENTRES):
         where = _by_ranges(program, call)
         if where:
             yield call, last_name(call.func), where
+
+
+def _by_itself_elsewhere(program: Program) -> Iterator[tuple[ast.expr, str, str]]:
+    """Held-out rows that are scaled by their own mean in one function, as train rows are by theirs in another."""
+    made: dict[str, tuple[ast.expr, str, str]] = {}
+    for node in program.nodes[ast.BinOp]:
+        if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and isinstance(node.left, ast.BinOp)):
+            continue
+        rows, taken = node.left.left, node.left.right
+        over = keyword(taken, "dim", 0) or keyword(taken, "axis", 0) if isinstance(taken, ast.Call) and method(taken) == "mean" else ast.Constant(1)
+        if isinstance(rows, ast.Name) and isinstance(node.left.op, ast.Sub) and dotted(receiver(taken)) == rows.id and (over is None or constant(over) == 0):
+            made.setdefault(side_of(rows.id), (node, "mean", rows.id))
+    held = made.get("test") or made.get("val")
+    if "train" in made and held is not None and program.scope(held[0]) is not program.scope(made["train"][0]):
+        yield held[0], "mean", f"{made['train'][2]} and {held[2]}"
 
 
 def _by_ranges(program: Program, call: ast.Call) -> str:

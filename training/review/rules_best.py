@@ -223,6 +223,7 @@ def _compared(program: Program, binding: Binding) -> bool:
 def patience_never_reset(subject: Subject) -> Iterator[Place]:
     """A counter that goes up where a score did not improve ends the loop, and is given no other value there; of an object, in no method but `__init__`."""
     program = subject.program
+    yield from _never_counts(program)
     for step in program.nodes[ast.AugAssign]:
         if not (isinstance(step, ast.AugAssign) and isinstance(step.op, ast.Add) and constant(step.value) == 1):
             continue
@@ -239,6 +240,28 @@ def patience_never_reset(subject: Subject) -> Iterator[Place]:
             others = [b for b in scope.bindings.get(counter, ()) if b.statement is not step and id(b.statement) in inside and dotted(b.value) != counter]
         if within is not None and not others and _ends(within, counter) and {w for n in identifiers(within) for w in words(n)} & STOPS_EARLY:
             yield step, f"{counter} is never set back to 0", within
+
+
+def _never_counts(program: Program) -> Iterator[Place]:
+    """A counter that is compared with the patience is set to numbers alone, below what is asked for: `waited = 1` where `waited += 1` is meant."""
+    for node in program.nodes[ast.If]:
+        test = node.test if isinstance(node, ast.If) and isinstance(node.test, ast.Compare) else None
+        if (
+            test is None
+            or not isinstance(test.left, ast.Name)
+            or not isinstance(test.ops[0], ast.Gt | ast.GtE)
+            or "patience" not in words(last_name(test.comparators[0]))
+        ):
+            continue
+        bound = program.scope(node).bindings.get(test.left.id, ())
+        looped = any(isinstance(a, ast.For | ast.While) for a in program.ancestors(node))
+        if (
+            len(bound) > 1
+            and looped
+            and all(b.how == "assign" and b.index is None and constant(b.value) in (0, 1) for b in bound)
+            and any(constant(b.value) == 1 for b in bound)
+        ):
+            yield next(b.statement for b in bound if constant(b.value) == 1), f"{test.left.id} is set to 1 and never counts up", node
 
 
 def _of_scores(node: ast.AST) -> bool:

@@ -1,4 +1,4 @@
-"""Rule BH457: a batch norm that stands at several places of one pass."""
+"""Rules BH457 and BH464: a batch norm that stands at several places of one pass, and vectors whose length is taken over the batch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.syntax import calls, dotted, is_false, keyword, last_name, names_read, own_nodes, walk
+from training.review.syntax import calls, constant, dotted, is_false, keyword, last_name, method, names_read, own_nodes, walk
 from training.review.values import reaching
 
 NORMS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm")
@@ -107,3 +107,45 @@ def _follows_each(program: Program, norm: ast.Call) -> bool:
         for t in n.targets
     }
     return any(last_name(c.func) == loop.target.id for c in calls(norm.args[0])) or bool(names_read(norm.args[0]) & made)
+
+
+@rule(
+    "BH464",
+    "length-over-the-batch",
+    "error",
+    title="Vectors are brought to length one along the batch",
+    why="`normalize(x, dim=0)` divides each feature by its length over all rows: what is compared afterwards are no cosines, and a row's vector depends on which rows are beside it.",
+    remedy="`F.normalize(x, dim=-1)`, and `cosine_similarity(a, b, dim=-1)`",
+    bad="""
+        import torch.nn.functional as F
+
+        def similarities(image, text):
+            image, text = F.normalize(image, dim=0), F.normalize(text, dim=0)
+            return image @ text.T
+        """,
+    good="""
+        import torch.nn.functional as F
+
+        def similarities(image, text):
+            image, text = F.normalize(image, dim=-1), F.normalize(text, dim=-1)
+            return image @ text.T
+        """,
+)
+def length_over_the_batch(subject: Subject) -> Iterator[Place]:
+    """What `normalize` gave along dimension 0 stands on the left of a product with something transposed; or a network's own outputs are compared by cosine along it."""
+    program = subject.program
+    for node in program.nodes[ast.BinOp]:
+        turned = node.right if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult) else None
+        if turned is None or not isinstance(node, ast.BinOp) or not (last_name(turned) in ("T", "mT") or method(turned) in ("t", "transpose")):
+            continue
+        left = node.left.right if isinstance(node.left, ast.BinOp) and isinstance(node.left.op, ast.Mult) else node.left
+        found = reaching(program, left, program.scope(node)) if isinstance(left, ast.Name) else [left]
+        made = found[0] if len(found) == 1 else None
+        if isinstance(made, ast.Call) and program.resolve(made.func) == "torch.nn.functional.normalize" and constant(keyword(made, "dim", 2)) == 0:
+            yield made, f"{ast.unparse(made)} divides by lengths over the rows, whose products are taken in line {node.lineno}"
+    for call in program.all_calls:
+        scope = program.scope(call)
+        own = scope.name == "forward" and program.is_module(scope.owner)
+        along = program.resolve(call.func) == "torch.nn.functional.cosine_similarity" and constant(keyword(call, "dim", 2)) == 0
+        if own and along and all(isinstance(a, ast.Call) and dotted(a.func).startswith("self.") for a in call.args[:2]):
+            yield call, "the cosine is taken over the rows of the batch, feature by feature"

@@ -13,6 +13,7 @@ from training.review.selections import Chosen, chosen, table_key
 from training.review.sides import elements_of, is_random_order, latest, row_takes, side_of, takes
 from training.review.splitting import line_of
 from training.review.syntax import calls, constant, dotted, last_name, method, names_read, receiver, walk, words
+from training.review.values import value_of
 
 ON_PURPOSE = {"overfit", "overfitting", "sanity", "bootstrap", "memorise", "memorize", "transductive"}
 CONTEXT = {"window", "windows", "lookback", "lag", "lags", "context", "horizon", "block", "seq", "sequence", "history", "past", "burn", "warmup"}
@@ -60,6 +61,7 @@ def sides_share_rows(subject: Subject) -> Iterator[Place]:
             yield b.node, message, b.scope.node if b.scope.name else b.node
     yield from _train_has_all(program)
     yield from _split_twice(program)
+    yield from _two_orders(program)
 
 
 def apart(program: Program, a: ast.expr, b: ast.expr) -> bool:
@@ -165,6 +167,21 @@ def _split_twice(program: Program) -> Iterator[Place]:
                     scope.node if scope.name else b,
                 )
                 break
+
+
+def _two_orders(program: Program) -> Iterator[Place]:
+    """`train, test = order[:n], torch.randperm(len(x))[n:]`: the positions of each side come from an order of its own."""
+    for scope in program.scopes:
+        sides: dict[str, tuple[ast.expr, ast.Call]] = {}
+        for name, bindings in scope.bindings.items():
+            value = bindings[0].value if len(bindings) == 1 and bindings[0].index is None else None
+            drawn = value_of(program, value.value, scope) if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice) else None
+            if isinstance(drawn, ast.Call) and last_name(drawn.func) in ("randperm", "permutation") and value is not None and side_of(name):
+                sides.setdefault("train" if side_of(name) == "train" else "held", (value, drawn))
+        if len(sides) == 2 and sides["train"][1] is not sides["held"][1]:
+            seeded = any(k.arg == "generator" for d in sides.values() for k in d[1].keywords) or not all(d[1].args for d in sides.values())
+            if not seeded and ast.dump(sides["train"][1]) == ast.dump(sides["held"][1]):
+                yield sides["held"][0], "the positions come from another order than those of train: rows are in both"
 
 
 @rule(

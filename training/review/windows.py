@@ -33,6 +33,8 @@ def cut_into_windows(program: Program, rows: ast.expr | None, scope: Scope, dept
             return function.name
         through = last_name(rows.func) in ("from_numpy", "tensor", "as_tensor", "array", "asarray", "TensorDataset", "stack", "float", "astype", "Subset")
         return cut_into_windows(program, rows.args[0], scope, depth + 1) if through and rows.args else ""
+    if isinstance(rows, ast.ListComp | ast.List):
+        return "a comprehension" if isinstance(rows, ast.ListComp) and _cuts(program, rows, scope) else ""
     if not isinstance(rows, ast.Name):
         return ""
     bound = program.bindings_of(rows, scope)
@@ -48,7 +50,12 @@ def _overlap(program: Program, function: Scope) -> bool:
     """Whether a function gives back slices that begin at every number of a range and are longer than its step, or what `unfold` cuts so."""
     if not any(isinstance(n, ast.Return) and n.value is not None for n in own_nodes(function.node)):
         return False
-    for node in walk(function.node):
+    return _cuts(program, function.node, function)
+
+
+def _cuts(program: Program, within: ast.AST, function: Scope) -> bool:
+    """Whether there are such slices in a function or a comprehension."""
+    for node in walk(within):
         if isinstance(node, ast.Call) and method(node) == "unfold" and len(node.args) == 3:
             size, stride = (_setting(program, a, function) for a in node.args[1:])
             if size is not None and stride is not None and size > stride:
@@ -58,7 +65,7 @@ def _overlap(program: Program, function: Scope) -> bool:
         if last_name(node.iter.func) != "range" or not node.iter.args:
             continue
         step = number(program, node.iter.args[2], function) if len(node.iter.args) == 3 else 1
-        for cut in (n for n in walk(function.node) if isinstance(n, ast.Slice)):
+        for cut in (n for n in walk(within) if isinstance(n, ast.Slice)):
             width = _width(cut, node.target.id)
             long = number(program, width, function) if width is not None else None
             if width is not None and step is not None and (long > step if long is not None else step == 1):
