@@ -211,7 +211,7 @@ def check_export(trial: Trial) -> CheckResult:
         return failed(
             "export",
             f"the network cannot be exported ({type(error).__name__}: {said[:300]}), so that no model could be registered after the training.",
-            "compute in forward with tensors alone: no if or loop over their values, no .item(), no NumPy; rows by tensor.shape[0], not len(tensor)",
+            "compute in forward with tensors alone: no if or loop over their values, no .item(), no NumPy",
         )
     with torch.inference_mode():
         for rows in EXPORTED_ROWS:

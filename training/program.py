@@ -27,7 +27,7 @@ LIBRARIES = ("torch", "numpy", "pandas", "mlflow")
 def save_program(program: nn.Module, batch: dict[str, Tensor], path: Path, free_axes: tuple[int, ...] = (0,)) -> FileRef:
     """Export with free axes and write; the bytes depend on program and torch version alone.
 
-    Stack traces (they hold paths of this machine) and example inputs (they would be pickled) are left out.
+    Stack traces (they hold paths of this machine), where nodes came from (addresses in memory) and example inputs (they would be pickled) are left out.
 
     Args:
         program: takes one batch.
@@ -39,6 +39,9 @@ def save_program(program: nn.Module, batch: dict[str, Tensor], path: Path, free_
     for module in made.graph_module.modules():
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
             node.meta.pop("stack_trace", None)
+            node.meta.pop("from_node", None)
+            if stack := node.meta.get("nn_module_stack"):  # by address, from the tracer of bytecode: by the name of the part
+                node.meta["nn_module_stack"] = {(part if key.isdigit() else key): (part, kind) for key, (part, kind) in stack.items()}
     made._example_inputs = None
     torch.export.save(made, path)
     return file_ref(path)
@@ -55,7 +58,14 @@ def exported(program: nn.Module, batch: dict[str, Tensor], free_axes: tuple[int,
     shapes = ({name: dict.fromkeys(free_axes, torch.export.Dim.DYNAMIC) for name in batch},)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of attributes that a recurrent layer sets; whether the program is right is for its parity to say
-        return torch.export.export(program.eval(), (batch,), dynamic_shapes=shapes)
+        try:
+            return torch.export.export(program.eval(), (batch,), dynamic_shapes=shapes)
+        except Exception as plain:
+            # Python's len(tensor) is a plain number, by which the number of rows becomes a constant; the tracer of bytecode keeps it free
+            try:
+                return torch.export.export(program.eval(), (batch,), dynamic_shapes=shapes, strict=True)
+            except Exception:
+                raise plain from None
 
 
 def require_parity(difference: Callable[[int], np.ndarray], ids: pd.Series, side: str, where: str, alike: str) -> float:

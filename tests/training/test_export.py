@@ -111,6 +111,17 @@ def test_a_custom_network_that_insists_on_single_precision_is_exported_in_it(tmp
     assert export_model(case.run, case.weights, tmp_path / "model", case.split.val).parity < 1e-6
 
 
+@pytest.mark.req("R1")
+def test_a_custom_network_may_ask_for_its_rows_by_len(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BULKHEAD_ALLOW_IMPORTS", "tests")
+    case = make_case(tmp_path, model={"kind": "custom", "path": "tests.training.cases:Counting"}, ignored=("ward", "site", "insured", "dose", "scan"))
+    first, second = (export_model(case.run, case.weights, tmp_path / name, case.split.val) for name in ("first", "second"))
+    assert first.parity < 1e-6 and first.program.sha256 == second.program.sha256
+    here = str(Path(__file__).resolve().parents[2]).encode()
+    with zipfile.ZipFile(first.program.path) as archive:
+        assert not [name for name in archive.namelist() if here in archive.read(name)]
+
+
 @pytest.mark.req("S1")
 def test_weights_of_another_network_or_with_code_are_refused(clinic: tuple[Case, ExportedModel], tmp_path: Path) -> None:
     case = clinic[0]

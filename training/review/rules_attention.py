@@ -131,7 +131,7 @@ def attention_scaled_up(subject: Subject) -> Iterator[Place]:
     for scores in _attentions(program):
         if scores.product is None or len(scores.factors) + len(scores.divisors) != 1 or scores.unseen or scores.scope.owner is None:
             continue
-        if any(w in n.lower() for w in ("normali", "norm") for m in program.methods[scores.scope.owner].values() for n in identifiers(m.node)):
+        if any(_brings_to_one(c) for m in program.methods[scores.scope.owner].values() for c in calls(m.node)):
             continue
         power = _power(program, [*scores.factors, *scores.divisors][0], scores.scope)
         if power == (0.5 if scores.factors else -0.5):
@@ -232,6 +232,12 @@ def _power(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> fl
         found = {_power(program, b.value, b.scope, depth + 1) if b.how == "assign" and b.index is None else 0.0 for b in program.bindings_of(node, scope)}
         return found.pop() if len(found) == 1 else 0.0
     return 0.0
+
+
+def _brings_to_one(call: ast.Call) -> bool:
+    """Whether it may bring queries and keys to length one: `normalize`, `.norm()`, a function called so, a norm layer of theirs; not the norm of the block."""
+    name = last_name(call.func)
+    return "norm" in name and name[:1].islower() and (not dotted(call.func).startswith("self.") or bool({"q", "k", "query", "key", "qk"} & words(name)))
 
 
 def _is_inverse(node: ast.expr | None) -> bool:

@@ -98,10 +98,17 @@ def fresh_embedding_frozen(subject: Subject) -> Iterator[Place]:
             yield call, f"{ast.unparse(given) if given is not None else 'the table'} was drawn here, and does not learn"
     for owner in program.module_classes if not FILLS & program.called_names and not _set_free(program) else ():
         for name, made in program.attributes[owner].items():
-            fresh = len(made) == 1 and isinstance(made[0].value, ast.Call) and last_name(made[0].value.func) in ("Embedding", "EmbeddingBag")
+            fresh = len(made) == 1 and isinstance(made[0].value, ast.Call) and _is_table(made[0].value)
             frozen = next((n for n in walk(owner) if _freezes(n, f"self.{name}.weight")), None) if fresh and not FIXED & words(name) else None
             if frozen is not None:
                 yield frozen, f"self.{name} was drawn in __init__, and does not learn"
+
+
+def _is_table(node: ast.Call) -> bool:
+    """Whether it makes an embedding, or a list of nothing else."""
+    inner = node.args[0] if last_name(node.func) == "ModuleList" and node.args else None
+    element = inner.elt if isinstance(inner, ast.ListComp | ast.GeneratorExp) else node
+    return isinstance(element, ast.Call) and last_name(element.func) in ("Embedding", "EmbeddingBag")
 
 
 def _set_free(program: Program) -> bool:
