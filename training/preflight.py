@@ -47,6 +47,7 @@ from training.targets import targets_of
 SAMPLE_ROWS = 512  # for the initial loss
 COMPANY_ROWS = 16  # for what rows do to each other
 GRADIENT_STEPS = 3  # a layer behind one that starts at zero gets its gradient from the second step on
+LOUD, TOO_LOUD = 1.5, 2.5  # deviation of the first scores that is warned of, and that stops
 EXTREME, FAR = 10.0, 1000.0  # standard deviations, where the declaration sets no clip; of a single row in a column with a long tail
 
 
@@ -344,10 +345,12 @@ def check_initial_loss(subject: Subject) -> tuple[CheckResult, float, float]:
         found = float(loss(scored(subject.network, subject.sample.inputs), label))
         prior = float(loss(torch.tensor(subject.shape.prior).expand(len(label), -1), label))
         zero = float(loss(torch.zeros(len(label), subject.shape.outputs), label))
+        drawn = torch.randn(len(label), subject.shape.outputs, generator=torch.Generator().manual_seed(0))
+        noise = float(loss(LOUD * drawn, label)), float(loss(TOO_LOUD * drawn, label))
     theory = f"{prior:.4g} for the base rate, {zero:.4g} for scores of 0"
     high = ("scores start too large, or sit on a wrong level", "give the last layer small weights, and the base rate (shape.prior) as bias; return raw scores")
     low = ("the network knows the labels before training", "look for the label among the features")
-    return judged_loss(found, theory, {"base_rate": prior, "zero_scores": zero}, high, low), found, prior
+    return judged_loss(found, theory, {"base_rate": prior, "zero_scores": zero}, high, low, noise), found, prior
 
 
 # ---------------------------------------------------------------------------------------- in company

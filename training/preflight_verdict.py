@@ -34,7 +34,9 @@ def largest_difference(a: Tensor, b: Tensor) -> float:
     return float((a - b).abs().max() / (1 + b.abs().max()))
 
 
-def judged_loss(found: float, theory: str, bounds: dict[str, float], high: tuple[str, str], low: tuple[str, str]) -> CheckResult:
+def judged_loss(
+    found: float, theory: str, bounds: dict[str, float], high: tuple[str, str], low: tuple[str, str], noise: tuple[float, float] = (0.0, 0.0)
+) -> CheckResult:
     """Whether the loss before training lies between its theoretical values, or near them.
 
     Args:
@@ -43,13 +45,14 @@ def judged_loss(found: float, theory: str, bounds: dict[str, float], high: tuple
         bounds: the same by name.
         high: cause and remedy where it is above them.
         low: cause and remedy where it is below.
+        noise: the loss of normal numbers as scores, that are as loud as a network may begin: below the first nothing is warned of, below the second none is stopped.
     """
     least, most = min(bounds.values()), max(bounds.values())
     known = f"The initial loss is {found:.4g}; theory: {theory}"
-    if least / LOSS_WARN <= found <= most * LOSS_WARN + LOSS_SLACK:
+    if least / LOSS_WARN <= found <= max(most * LOSS_WARN + LOSS_SLACK, noise[0]):
         return passed("initial_loss", f"{known}.", initial_loss=found, **bounds)
     cause, remedy = high if found > most else low
-    verdict: Verdict = "fail" if found > most * LOSS_FAIL or found < least / LOSS_FAIL else "warn"
+    verdict: Verdict = "fail" if found > max(most * LOSS_FAIL, noise[1]) or found < least / LOSS_FAIL else "warn"
     figures: dict[str, float | int | str | None] = {"initial_loss": found, **bounds}
     return CheckResult(name="initial_loss", verdict=verdict, summary=f"{known}: {cause}.", figures=figures, remedy=remedy)
 

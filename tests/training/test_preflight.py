@@ -18,6 +18,7 @@ from training.models.build import Network, build_model
 from training.models.shape import model_shape
 from training.overfit import constant_loss
 from training.preflight import inspect, preflight, require_passed
+from training.preflight_verdict import judged_loss
 from training.probe import first_rows, spread_rows
 
 
@@ -259,3 +260,11 @@ def test_labels_weights_and_inputs_that_teach_nothing_are_refused(tmp_path: Path
     run = write_run(tmp_path, declare("regression", {"kind": "mlp"}), sides={"train": {**make_arrays("regression", 100), **change}})
     with pytest.raises(PreflightError, match=message):
         preflight(run)
+
+
+@pytest.mark.req("M4")
+@pytest.mark.parametrize(("deviation", "verdict"), [(1.4, "pass"), (2.0, "warn"), (3.0, "fail")])
+def test_scores_may_begin_as_large_as_the_labels(deviation: float, verdict: str) -> None:
+    noise = 3.25, 7.25  # of squared errors from labels of deviation 1
+    found = judged_loss(1 + deviation**2, "1", {"base_rate": 1.0}, ("too large", "smaller"), ("known", "look"), noise)
+    assert found.verdict == verdict

@@ -414,3 +414,43 @@ class DeepNorms(Body):
         for block in self.blocks:
             found = found + 0.5 * block(found)
         return self.head(F.relu(found))
+
+
+class ByLen(nn.Module):
+    """Attention over columns behind a token of its own, the number of rows taken by `len`: in Python a plain number."""
+
+    def __init__(self, shape: ModelShape, width: int = 32, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.own = nn.Parameter(0.2 * torch.randn(1, 1, width))
+        self.weight = nn.Parameter(0.3 * torch.randn(shape.numeric, width))
+        self.shift = nn.Parameter(0.3 * torch.randn(shape.numeric, width))
+        self.tables = nn.ModuleList(nn.Embedding(n, width) for n in shape.categories)
+        self.norm, self.qkv, self.mix = nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 64), nn.ReLU(), nn.Linear(64, shape.outputs))
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        columns = batch["numeric"].unsqueeze(-1) * self.weight + self.shift
+        tables = [table(batch["categorical"][:, i]).unsqueeze(1) for i, table in enumerate(self.tables)]
+        x = torch.cat([self.own.expand(len(columns), -1, -1), columns, *tables], dim=1)
+        rows, tokens, width = x.shape
+        q, k, v = self.qkv(self.norm(x)).view(rows, tokens, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        share = (q @ k.transpose(-2, -1) / (width // self.heads) ** 0.5).softmax(dim=-1)
+        x = x + self.mix((share @ v).transpose(1, 2).reshape(rows, tokens, width))
+        return self.head(x[:, 0])
+
+
+class WideAndDeep(nn.Module):
+    """A sum of two parts begins with scores about as large as the labels of a regression."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.categories = shape.categories
+        inputs = shape.numeric + sum(shape.categories)
+        self.wide = nn.Linear(inputs, shape.outputs)
+        self.deep = nn.Sequential(nn.Linear(inputs, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, shape.outputs))
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        codes = [F.one_hot(batch["categorical"][:, i], n).float() for i, n in enumerate(self.categories)]
+        x = torch.cat([batch["numeric"], *codes], dim=1)
+        return self.wide(x) + self.deep(x)

@@ -129,6 +129,8 @@ HEALTHY = (
     "PaddedBins",
     "OneNormForBoth",
     "DeepNorms",
+    "ByLen",
+    "WideAndDeep",
 )
 SETTINGS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     # what is declared, the check, its verdict, words
