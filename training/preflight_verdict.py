@@ -10,6 +10,7 @@ from schemas.records import CheckReport, CheckResult, PreflightReport, Verdict
 from training.models.build import count_parameters
 
 LOSS_WARN, LOSS_FAIL = 1.25, 2.0  # initial loss as a multiple of theory
+LOSS_LUCK = 1.6  # a network may be as much better than a constant by chance: a third of the labels' variance, at the first weights
 LOSS_SLACK = 1e-6  # for a theory of 0
 SAME = 1e-4  # largest difference that counts as rounding, relative to the scores
 
@@ -49,7 +50,7 @@ def judged_loss(
     """
     least, most = min(bounds.values()), max(bounds.values())
     known = f"The initial loss is {found:.4g}; theory: {theory}"
-    if least / LOSS_WARN <= found <= max(most * LOSS_WARN + LOSS_SLACK, noise[0]):
+    if least / LOSS_LUCK <= found <= max(most * LOSS_WARN + LOSS_SLACK, noise[0]):
         return passed("initial_loss", f"{known}.", initial_loss=found, **bounds)
     cause, remedy = high if found > most else low
     verdict: Verdict = "fail" if found > max(most * LOSS_FAIL, noise[1]) or found < least / LOSS_FAIL else "warn"
