@@ -99,7 +99,18 @@ def _summed(program: Program, value: ast.expr, loop: ast.For, scope: Scope) -> s
             other = [s for s in sides if not _rows(program, s, loop, scope)]
             return "rows" if other and not isinstance(other[0], ast.Constant) and not _is_sum(program, other[0], scope) else ""
         return ""
-    return "batches" if is_mean(program, _bare(value), scope) else ""
+    bare = _bare(value)
+    share = method(bare) == "mean" and isinstance(bare, ast.Call) and not bare.args and any(isinstance(n, ast.Compare) for n in walk(bare))
+    if _added_over_rows(program, bare, scope):
+        return "rows"
+    return "batches" if share or is_mean(program, bare, scope) else ""
+
+
+def _added_over_rows(program: Program, value: ast.expr, scope: Scope) -> bool:
+    """Whether a value is one loss that is summed over the rows of the batch, and nothing else."""
+    found = reaching(program, value, scope) if isinstance(value, ast.Name) else [value]
+    lost = found[0] if len(found) == 1 else None
+    return isinstance(lost, ast.Call) and bool(loss_kind(program, lost, scope)) and constant(keyword(lost, "reduction")) == "sum"
 
 
 def _rows(program: Program, node: ast.expr, loop: ast.For, scope: Scope, depth: int = 0) -> bool:

@@ -1,4 +1,4 @@
-"""Rules BH144 and BH145: arguments that are given to each other's names, and a warm-up that only rises."""
+"""Rules BH144, BH145 and BH147: arguments that are given to each other's names, a warm-up that only rises, an average that is never brought up to date."""
 
 from __future__ import annotations
 
@@ -81,3 +81,51 @@ def warmup_without_end(subject: Subject) -> Iterator[Place]:
         )
         if warm and counted and not bounded and not falls and share is not None:
             yield call, f"{ast.unparse(call)} is 1 until {ast.unparse(share.right)}, and grows from there on"
+
+
+@rule(
+    "BH147",
+    "average-never-updated",
+    "error",
+    title="An averaged model is never brought up to date",
+    why="`AveragedModel` copies the weights when it is made, and changes with `update_parameters` alone: what is evaluated or saved is the network as it was drawn.",
+    remedy="after each step, or epoch: `averaged.update_parameters(model)`",
+    bad="""
+        from torch.optim.swa_utils import AveragedModel
+
+        def fit(net, loader, optimizer, loss_fn):
+            averaged = AveragedModel(net)
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss_fn(net(x), y).backward()
+                optimizer.step()
+            return averaged
+        """,
+    good="""
+        from torch.optim.swa_utils import AveragedModel
+
+        def fit(net, loader, optimizer, loss_fn):
+            averaged = AveragedModel(net)
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss_fn(net(x), y).backward()
+                optimizer.step()
+                averaged.update_parameters(net)
+            return averaged
+        """,
+)
+def average_never_updated(subject: Subject) -> Iterator[Place]:
+    """A file that trains makes an `AveragedModel`, updates and loads none, and hands it to no function out of sight."""
+    program = subject.program
+    if not subject.trains or {"update_parameters", "load_state_dict"} & program.identifiers:
+        return
+    for call in program.all_calls:
+        if program.is_torch(call.func, "AveragedModel"):
+            names = {last_name(t) for t in getattr(program.statement(call), "targets", ())} - {""}
+            given = [
+                c
+                for c in program.all_calls
+                if c is not call and any(isinstance(a, ast.Name | ast.Attribute) and last_name(a) in names for a in (*c.args, *(k.value for k in c.keywords)))
+            ]
+            if names and all(program.callees(c, program.scope(c)) or program.resolve(c.func).startswith("torch.") for c in given):
+                yield call, f"nothing calls update_parameters: {sorted(names)[0]} stays as it is here"

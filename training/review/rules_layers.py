@@ -15,6 +15,7 @@ from training.review.syntax import (
     has_unpacking,
     identifiers,
     is_false,
+    is_true,
     keyword,
     last_name,
     method,
@@ -133,8 +134,9 @@ def unused_layer(subject: Subject) -> Iterator[Place]:
         """,
 )
 def batch_first_missing(subject: Subject) -> Iterator[Place]:
-    """Of a layer whose first dimension is time, the last step or the mean over steps is taken along dimension 1."""
+    """Of a layer whose first dimension is time, the last step or the mean over steps is taken along dimension 1; or rows are padded with time in front for layers with rows in front."""
     program = subject.program
+    yield from _padded_with_time_in_front(program)
     for owner in program.module_classes:
         for scope in program.methods[owner].values():
             for node in own_nodes(scope.node):
@@ -143,6 +145,17 @@ def batch_first_missing(subject: Subject) -> Iterator[Place]:
                 alone = _takes_first(node) and (made.last in RECURRENT or _has_batch_of_one(scope)) if made is not None else False
                 if made is not None and not alone:  # of a batch of one, `[:, 0]` is all its steps
                     yield node, f"{made.last} was made without batch_first: its dimension 1 is the batch, not time"
+
+
+def _padded_with_time_in_front(program: Program) -> Iterator[Place]:
+    """`pad_sequence` without `batch_first` in a file whose recurrent and attention layers all have it, and that turns no axes."""
+    layers = [c for c in program.all_calls if program.is_torch(c.func, *BATCH_FIRST_AT, "TransformerEncoderLayer", "TransformerDecoderLayer")]
+    turned = {"transpose", "permute", "rearrange", "swapaxes", "movedim", "t", "T", "mT"} & program.identifiers
+    if not layers or turned or not all(is_true(keyword(c, "batch_first", BATCH_FIRST_AT.get(last_name(c.func)))) for c in layers):
+        return
+    for call in program.all_calls:
+        if program.resolve(call.func) == "torch.nn.utils.rnn.pad_sequence" and keyword(call, "batch_first", 1) is None and not has_unpacking(call):
+            yield call, f"pad_sequence puts time in front, and {last_name(layers[0].func)} has batch_first=True"
 
 
 def _taken_along_second(node: ast.AST) -> ast.expr | None:

@@ -1,4 +1,4 @@
-"""Rules BH616 and BH617: a sum that one rank holds and all act on, and a norm that each rank takes of its own shards."""
+"""Rules BH616 to BH618: a sum that one rank holds and all act on, a norm that each rank takes of its own shards, gradients that are exchanged too early."""
 
 from __future__ import annotations
 
@@ -97,6 +97,56 @@ def _names_a_rank(program: Program, node: ast.AST) -> bool:
     """Whether a rank is spoken of."""
     named = identifiers(node) | {last_name(c.func) for c in calls(node)}
     return bool(named & program.rank_names) or any(words(n) & RANKS for n in named)
+
+
+@rule(
+    "BH618",
+    "averaged-before-backward",
+    "error",
+    title="Gradients are averaged before backward has computed them",
+    why="What is exchanged are the gradients of the step before, or none at all; those of this step stay with their rank, and the networks drift apart.",
+    remedy="exchange between `backward` and `step`",
+    bad="""
+        import torch.distributed as dist
+
+        def train(net, optimizer, loader, loss_fn, world):
+            for x, y in loader:
+                optimizer.zero_grad(set_to_none=False)
+                loss = loss_fn(net(x), y)
+                for p in net.parameters():
+                    dist.all_reduce(p.grad)
+                    p.grad /= world
+                loss.backward()
+                optimizer.step()
+        """,
+    good="""
+        import torch.distributed as dist
+
+        def train(net, optimizer, loader, loss_fn, world):
+            for x, y in loader:
+                optimizer.zero_grad(set_to_none=False)
+                loss = loss_fn(net(x), y)
+                loss.backward()
+                for p in net.parameters():
+                    dist.all_reduce(p.grad)
+                    p.grad /= world
+                optimizer.step()
+        """,
+)
+def averaged_before_backward(subject: Subject) -> Iterator[Place]:
+    """In the loop of a backward gradients are reduced over ranks before it, and none after it; `step` follows."""
+    program = subject.program
+    for call in program.all_calls:
+        if program.resolve(call.func) != "torch.distributed.all_reduce" or not call.args or last_name(call.args[0]) != "grad":
+            continue
+        loops = [a for a in program.ancestors(call) if isinstance(a, ast.For | ast.While)]
+        around = next((a for a in loops if any(method(c) == "backward" for c in calls(a))), None)
+        inside = list(calls(around)) if around is not None else []
+        backward = [c.lineno for c in inside if method(c) == "backward"]
+        reduced = [c.lineno for c in inside if program.resolve(c.func) == "torch.distributed.all_reduce"]
+        steps = [c.lineno for c in inside if method(c) == "step"]
+        if backward and steps and max(reduced) < min(backward) < min(steps):
+            yield call, f"gradients are exchanged here, and computed in line {min(backward)}"
 
 
 @rule(

@@ -159,6 +159,8 @@ def _split_twice(program: Program) -> Iterator[Place]:
             found.append((call, scope, table_key(program, call.args[0], scope), {side_of(n) for n in names} - {""}))
     for (a, scope, table, sides), (b, again, same, others) in combinations(found, 2):
         fresh = scope is again and table == same and ast.dump(a) != ast.dump(b) and not apart(program, a, b)
+        if fresh and "train" in sides and "train" not in others and others & {"test", "val"} and not sides & {"test", "val"}:
+            yield b, f"{' and '.join(sorted(others))} rows are split off {ast.unparse(b.args[0])} by another draw than the train rows of line {line_of(a)}"
         for held in ("test", "val"):
             if fresh and held in sides and held not in others and "train" in others:
                 yield (

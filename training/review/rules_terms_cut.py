@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.settings import argument_of
-from training.review.syntax import LoopNode, constant, dotted, has_unpacking, keyword, last_name, method, receiver, walk, words
+from training.review.syntax import LoopNode, calls, constant, dotted, has_unpacking, keyword, last_name, method, receiver, walk, words
 from training.review.values import activation, loss_calls, loss_kind, reaching, value_of
 
 RATES = {"exp", "softplus", "relu", "square"}
@@ -129,11 +129,24 @@ def _cut_loss(program: Program, term: ast.expr, scope: Scope) -> ast.expr | None
             found.append(of)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "float" and len(node.args) == 1:
             found.append(node.args[0])
+    if not found and isinstance(term, ast.Name | ast.BinOp) and (weights := _of_data(program, term, scope)) is not None:
+        return weights
     if len(found) != 1 or not _is_loss(program, found[0], scope):
         return None
     inside = set(walk(found[0]))
     loose = [n for n in walk(term) if isinstance(n, ast.Name | ast.Attribute) and n not in inside and not _is_part(program, n)]
     return None if any(_computed(program, n, scope) for n in loose) else found[0]
+
+
+def _of_data(program: Program, term: ast.expr, scope: Scope) -> ast.expr | None:
+    """A penalty of the weights that is computed of `p.data`, in a term or behind its only name that is no setting."""
+    values = [v for n in walk(term) if isinstance(n, ast.Name) for v in reaching(program, n, scope)]
+    for value in values:
+        over = [g.iter for n in walk(value) if isinstance(n, ast.GeneratorExp | ast.ListComp) for g in n.generators]
+        weights = any(method(c) in ("parameters", "named_parameters") for o in over for c in calls(o))
+        if weights and any(isinstance(n, ast.Attribute) and n.attr == "data" for n in walk(value)):
+            return value
+    return None
 
 
 def _is_part(program: Program, node: ast.expr) -> bool:
