@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program
 from training.review.rules_loader import PREPARES, is_distributed
-from training.review.syntax import calls, constant, keyword, last_name, method
+from training.review.syntax import calls, constant, keyword, last_name, method, words
+
+ALONE = {"predict", "infer", "inference", "serve", "export", "demo", "benchmark"}  # in a process of their own
 
 
 @rule(
@@ -43,7 +45,11 @@ def ranks_share_a_device(subject: Subject) -> Iterator[Place]:
     program = subject.program
     if not is_distributed(program) or program.modules_imported & PREPARES or not any("init_process_group" in n for n in program.called_names):
         return
+    if any("CUDA_VISIBLE_DEVICES" in str(constant(n)) for n in program.nodes[ast.Constant]):
+        return  # each process sees a device of its own
     for call in program.all_calls:
+        if words(program.scope(call).name) & ALONE:
+            continue
         if _one_device(program, call) and not any(isinstance(a, ast.If | ast.IfExp) for a in program.ancestors(call)):
             yield call, "the same device for every rank"
             return

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.program import Scope
+from training.review.program import Program, Scope
 from training.review.rules_loader import PREPARES, is_distributed, loaders
-from training.review.syntax import constant, dotted, identifiers, last_name, method, names_read, receiver, words
+from training.review.syntax import FunctionNode, calls, constant, dotted, identifiers, last_name, method, names_read, receiver, walk, words
 from training.review.trace import Event
 from training.review.wrapper import past_wrapper, reaches_loss
 
@@ -162,6 +162,8 @@ def every_rank_saves(subject: Subject) -> Iterator[Place]:
         for event in trace:
             if event.kind != "save" or by_rank(event, program.rank_names) or any("rank" in n or "zero" in n for n, _ in event.contexts):
                 continue
+            if _guarded_by_decorator(program, event.scope) or _of_parent(program, event):
+                continue
             path = event.call.args[1] if len(event.call.args) > 1 else None
             named = path is not None and any(
                 "rank" in n.lower()
@@ -170,6 +172,24 @@ def every_rank_saves(subject: Subject) -> Iterator[Place]:
             in_memory = path is not None and any(o.last == "BytesIO" for o in program.origins(path, event.scope))
             if not named and not in_memory and not _known_to_be_guarded(event, called):
                 yield event.node, "every rank writes this file at the same time"
+
+
+def _guarded_by_decorator(program: Program, scope: Scope) -> bool:
+    """Whether a decorator of the function speaks of a rank, by its name or within, in this file."""
+    for decorator in scope.node.decorator_list if isinstance(scope.node, FunctionNode) else ():
+        name = last_name(getattr(decorator, "func", decorator))
+        known = program.local_function(name, program.top)
+        if RANKS & words(name) or (
+            known is not None and any(_names_rank(n.test, known, program.rank_names) for n in walk(known.node) if isinstance(n, ast.If))
+        ):
+            return True
+    return False
+
+
+def _of_parent(program: Program, event: Event) -> bool:
+    """Whether the save stands in the process that starts the ranks, behind their start."""
+    starts = [c for c in calls(event.scope.node) if last_name(c.func) in ("spawn", "start_processes") and program.scope(c) is event.scope]
+    return any(c.lineno < getattr(event.node, "lineno", 0) for c in starts)
 
 
 def _known_to_be_guarded(event: Event, called: set[Scope]) -> bool:
@@ -224,6 +244,9 @@ def collective_on_one_rank(subject: Subject) -> Iterator[Place]:
                 yield event.node, f"{last_name(event.call.func)} runs on one rank alone: it waits for the others for ever"
 
 
+PROCESSES = {"local", "gpu", "proc", "process", "worker", "node"}  # as a number that is greater than 0 on all but the first
+
+
 def one_rank(test: ast.expr, ranks: set[str]) -> bool:
     """Whether a condition compares a rank with a number, or asks for the main process."""
     if isinstance(test, ast.BoolOp):
@@ -231,8 +254,13 @@ def one_rank(test: ast.expr, ranks: set[str]) -> bool:
     if isinstance(test, ast.UnaryOp):
         return one_rank(test.operand, ranks)
     if isinstance(test, ast.Compare):
-        first = constant(test.comparators[0]) == 0
-        named = any("rank" in words(n) or (first and n in ranks) for n in identifiers(test.left))
+        against = constant(test.comparators[0])
+        first, same = against == 0, isinstance(test.ops[0], ast.Eq | ast.NotEq)
+        if against == -1 or isinstance(test.ops[0], ast.GtE):
+            return False  # whether there are ranks at all
+        bare = isinstance(test.left, ast.Name | ast.Attribute)
+        given = first and bare and (same or bool(words(last_name(test.left)) & PROCESSES))
+        named = any("rank" in words(n) or (given and n in ranks) for n in identifiers(test.left))
         return named and (first or not isinstance(test.ops[0], ast.Gt | ast.Lt))
     return bool((RANKS - {"rank"} | {"rank0"}) & words(last_name(test.func if isinstance(test, ast.Call) else test)))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.rules_distributed import RANKS
-from training.review.syntax import calls, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, words
+from training.review.syntax import calls, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
 
 
 @rule(
@@ -76,6 +76,7 @@ def _decides(program: Program, scope: Scope, names: set[str], call: ast.Call) ->
             and node.lineno > call.lineno
             and names_read(node.test) & grown
             and any(isinstance(a, ast.For | ast.While) for a in program.ancestors(node))
+            and not _left_before(scope, call, node)
         ):
             return node
     if not any(isinstance(n, ast.Return) and n.value is not None and names_read(n.value) & grown for n in own_nodes(scope.node)):
@@ -87,6 +88,13 @@ def _decides(program: Program, scope: Scope, names: set[str], call: ast.Call) ->
             if looped and not _names_a_rank(program, node.test) and not _on_one_rank(program, node):
                 return node
     return None
+
+
+def _left_before(scope: Scope, call: ast.Call, node: ast.If) -> bool:
+    """Whether other processes leave the passage between the sum and the condition, as those without a writer, or the condition names a first process by its number."""
+    between = [n for n in own_nodes(scope.node) if isinstance(n, ast.If) and call.lineno < n.lineno < node.lineno]
+    left = any(isinstance(n.body[-1], ast.Continue | ast.Return) for n in between)
+    return left or any(isinstance(n, ast.Compare) and constant(n.comparators[0]) == 0 and isinstance(n.ops[0], ast.Eq) for n in walk(node.test))
 
 
 def _on_one_rank(program: Program, node: ast.AST) -> bool:
@@ -191,6 +199,8 @@ def shards_clipped_apart(subject: Subject) -> Iterator[Place]:
     for call in program.all_calls:
         given = call.args[0] if program.is_torch(call.func, "clip_grad_norm_", "clip_grad_norm") and call.args else None
         network = receiver(given) if isinstance(given, ast.Call) and method(given) == "parameters" else None
+        if any(isinstance(a, ast.If) and "isinstance" in identifiers(a.test) for a in program.ancestors(call)):
+            continue  # told apart
         made = program.origins(network, program.scope(call)) if network is not None else ()
         if made and all(o.last == "FullyShardedDataParallel" for o in made):
             yield call, f"each rank takes the norm of its own shards of {dotted(network)}"

@@ -9,12 +9,12 @@ from training.review.findings import Place, Subject, rule
 from training.review.freezing import switches
 from training.review.kinds import is_model, looks_held_out
 from training.review.leaves import leaves
-from training.review.program import Program
+from training.review.program import Program, Scope
 from training.review.rules_distributed import REDUCES
 from training.review.rules_loader import PREPARES, is_distributed, name_of
 from training.review.rules_loader import loaders as loaders_of
 from training.review.shares import divided_later, is_whole_share, keeps_to_itself, means_over_rows, on_one_share
-from training.review.syntax import constant, has_unpacking, identifiers, keyword, last_name, walk, words
+from training.review.syntax import constant, has_unpacking, identifiers, keyword, last_name, method, own_nodes, receiver, walk, words
 from training.review.values import reaching
 
 
@@ -63,6 +63,8 @@ def metric_of_one_rank(subject: Subject) -> Iterator[Place]:
     if not is_distributed(program) or program.modules_imported & (PREPARES | {"torchmetrics", "torcheval"}):
         return
     reduces = REDUCES & program.called_names or any("reduce" in n or "gather" in n for n in program.called_names)
+    if _adds_up_otherwise(program):
+        return
     evaluated = any(e.kind == "eval" for trace in subject.traces for e in trace)
     for call in program.all_calls:
         sampler = program.is_torch(call.func, "DistributedSampler")
@@ -81,6 +83,19 @@ def metric_of_one_rank(subject: Subject) -> Iterator[Place]:
     for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For)):
         if evaluated and _own_share(program, loop.iter) and _asks_a_network(program, loop) and keeps_to_itself(program, loop):
             yield loop, "each rank goes through rows of its own, and nothing adds up what it computes of them"
+
+
+def _adds_up_otherwise(program: Program) -> bool:
+    """Whether results meet without a collective: through a queue, a store, files named by rank behind a barrier, or a metric of another module."""
+    for call in program.all_calls:
+        if method(call) == "put" or (method(call) == "add" and "store" in words(last_name(receiver(call)))):
+            return True
+        if last_name(call.func) == "open" and call.args and "barrier" in program.called_names and any("rank" in words(n) for n in identifiers(call.args[0])):
+            return True
+        made = program.origins(receiver(call), program.scope(call)) if method(call) == "compute" else ()
+        if made and all(not o.name.startswith("torch.") and o.name not in program.classes for o in made):
+            return True
+    return False
 
 
 def _asks_a_network(program: Program, loop: ast.For) -> bool:
@@ -242,6 +257,8 @@ def frozen_after_wrapping(subject: Subject) -> Iterator[Place]:
         for s in (s for s in turned if not s.free):
             if any(o.free and o.network == s.network for o in turned):
                 continue  # in turns, as of adversaries
+            if not _trained_later(program, scope, s.node):
+                continue
             root = s.network.split(".module")[0]
             bound = [b for b in scope.bindings.get(root, ()) if getattr(b.statement, "lineno", 0) < s.node.lineno]
             later = [c for c in program.all_calls if program.is_torch(c.func, "DistributedDataParallel") and c.lineno > s.node.lineno]
@@ -255,6 +272,20 @@ def frozen_after_wrapping(subject: Subject) -> Iterator[Place]:
                 and not {"find_unused_parameters", "static_graph"} & _given(made)
             ):
                 yield s.node, f"{s.network} is frozen after it was wrapped in line {made.lineno}: the wrapper waits for its gradients"
+
+
+def _trained_later(program: Program, scope: Scope, freeze: ast.AST) -> bool:
+    """Whether training may follow: where the freeze is in a loop, or anything below it trains, or the function gives the network back."""
+    line = getattr(freeze, "lineno", 0)
+    looped = any(isinstance(a, ast.While) or (isinstance(a, ast.For) and "parameters" not in identifiers(a.iter)) for a in program.ancestors(freeze))
+    below = [n for n in own_nodes(scope.node) if getattr(n, "lineno", 0) > line]
+    trains = any(
+        isinstance(n, ast.Call)
+        and (method(n) in ("backward", "step") or words(last_name(n.func)) & {"train", "fit", "epoch", "optim", "optimizer"} or last_name(n.func)[:1].isupper())
+        for n in below
+    )
+    teaches = any({"teacher"} & words(n) for n in identifiers(freeze))
+    return (looped or trains or any(isinstance(n, ast.Return) and n.value is not None for n in below)) and not teaches
 
 
 def _given(call: ast.Call) -> set[str]:

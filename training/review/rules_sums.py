@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.syntax import constant, identifiers, keyword, last_name, method, receiver, walk, words
 
-RANKS = {"world", "ranks", "replicas", "nprocs", "procs", "workers", "peers", "nodes", "ws"}
+RANKS = {"gpus", "devices", "processes", "world", "ranks", "replicas", "nprocs", "procs", "workers", "peers", "nodes", "ws"}
 DIVIDES = {"div", "div_", "mul", "mul_", "true_divide", "_foreach_div_", "_foreach_mul_"}
 
 
@@ -55,8 +55,15 @@ def _gradient(call: ast.Call, scope: Scope) -> bool:
     if not call.args:
         return False
     given = call.args[0]
+    if keyword(call, "group", 2) is not None:
+        return False  # parts of one sum, as under tensor or sequence parallelism
     made = [b.value for b in scope.bindings.get(given.id, ())] if isinstance(given, ast.Name) else []
+    if any((isinstance(c, ast.Call) and method(c) in SCALARS | {"pow"}) or last_name(getattr(c, "func", None)) in SCALARS for v in made for c in walk(v)):
+        return False  # a norm, or a flag
     return any(isinstance(n, ast.Attribute) and n.attr == "grad" for value in (given, *made) for n in walk(value))
+
+
+SCALARS = {"norm", "isfinite", "isnan", "isinf", "sum", "any", "all", "vector_norm", "get_total_norm"}
 
 
 def _is_sum(call: ast.Call) -> bool:
@@ -77,6 +84,9 @@ def _divided(program: Program) -> bool:
     by = [n.right for n in program.nodes[ast.BinOp] if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)]
     by += [n.value for n in program.nodes[ast.AugAssign] if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Div | ast.Mult)]
     by += [a for c in program.all_calls if last_name(c.func) in DIVIDES for a in c.args]
+    reduced = {n for c in program.all_calls if last_name(c.func) == "all_reduce" and c.args and isinstance(c.args[0], ast.Name) for n in (c.args[0].id,)}
+    if any(isinstance(b, ast.Name) and b.id in reduced for b in by):
+        return True  # the rows of all ranks
     return any(name in counted or words(name) & RANKS for divisor in by for name in identifiers(divisor))
 
 

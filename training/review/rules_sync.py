@@ -16,7 +16,19 @@ from training.review.syntax import calls, dotted, identifiers, last_name, method
 from training.review.trace import Event
 from training.review.values import value_of
 
-SHARING = ("parallel", "ddp", "fsdp", "shard", "wrap", "prepare", "average", "sync", "setup_model", "register_comm_hook")  # parts of names that are called
+SHARING = (
+    "replicate",
+    "parallel",
+    "ddp",
+    "fsdp",
+    "shard",
+    "wrap",
+    "prepare",
+    "average",
+    "sync",
+    "setup_model",
+    "register_comm_hook",
+)  # parts of names that are called
 
 
 @rule(
@@ -74,10 +86,13 @@ def gradients_never_averaged(subject: Subject) -> Iterator[Place]:
 
 def _averages_by_hand(program: Program) -> bool:
     """Whether gradients or parameters are reduced over ranks: not counts and losses alone."""
+    if any({"average", "averager"} & words(last_name(c.func)) for c in program.all_calls):
+        return True
     for call in (c for c in program.all_calls if last_name(c.func) in REDUCES):
         loops = [a.iter for a in program.ancestors(call) if isinstance(a, ast.For)]
-        given = {w for node in (*call.args, *loops) for n in identifiers(node) for w in words(n)}
-        if given & {"grad", "grads", "gradient", "gradients", "parameters", "params", "param", "p", "flat", "bucket"}:
+        made = [b.value for a in call.args if isinstance(a, ast.Name) for b in program.bindings_of(a, program.scope(call))]
+        given = {w for node in (*call.args, *loops, *made) for n in identifiers(node) for w in words(n)}
+        if given & {"grad", "grads", "gradient", "gradients", "parameters", "params", "param", "p", "flat", "bucket", "state"}:
             return True
     return False
 
@@ -173,9 +188,18 @@ def ranks_train_apart(subject: Subject) -> Iterator[Place]:
     ):
         return
     for steps in step_groups(subject):
+        if steps.loop is not None and steps.backwards and _from_elsewhere(program, steps):
+            continue
         if steps.loop is not None and steps.backwards:
             yield steps.step.node, "each rank steps by the gradients of its own rows", steps.loop.node
             return
+
+
+def _from_elsewhere(program: Program, steps: Steps) -> bool:
+    """Whether the network is made by a function of another file of the user, which may wrap it."""
+    forwards = [e for e in steps.inside if e.kind == "forward"]
+    made = [o for e in forwards for o in program.origins(e.call.func, e.scope)]
+    return bool(made) and all(not o.name.startswith("torch") and o.name not in program.classes and "." in o.name and o.last[:1].islower() for o in made)
 
 
 def _loaded_on_one_rank(program: Program) -> Iterator[Place]:
@@ -190,7 +214,9 @@ def _loaded_on_one_rank(program: Program) -> Iterator[Place]:
             continue
         before = [w for w in wraps if program.scope(w) is program.scope(call) and w.lineno < call.lineno]
         names = {n for w in before for n in (*(dotted(a) for a in w.args[:1]), *targets_of(program, w))} - {""}
-        if dotted(into).removesuffix(".module") in names and not any(w.lineno > call.lineno for w in wraps):
+        after = [c for c in calls(program.scope(call).node) if c.lineno > call.lineno]
+        goes_on = any(method(c) in ("backward", "step") or words(last_name(c.func)) & {"train", "fit"} for c in after)
+        if goes_on and dotted(into).removesuffix(".module") in names and not any(w.lineno > call.lineno for w in wraps):
             yield call, "one rank loads weights after the network was wrapped: the others keep their own, and train another network"
 
 
@@ -243,8 +269,25 @@ def batch_skipped_on_one_rank(subject: Subject) -> Iterator[Place]:
         for backward in (e for e in trace if e.kind == "backward"):
             for branch, taken in backward.branches:
                 leaves = isinstance(branch, ast.If) and not taken and isinstance(branch.body[-1], ast.Continue)
+                if isinstance(branch, ast.If) and (_agreed(program, branch.test) or not _is_wrapped(program, backward.scope)):
+                    continue
                 if isinstance(branch, ast.If) and leaves and {"isfinite", "isnan", "isinf"} & identifiers(branch.test):
                     yield branch, "a rank whose loss is not finite skips this backward alone"
+
+
+def _agreed(program: Program, test: ast.expr) -> bool:
+    """Whether the condition is asked by a function out of sight, which may reduce it over ranks."""
+    outer = test.operand if isinstance(test, ast.UnaryOp) else test
+    return isinstance(outer, ast.Call) and "." in program.resolve(outer.func) and not program.resolve(outer.func).startswith(("torch", "math", "numpy"))
+
+
+def _is_wrapped(program: Program, scope: Scope) -> bool:
+    """Whether the function wraps a network or may be given a wrapped one: not where another one of the file wraps its own."""
+    wraps = [c for c in program.all_calls if program.is_torch(c.func, "DistributedDataParallel", "fully_shard", "FullyShardedDataParallel")]
+    inside = any(program.scope(w) is scope for w in wraps)
+    elsewhere = [program.scope(w) for w in wraps]
+    trains_there = all(any(method(c) == "backward" for c in calls(s.node)) for s in elsewhere)
+    return inside or not trains_there or not elsewhere
 
 
 @rule(
@@ -289,10 +332,15 @@ def sums_reduced_in_part(subject: Subject) -> Iterator[Place]:
         own = [c for c in calls(scope.node) if program.scope(c) is scope]
         reduced = {ast.unparse(c.args[0]) for c in own if c.args and program.resolve(c.func).startswith("torch.distributed.")}
         handed_on = {ast.unparse(a) for c in own if any(word in last_name(c.func) for word in ("reduce", "gather", "sync")) for a in c.args}
-        summed = {ast.unparse(n.target) for n in walk(scope.node) if isinstance(n, ast.AugAssign) and _in_loop(program, n)}
+        added = [n for n in walk(scope.node) if isinstance(n, ast.AugAssign) and _in_loop(program, n)]
+        summed = {ast.unparse(n.target) for n in added}
+        reduced |= {ast.unparse(n.target) for n in added if ast.unparse(n.value) in reduced}  # of values that are sums over ranks each
         for ratio in (n for n in walk(scope.node) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div) and n.lineno > call.lineno):
             above, below = (ast.unparse(_plain(side)) for side in (ratio.left, ratio.right))
             whole = {above, above.partition("[")[0]} & (reduced | handed_on) or any("world" in words(n) for n in identifiers(program.statement(ratio)))
+            statement = program.statement(ratio)
+            if isinstance(statement, ast.Assign) and words(last_name(statement.targets[0])) & {"share", "weight", "fraction", "part"}:
+                continue
             if below == ast.unparse(call.args[0]) and {above, below} <= summed and not whole and above != below and not _bound_again(scope, above, call):
                 yield call, f"{below} is added up over ranks, and {above}, which is divided by it, is that of one rank", scope.node
 

@@ -9,6 +9,7 @@ from training.review.syntax import dotted, last_name, names_read, walk
 from training.review.trace import Event
 from training.review.values import loss_kind
 
+WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "ShardedDataParallel"}
 HARMLESS = {
     "state_dict", "load_state_dict", "parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules", "children", "named_children",
     "train", "eval", "to", "cuda", "cpu", "zero_grad", "requires_grad_", "apply", "save_pretrained", "generate", "sample", "register_forward_hook",
@@ -28,10 +29,26 @@ def past_wrapper(program: Program, event: Event) -> str:
     if "module" not in parts[1:]:
         return ""
     after = parts[parts.index("module", 1) + 1 :]
+    if _is_no_wrapper(program, parts, event):
+        return ""
+    if after and not event.call.args and not event.call.keywords:
+        return ""  # a function of the weights alone, alike on every rank
     if not after:
         return "module"
     harmless = after[-1] in HARMLESS or after[-1].startswith(("get_", "set_", "log", "update_", "reset_", "freeze", "unfreeze"))
     return "" if harmless or len(after) > 2 else after[-1]
+
+
+def _is_no_wrapper(program: Program, parts: list[str], event: Event) -> bool:
+    """Whether what has the module is a class of this file that keeps one under that name, or was made by something that wraps for another purpose."""
+    scope = event.scope
+    holder = parts[: parts.index("module", 1)]
+    if holder == ["self"] and scope.owner is not None:
+        made = program.attributes[scope.owner].get("module", [])
+        wrapped = any(o.last in WRAPPERS for b in made for o in program.origins(b.value, b.scope))
+        return bool(made) and not wrapped
+    origins = program.origins(ast.parse(".".join(holder), mode="eval").body, scope)
+    return bool(origins) and all(o.last not in WRAPPERS and o.name.startswith("torch.") for o in origins)
 
 
 def reaches_loss(program: Program, event: Event, losses: set[str]) -> bool:
