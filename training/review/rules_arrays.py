@@ -21,7 +21,7 @@ PAIRS = {"TensorDataset", "train_test_split", "zip"}
 WRAPS = {"from_numpy", "tensor", "as_tensor", "asarray", "array", "float", "long", "Tensor", "FloatTensor", "LongTensor"}
 ON_PURPOSE = {
     "permute", "permuted", "permutation", "null", "control", "negative", "negatives", "corrupt", "corrupted", "marginal", "importance", "random", "mix", "mixup",
-    "cutmix", "scramble", "scrambled", "augment", "jitter", "__getitem__",
+    "cutmix", "chance", "independent", "scramble", "scrambled", "augment", "jitter", "__getitem__",
 }  # fmt: skip
 
 
@@ -59,8 +59,18 @@ def unsigned_difference(subject: Subject) -> Iterator[Place]:
     for node in program.nodes[ast.BinOp]:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and not isinstance(program.parents[node], ast.Compare):
             scope = program.scope(node)
+            if _never_below_0(program, node, scope):
+                continue
             if all(_unsigned(program, side, scope) for side in (node.left, node.right)):
                 yield node, f"{ast.unparse(node)} is a difference of unsigned numbers: what should be below 0 becomes large"
+
+
+def _never_below_0(program: Program, node: ast.BinOp, scope: Scope) -> bool:
+    """Whether the left side is all white, or both are neighbours in what rises: `o[1:] - o[:-1]`."""
+    bound = program.bindings_of(node.left, scope) if isinstance(node.left, ast.Name) else []
+    full = [b.value for b in bound] if bound else [node.left]
+    white = all(isinstance(v, ast.Call) and last_name(v.func) in ("full", "full_like", "ones", "ones_like") for v in full)
+    return white or (ast.unparse(node.left).endswith("[1:]") and ast.unparse(node.right) == ast.unparse(node.left).removesuffix("[1:]") + "[:-1]")
 
 
 def _unsigned(program: Program, node: ast.expr | None, scope: Scope, index: int | None = None, depth: int = 0) -> bool:
@@ -163,6 +173,10 @@ def _at_once(program: Program, scope: Scope) -> Iterator[Place]:
     for call in (c for c in program.all_calls if last_name(c.func) in PAIRS and program.scope(c) is scope) if PERMUTES & program.called_names else ():
         for given in call.args:
             drawn = isinstance(given, ast.Subscript) and isinstance(given.slice, ast.Call) and last_name(given.slice.func) in PERMUTES
+            whole = [ast.unparse(given.value) if a is given and isinstance(given, ast.Subscript) else ast.unparse(a) for a in call.args]
+            beside = [[ast.unparse(a) for a in c.args] for c in program.all_calls if c is not call and program.scope(c) is scope]
+            if drawn and whole in beside:
+                continue  # the same pairs stand beside it as they belong together
             if drawn and any(isinstance(other, ast.Name) for other in call.args):
                 yield given, f"{ast.unparse(given.value)} gets an order of its own, and what it goes with keeps the old one"  # type: ignore[attr-defined]
 

@@ -75,6 +75,8 @@ SAMPLERS = ("sampler", "batch_sampler")
 def getitem_changes_the_data(subject: Subject) -> Iterator[Place]:
     """In `__getitem__`, a row taken out of an attribute by an index is changed in place, there or by a method that is given it, or the attribute is."""
     program = subject.program
+    if {"h5py", "zarr", "lmdb"} & program.modules_imported:
+        return  # what is taken out is read from disk into a new array
     for scope in (s for s in program.scopes if s.name == "__getitem__" and s.owner is not None):
         views = {name for name, made in scope.bindings.items() if any(_is_view(program, b) for b in made) and not words(name) & PLAIN_NUMBERS}
         copied = {name: [line_of(b.statement) for b in made if b.how == "assign" and not _is_view(program, b)] for name, made in scope.bindings.items()}
@@ -111,8 +113,10 @@ def _changed_by_method(program: Program, node: ast.AST, scope: Scope) -> ast.exp
 
 
 def _of_self(node: ast.expr) -> bool:
-    """Whether it is `self.attribute[…]`."""
-    return isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and dotted(node.value).startswith("self.")
+    """Whether it is `self.attribute[…]`: of an array by a plain index, not of another data set, nor by an array of indices, which copies."""
+    if not (isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and dotted(node.value).startswith("self.")):
+        return False
+    return not isinstance(node.slice, ast.Subscript) and not words(node.value.attr) & {"base", "dataset", "inner", "source", "parent", "wrapped", "subset"}
 
 
 def _changed(node: ast.AST) -> ast.expr | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program
 from training.review.rules_loader import PREPARES, is_distributed
-from training.review.syntax import calls, constant, keyword, last_name, method, words
+from training.review.syntax import calls, constant, dotted, keyword, last_name, method, walk, words
 
 ALONE = {"predict", "infer", "inference", "serve", "export", "demo", "benchmark"}  # in a process of their own
 
@@ -128,6 +128,17 @@ def device_in_worker(subject: Subject) -> Iterator[Place]:
             continue
         for call in calls(getter.node):
             given = keyword(call, "device", 0) if method(call) == "to" else None
-            on_cuda = method(call) == "cuda" or (given is not None and (str(constant(given)).startswith("cuda") or last_name(given) == "device"))
+            named = (
+                isinstance(given, ast.Name | ast.Attribute) and last_name(given) == "device" and len(call.args) == 1 and not _of_a_row(program, given, owner)
+            )
+            on_cuda = method(call) == "cuda" or (given is not None and (str(constant(given)).startswith("cuda") or named))
             if on_cuda and not program.resolve(call.func):
                 yield call, f"{owner.name} moves its rows to the device in the {workers[0]} workers of the loader"
+
+
+def _of_a_row(program: Program, device: ast.expr, owner: ast.ClassDef) -> bool:
+    """Whether a device is that of another tensor, or the CPU by what it was made of."""
+    if isinstance(device, ast.Attribute) and dotted(device.value) != "self":
+        return True
+    made = program.attributes[owner].get(last_name(device), []) if isinstance(device, ast.Attribute) else []
+    return bool(made) and all("cpu" in {constant(n) for n in walk(b.value)} and "cuda" not in {constant(n) for n in walk(b.value)} for b in made)

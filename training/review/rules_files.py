@@ -38,6 +38,7 @@ MOVED = {
     "torch.optim.lr_scheduler._LRScheduler": "torch.optim.lr_scheduler.LRScheduler",
     "torch.distributed.launch": "torchrun",
 }
+OTHERS = ("sklearn.", "xgboost.", "lightgbm.", "catboost.", "statsmodels.")  # networks of none of these are lost by a new torch
 
 
 @rule(
@@ -121,6 +122,8 @@ def whole_model_saved(subject: Subject) -> Iterator[Place]:
         for value, scope in _stored(program, stored, call):
             known = program.origins(value, scope)
             if not isinstance(value, ast.Name | ast.Attribute) or not is_model(program, value, scope):
+                continue
+            if known and all(o.name.startswith(OTHERS) for o in known):
                 continue
             if _annotated_module(program, value, scope):
                 known = known or (Origin("torch.nn.Module", call, scope),)

@@ -9,7 +9,20 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import looks_held_out, looks_trained_on
 from training.review.program import Program
 from training.review.settings import argument_of, partial_calls
-from training.review.syntax import constant, has_unpacking, identifiers, is_false, is_true, keyword, last_name, method, own_nodes, walk, words
+from training.review.syntax import (
+    FunctionNode,
+    constant,
+    has_unpacking,
+    identifiers,
+    is_false,
+    is_true,
+    keyword,
+    last_name,
+    method,
+    own_nodes,
+    walk,
+    words,
+)
 
 PREPARES = {"accelerate", "lightning", "pytorch_lightning", "lightning_fabric", "deepspeed", "ray", "composer"}
 
@@ -113,11 +126,24 @@ def set_epoch_missing(subject: Subject) -> Iterator[Place]:
             and not has_unpacking(call)
             and not looks_held_out(name_of(program, call))
             and not any(looks_held_out(last_name(a)) for a in call.args)
+            and not _told_elsewhere(program, call)
         ):
             if told:
                 yield told[0], "set_epoch gets the same number in every epoch: every epoch has the same order", epochs[0]
             else:
                 yield call, "set_epoch is never called: every epoch has the same order", epochs[0]
+
+
+def _told_elsewhere(program: Program, sampler: ast.Call) -> bool:
+    """Whether the sampler is made anew in each epoch by another seed, or a loader of it goes to a function out of sight together with the epoch."""
+    made_anew = keyword(sampler, "seed") is not None and any("epoch" in words(n) for n in identifiers(keyword(sampler, "seed") or sampler))
+    for call in program.all_calls:
+        given = [*call.args, *(k.value for k in call.keywords)]
+        loader = any(words(last_name(a)) & {"loader", "dataloader", "sampler"} for a in given if isinstance(a, ast.Name | ast.Attribute))
+        epoch = any("epoch" in words(last_name(a)) for a in given if isinstance(a, ast.Name))
+        if loader and epoch and "." in program.resolve(call.func) and not program.resolve(call.func).startswith("torch"):
+            return True
+    return made_anew
 
 
 def _tells_the_epoch(program: Program, call: ast.Call) -> bool:
@@ -172,6 +198,9 @@ def _passages(subject: Subject, sampler: ast.Call) -> Iterator[ast.AST]:
 def held_out_rows_dropped(subject: Subject) -> Iterator[Place]:
     """A loader over held-out rows, by the name of the rows or its own, with `drop_last=True`."""
     for call in loaders(subject.program):
+        node = subject.program.scope(call).node
+        if isinstance(node, FunctionNode) and {"perf_counter", "synchronize", "Event", "arange"} & identifiers(node):
+            continue  # batches of one size are timed, or hold each other's negatives
         held_out = looks_held_out(name_of(subject.program, call)) or any(looks_held_out(last_name(a)) for a in call.args[:1])
         if held_out and is_true(keyword(call, "drop_last", 8)):
             yield call, "drop_last leaves out held-out rows"
@@ -216,7 +245,7 @@ def loader_not_distributed(subject: Subject) -> Iterator[Place]:
         return
     for call in loaders(program):
         given = keyword(call, "sampler", 3) or keyword(call, "batch_sampler", 4)
-        shared_out = {"rank", "world"} & {w for a in (*call.args, *(k.value for k in call.keywords)) for n in identifiers(a) for w in words(n)}
+        shared_out = bool({"rank", "world"} & _said_of(program, call))
         if (
             given is None
             and is_true(keyword(call, "shuffle", 2))
@@ -234,6 +263,16 @@ def loader_not_distributed(subject: Subject) -> Iterator[Place]:
         ranks, rank = keyword(call, "num_replicas", 1), constant(keyword(call, "rank", 2))
         if program.is_torch(call.func, "DistributedSampler") and isinstance(rank, int) and ranks is not None and constant(ranks) is None:
             yield call, f"every rank reads the share of rank {rank}: the other rows are read by none"
+
+
+def _said_of(program: Program, call: ast.Call) -> set[str]:
+    """The words of what a loader is given, and of what its names stand for, two names back."""
+    given: list[ast.expr] = [*call.args, *(k.value for k in call.keywords)]
+    found: set[str] = set()
+    for _ in range(3):
+        found |= {w for a in given for n in identifiers(a) for w in words(n)}
+        given = [b.value for a in given for n in walk(a) if isinstance(n, ast.Name) for b in program.bindings_of(n, program.scope(call)) if b.how == "assign"]
+    return found
 
 
 def _of_an_own_network(program: Program, call: ast.Call) -> bool:

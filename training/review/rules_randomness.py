@@ -70,8 +70,8 @@ def same_noise_in_every_worker(subject: Subject) -> Iterator[Place]:
     yield from _seeded_alike(program)
     for owner in program.classes.values() if many else ():
         getter, init = program.methods[owner].get("__getitem__"), program.methods[owner].get("__init__")
-        if getter is None or init is None:
-            continue
+        if getter is None or init is None or any(method(c) in ("manual_seed", "seed") for c in calls(getter.node)):
+            continue  # also where each row has a seed of its own
         used = _used_within(program, owner, getter)
         for name, bindings in program.attributes[owner].items():
             made = [b for b in bindings if _is_generator(program, b.value)]
@@ -224,13 +224,20 @@ def determinism_contradicted(subject: Subject) -> Iterator[Place]:
 def batch_norm_with_batch_of_one(subject: Subject) -> Iterator[Place]:
     """A train loader with the literal batch size 1 in a file that makes a batch norm and trains."""
     program = subject.program
-    if not subject.trains or not any(n.startswith("BatchNorm") for n in program.called_names):
+    if not subject.trains or not any(n.startswith("BatchNorm") for n in program.called_names) or _norms_stay(program):
         return
     for call in loaders(program):
         size = keyword(call, "batch_size", 1)
         single = (size is None and not has_unpacking(call) and keyword(call, "batch_sampler") is None) or constant(size) == 1
+        if keyword(call, "collate_fn") is not None or "torch_geometric" in program.resolve(call.func):
+            continue  # one bag, or one graph, is many rows
         if single and is_true(keyword(call, "shuffle", 2)) and not looks_held_out(name_of(program, call)):
             yield call, "batches of one, and a batch norm in the network"
+
+
+def _norms_stay(program: Program) -> bool:
+    """Whether a network's own `train` puts its norms into eval mode again."""
+    return any("train" in own and any(method(c) == "eval" for c in calls(own["train"].node)) for own in program.methods.values())
 
 
 @rule(

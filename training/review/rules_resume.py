@@ -237,6 +237,8 @@ def resumed_at_wrong_epoch(subject: Subject) -> Iterator[Place]:
         for leaf in leaves(program, starts, scope) if starts is not None else ():
             if key_read(leaf.node) == key:
                 yield leaf.node, f"{key!r} was saved when that epoch was over, and the loop in line {loop.lineno} makes it again", loop
+        if any(method(c) == "load_state_dict" and loop in program.ancestors(c) for c in program.all_calls):
+            continue  # goes back to it within the loop
         if (starts is None or constant(starts) is not None) and _never_read(program, key):
             yield loop.iter, f"{key!r} is saved and read nowhere, and the loop of a run that goes on begins at its first epoch again", loop
         elif starts is None or constant(starts) is not None:

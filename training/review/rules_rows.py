@@ -10,7 +10,7 @@ from training.review.owners import KEPT_TOGETHER, rows_of_owners, tables_of_owne
 from training.review.program import Program, Scope
 from training.review.sides import divisions, given_back, of_one_side, takes, trivial_groups
 from training.review.splitting import before, is_part, line_of, shares_rows, shuffled_cuts, sources_of, splits, stored
-from training.review.syntax import constant, dotted, is_false, is_true, keyword, last_name, method, names_read, receiver, walk, words
+from training.review.syntax import calls, constant, dotted, is_false, is_true, keyword, last_name, method, names_read, receiver, walk, words
 from training.review.whole import copies, plain
 from training.review.windows import cut_into_windows, random_parts
 
@@ -133,12 +133,24 @@ def random_split_of_groups(subject: Subject) -> Iterator[Place]:
             ):
                 continue
             used = names_read(program.statement(node)) if program.scope(node) is scope and line_of(node) <= split.lineno else set()
-            once = words(column) & ONE_ROW_EACH and not COUNTS & program.called_names  # a number that a table of customers has once each
+            once = bool(words(column) & ONE_ROW_EACH) and not COUNTS & program.called_names  # a number that a table of customers has once each
+            once |= _one_row_each(frames, column, scope) or {"rating", "ratings", "is_unique"} & program.identifiers != set()
             if used & frames and "drop_duplicates" not in program.identifiers and not once:
                 yield split, f"rows are split at random, though {column!r} (line {line_of(node)}) says that several may belong together"
                 break
     yield from _repeated_groups(program)
     yield from _repeated_columns(program)
+
+
+def _one_row_each(frames: set[str], column: str, scope: Scope) -> bool:
+    """Whether the table was brought to one row for each value of a column: `groupby(column).agg(…)`, `.head(1)`, `.first()`."""
+    for binding in (b for name in frames for b in scope.bindings.get(name, ())):
+        for call in calls(binding.value):
+            grouped = receiver(call) if method(call) in ("agg", "aggregate", "first", "last", "head", "tail", "mean", "max", "min", "nth") else None
+            grouped = grouped.value if isinstance(grouped, ast.Subscript) else grouped
+            if isinstance(grouped, ast.Call) and method(grouped) == "groupby" and column in {constant(n) for n in walk(grouped)}:
+                return True
+    return False
 
 
 def grouped_elsewhere(program: Program) -> Iterator[Place]:
@@ -243,8 +255,8 @@ def _repeated_groups(program: Program) -> Iterator[Place]:
 def random_split_of_time(subject: Subject) -> Iterator[Place]:
     """A frame that is shifted, rolled or sorted by time is split with shuffling; or folds of it are shuffled."""
     program = subject.program
-    if "TimeSeriesSplit" in program.called_names or "groups" in program.identifiers:
-        return
+    if {"TimeSeriesSplit", "drop_duplicates"} & program.called_names or "groups" in program.identifiers:
+        return  # also where one row is left of each
     for call in program.all_calls:
         scope = program.scope(call)
         random = last_name(call.func) == "train_test_split" and not is_false(keyword(call, "shuffle")) and bool(call.args)
@@ -325,6 +337,8 @@ def random_split_of_windows(subject: Subject) -> Iterator[Place]:
 def _cuts_windows(getter: Scope) -> bool:
     """Whether an element is a slice from the index itself to a little further."""
     index = getter.parameters[1] if len(getter.parameters) > 1 else ""
+    if index in getter.bindings:
+        return False  # times the width
     for node in walk(getter.node):
         if (
             isinstance(node, ast.Slice)

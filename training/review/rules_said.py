@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program
 from training.review.sides import elements_of, side_of, targets_of
-from training.review.syntax import dotted, last_name, method, names_read, walk, words
+from training.review.syntax import dotted, keyword, last_name, method, names_read, walk, words
 from training.review.trace import Event
 
 MEASURES = {
@@ -189,7 +189,7 @@ def sides_exchanged(subject: Subject) -> Iterator[Place]:
     for node in program.nodes[ast.Assign]:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.targets[0], ast.Tuple):
             call, names = node.value, [last_name(e) for e in node.targets[0].elts]
-            split = program.resolve(call.func) == "sklearn.model_selection.train_test_split"
+            split = program.resolve(call.func) == "sklearn.model_selection.train_test_split" and keyword(call, "train_size") is None
             if split and len(names) == 2 * len(call.args) and (wrong := _misplaced(names)):
                 yield call, f"{wrong[0]} is the {wrong[1]} part here: a split gives the train part of an array first, and then its held-out part"
     for node in (*program.nodes[ast.For], *program.nodes[ast.comprehension], *program.nodes[ast.Assign]):

@@ -110,7 +110,7 @@ def labels_blended(subject: Subject) -> Iterator[Place]:
     for call in program.all_calls:
         last, scope = last_name(call.func), program.scope(call)
         of = {w for n in identifiers(call.args[0]) for w in words(n)} if call.args else set()
-        if not of & MASKS:
+        if not of & MASKS or of & {"scores", "logits", "score", "probs", "probabilities"}:
             continue
         if last == "interpolate" and constant(keyword(call, "mode", 3)) in BLENDS and _made_whole(program, call, scope):
             yield call, f"{ast.unparse(call.args[0])} is blended, and made whole numbers again"
@@ -186,5 +186,16 @@ def label_in_its_window(subject: Subject) -> Iterator[Place]:
                 and isinstance(last.op, ast.Sub)
                 and constant(last.right) == 1
                 and (ast.dump(node.value), ast.dump(last.left)) in windows
+                and _is_label(subject.program, node)
             ):
                 yield node, f"{ast.unparse(node)} is the last value of the window that ends at {ast.unparse(last.left)}"
+
+
+def _is_label(program: Program, node: ast.Subscript) -> bool:
+    """Whether a value goes under the name of a label, into a list of them, or out of an item: not a last value that is subtracted, or scored beside the network."""
+    statement = program.statement(node)
+    if isinstance(statement, ast.Return):
+        return True
+    targets = {w for t in getattr(statement, "targets", ()) for n in identifiers(t) for w in words(n)}
+    listed = {w for c in calls(statement) if method(c) == "append" for n in identifiers(receiver(c) or c) for w in words(n)}
+    return bool((targets | listed) & {"y", "ys", "target", "targets", "label", "labels", "truth", "out", "outputs", "future", "next"})

@@ -10,7 +10,7 @@ from training.review.program import Program, Scope, argument
 from training.review.rules_loader import loaders
 from training.review.rules_module import is_layer
 from training.review.settings import argument_of
-from training.review.syntax import constant, dotted, last_name, method, receiver, walk
+from training.review.syntax import constant, dotted, last_name, method, receiver, walk, words
 
 SHARES = {"get_worker_info", "worker_init_fn", "split_dataset_by_node", "split_by_worker", "sharding_filter", "get_rank", "StatefulDataLoader"}
 FOLDS = {"KFold", "StratifiedKFold", "GroupKFold", "StratifiedGroupKFold", "RepeatedKFold", "LeaveOneOut", "LeaveOneGroupOut", "RepeatedStratifiedKFold"}
@@ -72,7 +72,9 @@ def _goes_through(program: Program, owner: ast.ClassDef) -> bool:
     """Whether `__iter__` goes once through something: it loops over it, and neither draws single rows nor goes on for ever."""
     going = program.methods[owner].get("__iter__")
     nodes = list(walk(going.node)) if going is not None else []
-    drawn = {"randint", "choice", "choices", "random", "rand", "randrange", "integers"} & {last_name(n.func) for n in nodes if isinstance(n, ast.Call)}
+    drawn = {"randint", "choice", "choices", "random", "rand", "randrange", "integers", "randn", "sample", "normal", "uniform"} & {
+        last_name(n.func) for n in nodes if isinstance(n, ast.Call)
+    }
     return any(isinstance(n, ast.For | ast.comprehension) for n in nodes) and not any(isinstance(n, ast.While) for n in nodes) and not drawn
 
 
@@ -116,7 +118,10 @@ def one_network_for_all_folds(subject: Subject) -> Iterator[Place]:
         folds = [c for c in over if isinstance(c.func, ast.Attribute) and any(o.last in FOLDS for o in program.origins(c.func.value, scope))]
         inside = list(walk(loop))
         once = any(isinstance(s, ast.Break) for s in loop.body)
-        if not folds or once or RESETS & {last_name(n.func) for n in inside if isinstance(n, ast.Call)}:
+        set_back = any(
+            method(n) == "copy_" or words(last_name(n.func)) & {"reset", "reinit", "initialize", "initialise"} for n in inside if isinstance(n, ast.Call)
+        )
+        if not folds or once or set_back or RESETS & {last_name(n.func) for n in inside if isinstance(n, ast.Call)}:
             continue
         used = {n.id for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
         for name, network, bound in _networks_before(program, loop, scope):
