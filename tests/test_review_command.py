@@ -103,6 +103,37 @@ def test_a_program_that_is_run_adds_what_was_seen_to_what_was_read(tmp_path: Pat
     assert told["run"] | {"seconds": 0} == {"steps": 12, "complete": True, "error": "", "seconds": 0, "unseen": [], "backwards": 12}
 
 
+ALL_AT_ONCE = """import torch
+
+torch.manual_seed(0)
+x = torch.randn(300, 4)
+y = (x.sum(1) > 0).float()
+order = torch.randperm(300)
+fit, held = order[:200], order[200:]
+net = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(5):
+    for rows in fit.split(20):
+        optimizer.zero_grad()
+        torch.nn.functional.binary_cross_entropy_with_logits(net(x[rows]).squeeze(1), y[rows]).backward()
+        optimizer.step()
+net.eval()
+with torch.no_grad():
+    scores = net(x).squeeze(1)
+    right = ((scores[held] > 0) == (y[held] > 0)).float().mean()
+print(right)
+"""
+
+
+@pytest.mark.req("M5")
+def test_rows_of_both_sides_may_be_scored_at_once_and_told_apart_behind_that(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ALL_AT_ONCE)
+    assert call(tmp_path, "train.py", "--run").returncode == 0
+    (tmp_path / "train.py").write_text(ALL_AT_ONCE.replace("[held]", ""))
+    told = json.loads(call(tmp_path, "train.py", "--run", "--format", "json").stdout)
+    assert [(f["rule"], f["line"]) for f in told["findings"]] == [("BH803", 17)]
+
+
 @pytest.mark.long
 def test_a_run_that_fails_or_shows_nothing_is_told_as_that(tmp_path: Path) -> None:
     (tmp_path / "allowed.py").write_text(RUNS.replace(".backward()", ".backward()  # bulkhead: allow[BH310] a broadcast is wanted in this test"))

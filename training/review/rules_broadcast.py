@@ -59,6 +59,8 @@ KEEPS_SHAPE = {"float", "to", "cuda", "double", "clone", "detach", "cpu"}
 def loss_broadcast(subject: Subject) -> Iterator[Place]:
     """The whole output of a network that ends in one column meets a target as it came, in a loss or a difference, and the file shows elsewhere that targets are flat."""
     program = subject.program
+    for difference, column, flat in _column_elsewhere(program):
+        yield difference, f"{column} has one column, for which {flat} is made one in the loss, and here it is flat: each row meets all others"
     for node, scores, target, scope in _meetings(program):
         made = {o.call for o in program.origins(_network(program, scores, scope), scope) if _ends_in_one_column(program, o)}
         name = _as_it_came(program, target, scope)
@@ -67,6 +69,28 @@ def loss_broadcast(subject: Subject) -> Iterator[Place]:
         held = _held(program, name, scope)
         if held == "flat" or (not held and (_flattened(program, made) or _made_a_column(program, name))):
             yield node, f"{ast.unparse(scores)} has one column, {ast.unparse(target)} has none: every score is compared with every target"
+
+
+def _column_elsewhere(program: Program) -> Iterator[tuple[ast.BinOp, str, str]]:
+    """Differences of a flat name and a network's output, where a loss of the same function is given the same two, the flat one made a column for it."""
+    for loss in loss_calls(program):
+        target, scope = loss.target, loss.scope
+        flat = (
+            receiver(target)
+            if method(target) == "unsqueeze"
+            else target.value
+            if isinstance(target, ast.Subscript) and ast.unparse(target.slice) in (":, None", "(slice(None, None, None), None)")
+            else None
+        )
+        made = reaching(program, loss.scores, scope) if isinstance(loss.scores, ast.Name) else []
+        if not isinstance(flat, ast.Name) or not isinstance(loss.scores, ast.Name) or len(made) != 1 or not isinstance(made[0], ast.Call):
+            continue
+        for node in own_nodes(scope.node):
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+                sides = [receiver(s) if method(s) == "detach" else s for s in (node.left, node.right)]
+                names = [s.id for s in sides if isinstance(s, ast.Name)]
+                if names in ([flat.id, loss.scores.id], [loss.scores.id, flat.id]):
+                    yield node, loss.scores.id, flat.id
 
 
 def _meetings(program: Program) -> Iterator[tuple[ast.expr, ast.expr, ast.expr, Scope]]:

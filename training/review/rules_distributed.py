@@ -162,7 +162,12 @@ def every_rank_saves(subject: Subject) -> Iterator[Place]:
         for event in trace:
             if event.kind != "save" or by_rank(event, program.rank_names) or any("rank" in n or "zero" in n for n, _ in event.contexts):
                 continue
-            if _guarded_by_decorator(program, event.scope) or _of_parent(program, event):
+            if (
+                _guarded_by_decorator(program, event.scope)
+                or _of_parent(program, event)
+                or _asks_for_first(program, event)
+                or "tempfile" in program.modules_imported
+            ):
                 continue
             path = event.call.args[1] if len(event.call.args) > 1 else None
             named = path is not None and any(
@@ -182,6 +187,20 @@ def _guarded_by_decorator(program: Program, scope: Scope) -> bool:
         if RANKS & words(name) or (
             known is not None and any(_names_rank(n.test, known, program.rank_names) for n in walk(known.node) if isinstance(n, ast.If))
         ):
+            return True
+    return False
+
+
+def _asks_for_first(program: Program, event: Event) -> bool:
+    """Whether a condition around it asks for the first process in another way: the environment, a function or an attribute of this file, a local number."""
+    for test in (b.test for b, _ in event.branches if isinstance(b, ast.If)):
+        if any(constant(n) in ("RANK", "LOCAL_RANK", "SLURM_PROCID") for n in walk(test)):
+            return True
+        called = [f for n in walk(test) if isinstance(n, ast.Call) for f in program.callees(n, event.scope)]
+        held = [b.value for n in walk(test) if isinstance(n, ast.Attribute) for b in program.bindings_of(n, event.scope)]
+        if any({"get_rank", "RANK"} & identifiers(part) for part in (*(f.node for f in called), *held)):
+            return True
+        if isinstance(test, ast.Compare) and constant(test.comparators[0]) == 0 and words(last_name(test.left)) & PROCESSES:
             return True
     return False
 
@@ -255,6 +274,8 @@ def one_rank(test: ast.expr, ranks: set[str]) -> bool:
         return one_rank(test.operand, ranks)
     if isinstance(test, ast.Compare):
         against = constant(test.comparators[0])
+        if any(isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn) for op in test.ops):
+            return False  # whether there are ranks at all, or a group of some
         first, same = against == 0, isinstance(test.ops[0], ast.Eq | ast.NotEq)
         if against == -1 or isinstance(test.ops[0], ast.GtE):
             return False  # whether there are ranks at all

@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_model, is_optimizer, is_optimizer_origin, is_scheduler
 from training.review.program import Origin, Program, Scope
 from training.review.settings import settings
-from training.review.syntax import constant, dotted, identifiers, is_false, keyword, last_name, method, receiver, words
+from training.review.syntax import constant, dotted, identifiers, is_false, keyword, last_name, method, receiver, walk, words
 
 MOVED = {
     "torch.cuda.amp.autocast": "torch.amp.autocast('cuda')",
@@ -64,8 +64,12 @@ OTHERS = ("sklearn.", "xgboost.", "lightgbm.", "catboost.", "statsmodels.")  # n
 def deprecated_api(subject: Subject) -> Iterator[Place]:
     """A name of the table above, a method that another one replaced, or an argument that losses and schedules have lost."""
     program = subject.program
+    handlers = [h for h in program.nodes[ast.ExceptHandler] if {"ImportError", "ModuleNotFoundError", "AttributeError"} & identifiers(h)]
+    fallbacks = {a.asname or a.name for h in handlers for n in walk(h) if isinstance(n, ast.ImportFrom) for a in n.names}  # of older versions
     for node in (*program.nodes[ast.Attribute], *program.nodes[ast.Name]):
         name = program.resolve(node) if isinstance(getattr(node, "ctx", None), ast.Load) else ""
+        if isinstance(node, ast.Name) and node.id in fallbacks:
+            continue
         if name in MOVED and not isinstance(program.parents[node], ast.Attribute):
             yield node, f"{name} is deprecated or gone: use {MOVED[name]}"
     for call in program.all_calls:

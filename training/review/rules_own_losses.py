@@ -12,6 +12,7 @@ from training.review.signs import Signs
 from training.review.syntax import calls, constant, identifiers, is_true, keyword, last_name, method, receiver, walk, words
 from training.review.values import value_of
 
+TWO, FOUR = 2, 4  # sides of a pair; names of two crossed pairs
 INTERSECTIONS = {"inter", "intersection", "intersections", "overlap", "overlaps", "tp", "common"}
 WHOLES = {"union", "unions", "total", "totals", "denominator", "denom", "cardinality", "sizes", "areas", "sums"}
 TRUTHS = {"y", "target", "targets", "label", "labels", "true", "truth", "actual", "observed", "gt", "yb", "t"}
@@ -244,3 +245,56 @@ def _deep(program: Program, node: ast.expr, scope: Scope, depth: int = 2) -> set
             if binding.how == "assign" and not (binding.index is not None and value is binding.value):
                 found |= _deep(program, value, scope, depth - 1)
     return found
+
+
+@rule(
+    "BH329",
+    "no-stop-gradient",
+    "error",
+    title="Two views pull each other with nothing to hold them apart",
+    why="With a predictor on one side and the gradient running through both, the easiest way to agree is to say one thing for all rows: without negatives, a stopped gradient is what keeps such a network from it.",
+    remedy="stop the gradient of the side that is predicted: `cosine_similarity(predictor(za), zb.detach())`",
+    bad="""
+        import torch.nn.functional as F
+
+        def loss_of(net, predictor, a, b):
+            za, zb = net(a), net(b)
+            pa, pb = predictor(za), predictor(zb)
+            return -(F.cosine_similarity(pa, zb, dim=-1).mean() + F.cosine_similarity(pb, za, dim=-1).mean()) / 2
+        """,
+    good="""
+        import torch.nn.functional as F
+
+        def loss_of(net, predictor, a, b):
+            za, zb = net(a), net(b)
+            pa, pb = predictor(za), predictor(zb)
+            return -(F.cosine_similarity(pa, zb.detach(), dim=-1).mean() + F.cosine_similarity(pb, za.detach(), dim=-1).mean()) / 2
+        """,
+)
+def no_stop_gradient(subject: Subject) -> Iterator[Place]:
+    """A function takes the cosine of two crossed pairs of views, in a file with a predictor, with no `detach`, average of weights, label, negative or spread of features."""
+    program = subject.program
+    held = {
+        "detach",
+        "cross_entropy",
+        "logsumexp",
+        "relu_",
+        "std",
+        "var",
+        "deepcopy",
+        "lerp_",
+        "AveragedModel",
+        "triplet_margin_loss",
+        "margin_ranking_loss",
+        "cov",
+    }
+    if held & program.identifiers or not any("predictor" in words(n) for n in program.identifiers):
+        return
+    for scope in program.scopes:
+        pairs = [c for c in calls(scope.node) if program.scope(c) is scope and last_name(c.func) == "cosine_similarity" and len(c.args) >= TWO]
+        names = [tuple(a.id for a in c.args[:TWO] if isinstance(a, ast.Name)) for c in pairs]
+        for i, first in enumerate(names):
+            for second in names[i + 1 :]:
+                if len(first) == len(second) == TWO and len({*first, *second}) == FOUR and {n[-1] for n in first} == {n[-1] for n in second}:
+                    yield pairs[i], f"{first[1]} and {second[1]} learn to be predicted, and nothing keeps them apart"
+                    return

@@ -178,10 +178,11 @@ def seed_incomplete(subject: Subject) -> Iterator[Place]:
 def determinism_contradicted(subject: Subject) -> Iterator[Place]:
     """Both flags are set to True in the same block."""
     program = subject.program
-    blocks: dict[ast.AST, dict[str, ast.AST]] = {}
+    blocks: dict[tuple[ast.AST, bool], dict[str, ast.AST]] = {}
     for node in program.nodes[ast.Assign]:
         if isinstance(node, ast.Assign) and is_true(node.value) and program.resolve(node.targets[0]).startswith("torch.backends.cudnn."):
-            blocks.setdefault(program.parents[node], {})[last_name(node.targets[0])] = node
+            above = program.parents[node]
+            blocks.setdefault((above, node in getattr(above, "orelse", ())), {})[last_name(node.targets[0])] = node
     for flags in blocks.values():
         if {"deterministic", "benchmark"} <= flags.keys():
             yield flags["benchmark"], "benchmark picks kernels by measuring: results may differ though deterministic is set"

@@ -8,7 +8,20 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.rules_distributed import RANKS
-from training.review.syntax import calls, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.syntax import (
+    calls,
+    constant,
+    dotted,
+    identifiers,
+    keyword,
+    last_name,
+    method,
+    names_read,
+    own_nodes,
+    receiver,
+    walk,
+    words,
+)
 
 
 @rule(
@@ -77,6 +90,8 @@ def _decides(program: Program, scope: Scope, names: set[str], call: ast.Call) ->
             and names_read(node.test) & grown
             and any(isinstance(a, ast.For | ast.While) for a in program.ancestors(node))
             and not _left_before(scope, call, node)
+            and not _of_destination(call, node)
+            and any(isinstance(n, ast.Assign | ast.AugAssign | ast.Break | ast.Continue | ast.Return) for s in (*node.body, *node.orelse) for n in walk(s))
         ):
             return node
     if not any(isinstance(n, ast.Return) and n.value is not None and names_read(n.value) & grown for n in own_nodes(scope.node)):
@@ -88,6 +103,13 @@ def _decides(program: Program, scope: Scope, names: set[str], call: ast.Call) ->
             if looped and not _names_a_rank(program, node.test) and not _on_one_rank(program, node):
                 return node
     return None
+
+
+def _of_destination(call: ast.Call, node: ast.If) -> bool:
+    """Whether the condition asks for the process that the sum is sent to."""
+    to = keyword(call, "dst", 1)
+    sides = [s for n in walk(node.test) if isinstance(n, ast.Compare) for s in (n.left, *n.comparators)]
+    return to is not None and not isinstance(to, ast.Constant) and any(ast.dump(s) == ast.dump(to) for s in sides)
 
 
 def _left_before(scope: Scope, call: ast.Call, node: ast.If) -> bool:

@@ -10,7 +10,7 @@ from training.review.kinds import is_optimizer, is_scaler, is_scheduler
 from training.review.leaves import key_read, leaves
 from training.review.program import Program, Scope
 from training.review.saved import checkpoints, epochs_saved, loads_optimizer, unread_starts
-from training.review.syntax import constant, dotted, is_false, keyword, last_name, method, receiver, words
+from training.review.syntax import constant, dotted, identifiers, is_false, keyword, last_name, method, receiver, words
 
 PARALLEL = ("DistributedDataParallel", "DataParallel")
 RENAMES = {"consume_prefix_in_state_dict_if_present", "removeprefix", "unwrap_model"}
@@ -239,6 +239,8 @@ def resumed_at_wrong_epoch(subject: Subject) -> Iterator[Place]:
                 yield leaf.node, f"{key!r} was saved when that epoch was over, and the loop in line {loop.lineno} makes it again", loop
         if any(method(c) == "load_state_dict" and loop in program.ancestors(c) for c in program.all_calls):
             continue  # goes back to it within the loop
+        if any(words(n) & {"more", "extra", "additional", "further"} for n in identifiers(loop.iter)):
+            continue
         if (starts is None or constant(starts) is not None) and _never_read(program, key):
             yield loop.iter, f"{key!r} is saved and read nowhere, and the loop of a run that goes on begins at its first epoch again", loop
         elif starts is None or constant(starts) is not None:

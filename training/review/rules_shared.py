@@ -14,7 +14,7 @@ from training.review.rules_distributed import REDUCES
 from training.review.rules_loader import PREPARES, is_distributed, name_of
 from training.review.rules_loader import loaders as loaders_of
 from training.review.shares import divided_later, is_whole_share, keeps_to_itself, means_over_rows, on_one_share
-from training.review.syntax import constant, has_unpacking, identifiers, keyword, last_name, method, own_nodes, receiver, walk, words
+from training.review.syntax import calls, constant, has_unpacking, identifiers, keyword, last_name, method, own_nodes, receiver, walk, words
 from training.review.values import reaching
 
 
@@ -88,7 +88,11 @@ def metric_of_one_rank(subject: Subject) -> Iterator[Place]:
 def _adds_up_otherwise(program: Program) -> bool:
     """Whether results meet without a collective: through a queue, a store, files named by rank behind a barrier, or a metric of another module."""
     for call in program.all_calls:
-        if method(call) == "put" or (method(call) == "add" and "store" in words(last_name(receiver(call)))):
+        if (
+            method(call) == "put"
+            or program.resolve(call.func) in ("torch.distributed.recv", "torch.distributed.irecv")
+            or (method(call) == "add" and "store" in words(last_name(receiver(call))))
+        ):
             return True
         if last_name(call.func) == "open" and call.args and "barrier" in program.called_names and any("rank" in words(n) for n in identifiers(call.args[0])):
             return True
@@ -285,7 +289,9 @@ def _trained_later(program: Program, scope: Scope, freeze: ast.AST) -> bool:
         for n in below
     )
     teaches = any({"teacher"} & words(n) for n in identifiers(freeze))
-    return (looped or trains or any(isinstance(n, ast.Return) and n.value is not None for n in below)) and not teaches
+    before = any(words(last_name(c.func)) & {"train", "fit", "epoch"} for c in calls(scope.node) if c.lineno < line and method(c) != "train")
+    returned = any(isinstance(n, ast.Return) and n.value is not None for n in below) and not before
+    return (looped or trains or returned) and not teaches
 
 
 def _given(call: ast.Call) -> set[str]:

@@ -110,7 +110,7 @@ def labels_blended(subject: Subject) -> Iterator[Place]:
     for call in program.all_calls:
         last, scope = last_name(call.func), program.scope(call)
         of = {w for n in identifiers(call.args[0]) for w in words(n)} if call.args else set()
-        if not of & MASKS or of & {"scores", "logits", "score", "probs", "probabilities"}:
+        if not of & MASKS or of & {"scores", "logits", "score", "probs", "probabilities", "alpha", "matte", "soft"}:
             continue
         if last == "interpolate" and constant(keyword(call, "mode", 3)) in BLENDS and _made_whole(program, call, scope):
             yield call, f"{ast.unparse(call.args[0])} is blended, and made whole numbers again"
@@ -193,7 +193,9 @@ def label_in_its_window(subject: Subject) -> Iterator[Place]:
 
 def _is_label(program: Program, node: ast.Subscript) -> bool:
     """Whether a value goes under the name of a label, into a list of them, or out of an item: not a last value that is subtracted, or scored beside the network."""
-    statement = program.statement(node)
+    statement, above = program.statement(node), program.parents[node]
+    if isinstance(above, ast.BinOp) and above.right is node:
+        return False
     if isinstance(statement, ast.Return):
         return True
     targets = {w for t in getattr(statement, "targets", ()) for n in identifiers(t) for w in words(n)}

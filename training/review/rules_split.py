@@ -132,11 +132,31 @@ def fit_on_held_out(subject: Subject) -> Iterator[Place]:
             yield call, f"{learner} is fitted anew for {where}"
             continue
         names = names_read(rows) | {last_name(rows)}
-        held_out = any({"test", "val", "valid", "validation", "holdout"} & words(n) for n in names)
+        held_out = any({"test", "val", "valid", "validation", "holdout"} & words(n) for n in names if not _means_present(subject.program, n, call))
         if held_out and any("train" in words(n) for n in identifiers(subject.program.scope(call).node)):
             yield call, f"{learner} is fitted on {ast.unparse(rows)}"
     for node, statistic, where in of_each_side(subject.program):
         yield node, f"rows are scaled or filled by the {statistic} of their own side: anew for {where}"
+
+
+def _means_present(program: Program, name: str, call: ast.Call) -> bool:
+    """Whether `valid` says that values are there, `train_valid` that of train rows, or `val` is the value beside a key."""
+    scope = program.scope(call)
+    bound = scope.bindings.get(name, ())
+    present = any({"isfinite", "isnan", "notna", "isna", "notnull", "dropna", "isnull"} & identifiers(b.value) for b in bound)
+    paired = any(b.how == "loop" and {"items", "enumerate"} & identifiers(b.value) for b in bound)
+    return present or paired or "train" in words(name)
+
+
+def _tables_with(program: Program, rate: ast.Call) -> list[ast.Call]:
+    """The calls of a function that stores what was made of a rate as a column of the table that it gives back."""
+    scope = program.scope(rate)
+    returned = {n.value.id for n in walk(scope.node) if isinstance(n, ast.Return) and isinstance(n.value, ast.Name)}
+    stored = [n for n in walk(scope.node) if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Subscript) and n.lineno > rate.lineno]
+    mapped = any(
+        last_name(n.targets[0].value) in returned and any(method(c) == "map" for c in calls(n.value)) for n in stored if isinstance(n.targets[0], ast.Subscript)
+    )
+    return [c for c, _ in program.call_sites[scope]] if mapped and not isinstance(scope.node, ast.Module) else []
 
 
 @rule(
@@ -233,7 +253,7 @@ def target_encoding_before_split(subject: Subject) -> Iterator[Place]:
     """A statistic of the label column by group is taken of a frame that is split further down, or of no part of one in a file that splits at random."""
     program = subject.program
     for call, table, label in rates_by_group(program):
-        sites = [(call, table), *((c, c) for c in given_back(program, call))]
+        sites = [(call, table), *((c, c) for c in (*given_back(program, call), *_tables_with(program, call)))]
         for split, scope, parts in (*splits(program, by_group=True), *divided(program)):
             if any(before(program, c, split) and shares_rows(program, c, r, parts, scope, split) for c, r in sites):
                 yield (
@@ -251,6 +271,8 @@ def target_encoding_before_split(subject: Subject) -> Iterator[Place]:
             source = receiver(call)
             if (
                 method(call) in ("transform", "mean", "agg")
+                and constant(next(iter(call.args), None)) not in ("size", "count", "nunique")
+                and not any(isinstance(a, ast.Call) and last_name(a.func) == "print" for a in program.ancestors(call))
                 and isinstance(source, ast.Subscript)
                 and constant(source.slice) in labels
                 and before(program, call, split)

@@ -51,6 +51,9 @@ def label_among_columns(subject: Subject) -> Iterator[Place]:
         if last_name(call.func) not in PAIRS or len(call.args) < 2:
             continue
         scope = program.scope(call)
+        thrown = [e for t in getattr(program.statement(call), "targets", ()) if isinstance(t, ast.Tuple) for e in t.elts if last_name(e).startswith("_")]
+        if len(thrown) > 1:
+            continue  # labels that only keep the shares alike
         rows, labels = (_made(program, a, scope) for a in call.args[:2])
         column = _column(labels) if labels is not None else None
         left = _whole(program, rows, scope) if rows is not None and column is not None else None

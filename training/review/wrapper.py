@@ -31,12 +31,21 @@ def past_wrapper(program: Program, event: Event) -> str:
     after = parts[parts.index("module", 1) + 1 :]
     if _is_no_wrapper(program, parts, event):
         return ""
+    if _frozen_here(event, parts):
+        return ""
     if after and not event.call.args and not event.call.keywords:
         return ""  # a function of the weights alone, alike on every rank
     if not after:
         return "module"
     harmless = after[-1] in HARMLESS or after[-1].startswith(("get_", "set_", "log", "update_", "reset_", "freeze", "unfreeze"))
     return "" if harmless or len(after) > 2 else after[-1]
+
+
+def _frozen_here(event: Event, parts: list[str]) -> bool:
+    """Whether the function freezes the network before: no gradient of its own is computed."""
+    root = ".".join(parts[: parts.index("module", 1)])
+    turned = [n for n in walk(event.scope.node) if isinstance(n, ast.Call) and dotted(n.func) == f"{root}.requires_grad_" and n.lineno < event.call.lineno]
+    return any(isinstance(a, ast.Constant) and a.value is False for n in turned for a in n.args)
 
 
 def _is_no_wrapper(program: Program, parts: list[str], event: Event) -> bool:

@@ -1,0 +1,31 @@
+"""Whether what one line of a program computes is looked at by parts alone."""
+
+from __future__ import annotations
+
+import ast
+
+from training.review.syntax import walk
+
+
+def taken_in_parts(text: str, line: int) -> bool:
+    r"""Whether the name that a line binds is read nowhere but with positions behind it: rows of several sides are scored at once, and told apart afterwards.
+
+    >>> code = "def f(model, z, tr, te):\n    eta = model(z).numpy()\n    return eta[tr].mean(), eta[te].mean()\n"
+    >>> taken_in_parts(code, 2), taken_in_parts(code.replace("eta[tr].mean()", "eta.mean()"), 2)
+    (True, False)
+    """
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return False
+    for scope in reversed([tree, *(n for n in walk(tree) if isinstance(n, ast.FunctionDef) and _covers(n, line))]):
+        bound = [n.targets[0].id for n in walk(scope) if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name) and _covers(n, line)]
+        if bound:
+            reads = [n for n in walk(scope) if isinstance(n, ast.Name) and n.id == bound[0] and isinstance(n.ctx, ast.Load)]
+            parts = [n.value for n in walk(scope) if isinstance(n, ast.Subscript) and not isinstance(n.slice, ast.Slice | ast.Tuple)]
+            return bool(reads) and all(n in parts for n in reads)
+    return False
+
+
+def _covers(node: ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or line)
