@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.watch.programs import OF_RANKS, RANKS
+from tests.training.watch.programs import OF_RANKS, OF_SHARDED, RANKS, SHARDED
 from training.review.changed import changed_files
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -175,6 +175,19 @@ def test_two_ranks_of_a_program(tmp_path: Path, rule: str, old: str, new: str) -
     done = call(tmp_path, "ranks.py", "--run", "--ranks", "2", "--format", "json")
     found = [f["rule"] for f in json.loads(done.stdout)["findings"]]
     assert (rule in found) if rule else (done.returncode == 0 and found == []), done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(("rule", "old", "new"), [("", "", ""), *OF_SHARDED], ids=lambda part: part[:5])
+def test_ranks_that_hold_shares_of_the_weights(tmp_path: Path, ranks: int, rule: str, old: str, new: str) -> None:
+    assert old in SHARDED
+    (tmp_path / "ranks.py").write_text(SHARDED.replace(old, new) if old else SHARDED)
+    done = call(tmp_path, "ranks.py", "--run", "--ranks", str(ranks), "--format", "json")
+    told = json.loads(done.stdout)
+    assert {f["rule"] for f in told["findings"]} == ({rule} if rule and (rule, ranks) != ("BH513", 1) else set())
+    assert told["run"]["steps"] == 12 // ranks * (2 if rule == "BH513" and ranks == 2 else 1)
+    assert told["run"]["complete"] and told["run"]["unseen"] == []
 
 
 def spawning(program: str, starts: str = "spawn") -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from training.review.program import Program, Scope
-from training.review.syntax import constant, last_name, method, own_nodes, receiver, words
+from training.review.syntax import constant, identifiers, last_name, method, own_nodes, receiver, words
 from training.review.values import reaching_elements
 
 RISES = {
@@ -63,10 +63,16 @@ def _of_value(program: Program, node: ast.Name | ast.Attribute, scope: Scope, de
     """By the name; where the value is turned round before it gets that name, nothing is known."""
     values = [v for v, index in reaching_elements(program, node, scope) if index is None] if isinstance(node, ast.Name) else []
     behind = {direction(program, v, scope, depth + 1) for v in values} - {""} if depth < 4 else set()
-    named = _of_name(last_name(node))
+    named = "" if _adds_up_losses(node, scope) else _of_name(last_name(node))
     if named:
         return named if behind <= {named} else ""
     return behind.pop() if len(behind) == 1 and not words(last_name(node)) & TURNED else ""
+
+
+def _adds_up_losses(node: ast.expr, scope: Scope) -> bool:
+    """Whether a name is that of an accumulator of losses, whatever `acc` is short for."""
+    added = [n for n in own_nodes(scope.node) if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name) and n.target.id == last_name(node)]
+    return any((FALLS | {"criterion"}) & words(name) for n in added for name in identifiers(n.value))
 
 
 def _of_call(program: Program, call: ast.Call, scope: Scope, depth: int) -> str:

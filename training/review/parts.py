@@ -10,8 +10,8 @@ from training.review.syntax import walk
 def taken_in_parts(text: str, line: int) -> bool:
     r"""Whether the name that a line binds is read nowhere but with positions behind it: rows of several sides are scored at once, and told apart afterwards.
 
-    >>> code = "def f(model, z, tr, te):\n    eta = model(z).numpy()\n    return eta[tr].mean(), eta[te].mean()\n"
-    >>> taken_in_parts(code, 2), taken_in_parts(code.replace("eta[tr].mean()", "eta.mean()"), 2)
+    >>> code = "def f(model, z, fit, rest):\n    eta = model(z).numpy()\n    return eta[fit].mean(), eta[rest].mean()\n"
+    >>> taken_in_parts(code, 2), taken_in_parts(code.replace("eta[fit].mean()", "eta.mean()"), 2)
     (True, False)
     """
     try:

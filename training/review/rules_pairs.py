@@ -109,8 +109,30 @@ def _moved_apart(scope: Scope) -> Iterator[Place]:
         moves = [v for v in values if isinstance(v, ast.Call) and method(v) in EXACT and not v.keywords]
         image = next((v for v in moves if IMAGES & words(last_name(receiver(v)))), None)
         for mask in (v for v in moves if image is not None and MAPS & words(last_name(receiver(v))) and not IMAGES & words(last_name(receiver(v)))):
-            if image is not None and method(mask) == method(image) and [ast.dump(a) for a in mask.args] != [ast.dump(a) for a in image.args]:
+            if image is not None and method(mask) == method(image) and _otherwise(image, mask):
                 yield node, f"{ast.unparse(image)} and {ast.unparse(mask)}: each is moved in its own way"
+
+
+def _otherwise(image: ast.Call, mask: ast.Call) -> bool:
+    """Whether two moves are by other amounts, or along axes that no channel in front of the mask's accounts for."""
+    first = 0 if method(image) == "flip" else 1
+    if [ast.dump(a) for a in image.args[:first]] != [ast.dump(a) for a in mask.args[:first]]:
+        return True
+    one, other = (_axes(call.args[first:]) for call in (image, mask))
+    if one is None or other is None:
+        return False
+    if len(one) != len(other):
+        return True
+    if any((a < 0) != (b < 0) for a, b in zip(one, other, strict=True)):
+        return False  # how many axes there are is not known here
+    return one != other and (min(one) < 0 or {a - b for a, b in zip(one, other, strict=True)} != {1})
+
+
+def _axes(given: list[ast.expr]) -> list[int] | None:
+    """The axes that are written there, in order; None where something else than a number is."""
+    parts = [e for g in given for e in (g.elts if isinstance(g, ast.Tuple | ast.List) else [g])]
+    axes = [a for p in parts if isinstance(a := constant(p), int)]
+    return sorted(axes) if len(axes) == len(parts) else None
 
 
 def _moved(program: Program, scope: Scope) -> Iterator[tuple[ast.AST, str, str]]:

@@ -81,7 +81,7 @@ def resampled(program: Program) -> Iterator[tuple[ast.Call, ast.expr, ast.expr]]
         if call.args and (method(call) == "fit_resample" or program.resolve(call.func) == "sklearn.utils.resample"):
             yield call, call.args[0], call.args[0]
     for call, rows in copies(program):
-        yield call, rows, ast.Constant(None)
+        yield call, rows, rows if method(call) == "append" else ast.Constant(None)
 
 
 @rule(

@@ -237,7 +237,14 @@ def optimizer_in_loop(subject: Subject) -> Iterator[Place]:
     """An optimizer of torch is made unconditionally in a loop over epochs or batches that trains, over parameters from outside of it."""
     for trace in subject.traces:
         for event in trace:
-            if event.kind != "call" or not event.key.startswith("torch.optim.") or "lr_scheduler" in event.key or not event.loops or not event.call.args:
+            if (
+                event.kind != "call"
+                or not event.key.startswith("torch.optim.")
+                or "lr_scheduler" in event.key
+                or last_name_of_key(event.key).islower()
+                or not event.loops
+                or not event.call.args
+            ):
                 continue
             loop = event.loops[-1]
             direct = any(e.kind == "backward" and e.loops[-1:] == (loop,) for e in trace)

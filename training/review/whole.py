@@ -279,6 +279,7 @@ def _becomes_column(program: Program, call: ast.Call) -> bool:
 
 def copies(program: Program) -> Iterator[tuple[ast.Call, ast.expr]]:
     """Rows that are put a second time beside all of them, or drawn with replacement: the call, and the table."""
+    yield from _appended_twice(program)
     for call in program.all_calls:
         if method(call) == "sample" and (of := receiver(call)) is not None and getattr(keyword(call, "replace"), "value", False) is True:
             yield call, of
@@ -295,6 +296,27 @@ def copies(program: Program) -> Iterator[tuple[ast.Call, ast.expr]]:
                 if table is not None and plain(table) in whole and plain(element) != plain(table):
                     yield call, table
                     break
+
+
+def _appended_twice(program: Program) -> Iterator[tuple[ast.Call, ast.expr]]:
+    """A list that gets, in one loop over rows of no side, each row and what a function makes of it by a draw."""
+    if {"isin", "unique", "groups", "GroupKFold", "GroupShuffleSplit"} & program.identifiers:
+        return
+    for loop in program.nodes.get(ast.For, ()):
+        if not isinstance(loop, ast.For) or any(is_part(n) for n in names_read(loop.iter)):
+            continue
+        rows = {n.id for n in walk(loop.target) if isinstance(n, ast.Name)}
+        added = [c for c in walk(loop) if isinstance(c, ast.Call) and method(c) == "append" and len(c.args) == 1 and isinstance(receiver(c), ast.Name)]
+        for call in added:
+            made = call.args[0]
+            if not isinstance(made, ast.Call) or not made.args or not isinstance(made.args[0], ast.Name) or made.args[0].id not in rows:
+                continue
+            function = program.callees_by_name(made, program.scope(made))
+            drawn = function is not None and any(isinstance(c, ast.Call) and last_name(c.func) in DRAWS for c in walk(function.node))
+            table = receiver(call)
+            beside = any(isinstance(c.args[0], ast.Name) and c.args[0].id == made.args[0].id and last_name(receiver(c)) == last_name(table) for c in added)
+            if (drawn or last_name(made.func) in MOVED) and beside and table is not None:
+                yield call, table
 
 
 def _elements(node: ast.expr) -> list[ast.expr]:

@@ -95,7 +95,7 @@ class Held:
 def mark(parameter: Tensor) -> Mark | None:
     """Of the present gradient; None where there is none."""
     grad = parameter.grad
-    return None if grad is None else Mark(weakref.ref(grad), grad._version)
+    return None if grad is None else Mark(weakref.ref(grad), share(grad)._version)
 
 
 def same(a: Mark | None, b: Mark | None) -> bool:
@@ -110,7 +110,14 @@ def nonzero(parameter: Tensor) -> bool:
     grad = parameter.grad
     if grad is None:
         return False
-    return bool((grad._values() if grad.is_sparse else grad).any())
+    mine = share(grad)
+    return bool((mine._values() if mine.is_sparse else mine).any()) or not mine.numel()  # an empty share tells nothing
+
+
+def share(values: Tensor) -> Tensor:
+    """What this rank holds of a tensor, without a word to other ranks: of one that FSDP has spread its own rows, else all of it."""
+    local: Callable[[], Tensor] | None = getattr(values, "to_local", None)
+    return values.detach() if local is None else local().detach()
 
 
 class Gradients:
@@ -153,7 +160,7 @@ class Gradients:
             )
         self.held[id(optimizer)] = held
         first = [p for p, _ in held.items()][:MOST_KEPT]
-        held.before = [(p, p.detach().clone()) for p in first if p.numel() < LARGE]
+        held.before = [(p, share(p).clone()) for p in first if p.numel() < LARGE]
 
     @guarded
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -310,7 +317,7 @@ class Gradients:
             self._empty(held, name)
         elif held.steps >= SOME:
             self._unreached(held)
-        if held.steps >= SOME and held.before and all(torch.equal(p, b) for p, b in held.before) and held.empty < held.steps:
+        if held.steps >= SOME and held.before and all(torch.equal(share(p), b) for p, b in held.before) and held.empty < held.steps:
             self.watch.tell("BH807", f"{held.steps} steps of {name} have changed none of its weights", place)
         large = [w for w, scaled in held.windows if w >= TWICE and not scaled]
         if len(large) >= TWICE and len(large) >= len(held.windows) / 2:

@@ -78,7 +78,10 @@ class Leaves:
 
     def _reach(self, leaves: list[Tensor]) -> None:
         owners = {id(p): (m, n) for m in self.forwards.executed for n, p in m.named_parameters(recurse=False)} if leaves else {}
+        spread = {id(p) for m in self.forwards.executed if hasattr(m, "unshard") for p in m.parameters()}  # by fully_shard
         for p in leaves:
+            if spread and (id(p) not in owners or id(p) in spread) and not hasattr(p, "to_local"):
+                continue  # gathered for this pass alone, and let go of after it: the optimizer holds shares
             if id(p) not in self.of:
                 owner, name = owners.get(id(p), (None, "a parameter"))
                 taken_over = owner is not None and (not owner.training or owner in self.forwards.loaded)
@@ -146,6 +149,7 @@ class Leaves:
 
 
 def state_of(parameter: Tensor) -> tuple[int, float]:
-    """The version of a parameter and the sum of its values; of one that is spread over ranks the version alone."""
+    """The version of a parameter and the sum of its values; the version alone of one that is spread over ranks, or whose gathered values FSDP has let go of."""
     values = parameter.detach()
-    return parameter._version, float(values.double().sum()) if type(values) is Tensor else 0.0
+    there = type(values) is Tensor and values.untyped_storage().nbytes() >= values.nbytes
+    return parameter._version, float(values.double().sum()) if there else 0.0

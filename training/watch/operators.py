@@ -47,8 +47,10 @@ class Operators:
             )
         if given.ndim == 3 and given.shape[2] in PLANES and given.shape[0] > max(PLANES) and tuple(result.shape) == (given.shape[2], *given.shape[:2]):
             self.functions.often("BH411", f"a picture {list(given.shape)} is read as {list(result.shape)}: its colours are mixed, which takes a permute", 1)
-        if given.shape[0] != result.shape[0]:
+        if given.shape[:1] != result.shape[:1]:
             return
+        if flattened(given.shape, result.shape) or flattened(result.shape, given.shape):
+            self.functions.often("BH411", f"{list(given.shape)} is read as {list(result.shape)}: channels and places are mixed, which takes a permute", 1)
         if turned(given.shape, result.shape):
             where = "of a batch " if self.forwards.stack else ""
             self.functions.often("BH411", f"{list(given.shape)} {where}is read as {list(result.shape)}: its elements are mixed, which takes a transpose", 1)
@@ -110,6 +112,18 @@ class Operators:
             self.functions.often(
                 "BH312", f"{name} is given the square root of a variance, or exp of half its logarithm: a deviation, where the variance belongs"
             )
+
+
+def flattened(maps: tuple[int, ...], listed: tuple[int, ...]) -> bool:
+    """Whether one is the shape of maps [B, C, H, W] and the other that of a list of their places [B, H * W, C], which no view can make of it.
+
+    >>> flattened((8, 12, 6, 6), (8, 36, 12)), flattened((8, 6, 6, 12), (8, 36, 12)), flattened((8, 12, 6, 6), (8, 12, 36))
+    (True, False, False)
+    """
+    if len(maps) != len(PLANES) + 2 or len(listed) != len(PLANES) + 1:
+        return False
+    channels, height, width = maps[1:]
+    return tuple(listed[1:]) == (height * width, channels) and channels not in (1, width, height * width) and height > 1 and width > 1
 
 
 def turned(given: tuple[int, ...], result: tuple[int, ...]) -> bool:

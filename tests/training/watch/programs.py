@@ -559,3 +559,24 @@ OF_RANKS = (
     ("BH513", "sampler=sampler)", "sampler=torch.randperm(480, generator=generator).tolist())"),
     ("BH803", "generator=generator)\nsampler", "generator=torch.Generator().manual_seed(dist.get_rank()))\nsampler"),
 )
+
+SHARDED = (
+    RANKS.replace("from torch.nn.parallel import DistributedDataParallel\n", "from torch.distributed.fsdp import fully_shard\n")
+    .replace(
+        "net = DistributedDataParallel(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)))\n",
+        "torch.manual_seed(0)\nnet = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))\nfor layer in (net[0], net[2], net):\n    fully_shard(layer)\n",
+    )
+    .replace("F.cross_entropy(net(x), y)", "F.binary_cross_entropy_with_logits(net(x).squeeze(1), y.float()) / 2")
+    .replace("net.module(x).argmax(1) == y", "(net(x).squeeze(1) > 0) == y")
+    .replace("        optimizer.zero_grad()\n", "")
+    .replace("    for x, y in loader:\n", "    for batch, (x, y) in enumerate(loader):\n")
+    .replace("        optimizer.step()\n", "        if batch % 2:\n            optimizer.step()\n            optimizer.zero_grad()\n")
+)  # the last layer has one output: its weight is on one rank alone
+
+SPREAD = "for layer in (net[0], net[2], net):\n    fully_shard(layer)\n"
+MADE = "optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)\n"
+OF_SHARDED = (
+    ("BH513", "sampler=sampler)", "sampler=torch.randperm(480, generator=generator).tolist())"),
+    ("BH415", SPREAD + MADE, MADE + SPREAD),
+    ("BH101", "            optimizer.zero_grad()\n", "            optimizer.zero_grad() if epoch > 1 else None\n"),
+)

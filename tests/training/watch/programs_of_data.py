@@ -236,6 +236,9 @@ SAMPLED = PANEL.replace("pos_weight=weight", "pos_weight=torch.ones(1)").replace
 )
 NOISY_ROWS = SCANS.replace("self.norm(self.look(x))", "self.norm(self.look(x)) + 0.1 * torch.randn(len(x), 8, 1, 1)")
 
+SEEN = "F.relu(self.norm(self.look(x)))"
+LISTED = SCANS.replace(f"{SEEN}.mean(3)", f"{SEEN}.permute(0, 2, 3, 1).reshape(len(x), 36, 8).unflatten(1, (6, 6)).mean(2)")
+
 BASES_OF_DATA = {"panel": PANEL, "scans": SCANS, "talk": TALK}
 SOUND_OF_DATA = {
     "baseline": BASELINE,
@@ -248,10 +251,12 @@ SOUND_OF_DATA = {
     "unknown": UNKNOWN,
     "sampled": SAMPLED,
     "noisy_rows": NOISY_ROWS,
+    "listed": LISTED,
 }
 
 FED = "F.cross_entropy(scores.reshape(-1, 17), following.view(-1))"
 PLANTED_OF_DATA = (
+    Planted("BH411", "scans", f"{SEEN}.mean(3)", f"{SEEN}.reshape(len(x), 36, 8).unflatten(1, (6, 6)).mean(2)"),
     Planted("BH803", "panel", "order[:480], order[480:]", "order[:480], order[430:]"),
     Planted("BH803", "panel", "order[:480], order[480:]", "order[:480], torch.randperm(700)[:150]"),
     Planted(
