@@ -10,7 +10,7 @@ from training.review.program import Program, Scope, argument
 from training.review.rules_loader import loaders
 from training.review.rules_module import is_layer
 from training.review.settings import argument_of
-from training.review.syntax import constant, dotted, last_name, method, receiver, walk, words
+from training.review.syntax import constant, dotted, identifiers, last_name, method, receiver, walk, words
 
 SHARES = {"get_worker_info", "worker_init_fn", "split_dataset_by_node", "split_by_worker", "sharding_filter", "get_rank", "StatefulDataLoader"}
 FOLDS = {"KFold", "StratifiedKFold", "GroupKFold", "StratifiedGroupKFold", "RepeatedKFold", "LeaveOneOut", "LeaveOneGroupOut", "RepeatedStratifiedKFold"}
@@ -121,7 +121,7 @@ def one_network_for_all_folds(subject: Subject) -> Iterator[Place]:
         set_back = any(
             method(n) == "copy_" or words(last_name(n.func)) & {"reset", "reinit", "initialize", "initialise"} for n in inside if isinstance(n, ast.Call)
         )
-        if not folds or once or set_back or RESETS & {last_name(n.func) for n in inside if isinstance(n, ast.Call)}:
+        if not folds or once or set_back or any(isinstance(n, ast.Call) and _resets(n, loop) for n in inside):
             continue
         used = {n.id for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
         for name, network, bound in _networks_before(program, loop, scope):
@@ -129,6 +129,22 @@ def one_network_for_all_folds(subject: Subject) -> Iterator[Place]:
                 yield bound, f"{network} was made before the loop over folds of line {loop.lineno}, and learns in all of them", loop
         for network, bound in _trained_inside(program, loop, scope):
             yield bound, f"{network} was made before the loop over folds of line {loop.lineno}, and learns in all of them", loop
+
+
+def _resets(call: ast.Call, loop: ast.For) -> bool:
+    """Whether a call may give a network other weights than it learned in a loop: its best ones of the same passage, kept there, do not."""
+    name = last_name(call.func)
+    kept = {
+        n.id
+        for s in walk(loop)
+        if isinstance(s, ast.Assign) and "state_dict" in identifiers(s.value)
+        for t in s.targets
+        for n in walk(t)
+        if isinstance(n, ast.Name)
+    }
+    if name == "load_state_dict":
+        return not (len(call.args) == 1 and isinstance(call.args[0], ast.Name) and call.args[0].id in kept)
+    return name in RESETS and not (name in ("deepcopy", "clone") and "state_dict" in identifiers(call))
 
 
 def _networks_before(program: Program, loop: ast.For, scope: Scope) -> Iterator[tuple[str, str, ast.expr]]:

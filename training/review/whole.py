@@ -257,6 +257,28 @@ def rates_by_group(program: Program) -> Iterator[tuple[ast.Call, ast.expr, str]]
             yield call, table, label
 
 
+def rates_of_a_helper(program: Program) -> Iterator[tuple[ast.Call, ast.expr, str]]:
+    """The calls of a function that are given a column and the label of one table, no part of it, and group the label by the column: call, table, label."""
+    labels = label_columns(program) if "groupby" in program.called_names else set()
+    for call in program.all_calls if labels else ():
+        function = program.callees_by_name(call, program.scope(call))
+        given = {p: argument(call, function, p) for p in function.parameters} if function is not None else {}
+        columns = {p: a for p, a in given.items() if isinstance(a, ast.Subscript) and isinstance(a.value, ast.Name) and not is_part(a.value.id)}
+        for name, column in columns.items():
+            label = str(constant(column.slice))
+            of = (
+                [c for c in walk(function.node) if isinstance(c, ast.Call) and method(c) == "groupby" and last_name(receiver(c)) == name]
+                if function is not None
+                else []
+            )
+            by = {plain(c.args[0]) for c in of if c.args} & columns.keys()
+            said = {constant(n) for c in of for n in walk(program.statement(c))} | {last_name(n) for c in of for n in walk(program.statement(c))}
+            if not {"mean", "sum"} & said or not _becomes_column(program, call):
+                continue
+            if label in labels and any(plain(columns[b].value) == plain(column.value) for b in by) and not of_one_side(program, column.value):
+                yield call, column.value, label
+
+
 def _text(program: Program, node: ast.expr) -> str:
     """A text that is written there, or the default of the parameter that stands there."""
     scope = program.scope(node)
@@ -272,7 +294,7 @@ def _becomes_column(program: Program, call: ast.Call) -> bool:
     inside = [a for a in program.ancestors(call) if isinstance(a, ast.Call)]
     if any(method(a) in ("map", "merge", "join", "assign") for a in inside):
         return True
-    names, scope = {t.id for t in targets if isinstance(t, ast.Name)}, program.scope(call)
+    names, scope = {n.id for t in targets for n in walk(t) if isinstance(n, ast.Name)}, program.scope(call)
     used = {n for c in program.all_calls if method(c) in ("map", "merge", "join", "reindex") and program.scope(c) is scope for n in names_read(c)}
     return bool(names & {b for n in used for b in sources_of(n, scope, 10**9)})
 

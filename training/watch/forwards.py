@@ -198,7 +198,7 @@ class Forwards:
         self._unbacked.append(call)
         if len(self._unbacked) > TWICE * 50:
             del self._unbacked[: -TWICE * 25]
-        without = [c for c in self._unbacked if c.module is call.module and not c.grad]
+        without = [c for c in self._unbacked if c.module is call.module and c.training and not c.grad]
         rare = self.watch.steps - self._steps_at > 1 and self._steps_at >= 0
         self._single = None
         if call.training and call.switching and not call.grad and not self.watch.calling("update_bn"):

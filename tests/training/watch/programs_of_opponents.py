@@ -246,8 +246,19 @@ for step in range(80):
             old.lerp_(new, 0.05)
 """
 
+LOOKED_AT = DISTANCE.replace("nn.LeakyReLU(0.2), nn.Linear(24, 2)", "nn.BatchNorm1d(24), nn.LeakyReLU(0.2), nn.Linear(24, 2)").replace(
+    "    for _ in range(2):\n",
+    """    if step % 10 == 0:
+        maker.eval()
+        with torch.no_grad():
+            print(maker(torch.randn(200, 4)).std(0))
+        maker.train()
+    for _ in range(2):
+""",
+)
+
 BASES_OF_OPPONENTS = {"rivals": RIVALS, "distance": DISTANCE}
-SOUND_OF_OPPONENTS = {"squares": SQUARES, "hinges": HINGES, "inside": INSIDE, "acting": ACTING, "domains": DOMAINS, "double": DOUBLE}
+SOUND_OF_OPPONENTS = {"squares": SQUARES, "hinges": HINGES, "inside": INSIDE, "acting": ACTING, "domains": DOMAINS, "double": DOUBLE, "looked_at": LOOKED_AT}
 
 PLANTED_OF_OPPONENTS = (
     Planted("BH856", "rivals", "torch.randn(32, 4))), ones)", "torch.randn(32, 4))), zeros)"),
