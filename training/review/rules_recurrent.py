@@ -1,4 +1,4 @@
-"""Rules BH459 and BH460: what is taken of a recurrent layer that runs both ways, or that has several layers."""
+"""Rules BH459, BH460 and BH468: what is taken of a recurrent layer that runs both ways, that has several layers, or that gets packed sequences."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Origin, Program, Scope
-from training.review.syntax import constant, is_true, keyword, own_nodes
+from training.review.syntax import constant, is_true, keyword, last_name, own_nodes
 from training.review.values import number, reaching_elements
 
 RECURRENT = {"LSTM", "GRU", "RNN"}
@@ -62,6 +62,57 @@ def last_step_of_both_ways(subject: Subject) -> Iterator[Place]:
                 both = any(other is not None and other[1:] == (taken[1], 0) and ast.dump(other[0]) == ast.dump(taken[0]) for _, other in places)
                 if taken[1:] == (first, -1) and not both:
                     yield node, f"{ast.unparse(node)} holds what the backward half of {made.last} has seen of one step"
+
+
+@rule(
+    "BH468",
+    "last-place-is-padding",
+    "error",
+    title="The last place of unpacked sequences is padding",
+    why="`pad_packed_sequence` fills up each sequence with zeros to the length of the longest: at the last place all others have a row of zeros, from which nothing can be told.",
+    remedy="take the last state, `h[-1]`, or each row's own last step: `out[torch.arange(len(out)), lengths - 1]`",
+    bad="""
+        from torch import nn
+        from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+        class Net(nn.Module):
+            def __init__(self, width, classes):
+                super().__init__()
+                self.rnn = nn.GRU(width, width, batch_first=True)
+                self.head = nn.Linear(width, classes)
+
+            def forward(self, x, lengths):
+                packed, _ = self.rnn(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
+                out, _ = pad_packed_sequence(packed, batch_first=True)
+                return self.head(out[:, -1])
+        """,
+    good="""
+        from torch import nn
+        from torch.nn.utils.rnn import pack_padded_sequence
+
+        class Net(nn.Module):
+            def __init__(self, width, classes):
+                super().__init__()
+                self.rnn = nn.GRU(width, width, batch_first=True)
+                self.head = nn.Linear(width, classes)
+
+            def forward(self, x, lengths):
+                _, h = self.rnn(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
+                return self.head(h[-1])
+        """,
+)
+def last_place_is_padding(subject: Subject) -> Iterator[Place]:
+    """`out[:, -1]`, or `out[-1]` with time in front, of what `pad_packed_sequence` gave in the same function, its own last steps taken nowhere beside it."""
+    program = subject.program
+    for scope in program.scopes if "pad_packed_sequence" in program.called_names else ():
+        for node in own_nodes(scope.node):
+            taken = _step_of(node)
+            if taken is None or taken[2] != -1 or not isinstance(taken[0], ast.Name):
+                continue
+            made = [v for v, index in reaching_elements(program, taken[0], scope) if index == 0 and isinstance(v, ast.Call)]
+            unpacked = [c for c in made if last_name(c.func) == "pad_packed_sequence" and is_true(keyword(c, "batch_first", 1)) == taken[1]]
+            if unpacked and len(unpacked) == len(made):
+                yield node, f"{ast.unparse(node)} is a row of zeros for all sequences but the longest", scope.node
 
 
 def _step_of(node: ast.AST) -> tuple[ast.expr, bool, int] | None:
