@@ -108,7 +108,7 @@ def watched(
     functions, ranks_told = _listen(seen, calls)
     if folder is not None:
         Spawned(seen, folder).install()
-    error = ""
+    error, error_at = "", None
     left: BaseException | None = None
     with functions:
         try:
@@ -122,6 +122,8 @@ def watched(
         except (Exception, KeyboardInterrupt) as raised:
             traceback.print_exc()
             error, left = f"{type(raised).__name__}: {(str(raised).splitlines() or [''])[0]}", raised
+            owned = [(f.f_code.co_filename, n) for f, n in traceback.walk_tb(raised.__traceback__) if seen.owns(f.f_code.co_filename)]
+            error_at = owned[-1] if owned else None
     seen.emit("ended")
     report = {
         "found": [{"rule": f.rule, "path": f.place.path, "line": f.place.line, "message": f.message} for f in seen.found.values()],
@@ -129,6 +131,7 @@ def watched(
         "backwards": seen.backwards + seen.differentiated,
         "complete": seen.complete,
         "error": error,
+        "error_at": error_at,
         "failures": sorted(set(seen.failures)),
         "ranks": ranks_told(),
     }

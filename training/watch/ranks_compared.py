@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from training.watch.record import Place, Seen
 
 FEW, SHARED = 10, 0.02  # rows, and which part of them
+GONE = ("Connection closed by peer", "Connection reset by peer")  # as gloo tells that another process has ended
 
 
 class Called(NamedTuple):
@@ -45,8 +46,24 @@ def compared(reports: list[dict[str, Any] | None], calls: list[list[Called]]) ->
                     Seen("BH604", there.place, f"rank {who} calls {there.name}, and rank {missing} {does}: they wait for each other, or mix their numbers")
                 )
             break
+    found += _left(reports)
     whole = [r["ranks"] for r in reports if r is not None and not r["error"]]
     return found + _apart(whole) if len(whole) == len(reports) > 1 and not found else found
+
+
+def _left(reports: list[dict[str, Any] | None]) -> list[Seen]:
+    """A rank that came to its end while another one still waited for it."""
+    ended = [i for i, r in enumerate(reports) if r is not None and r["complete"] and not r["error"]]
+    for rank, report in enumerate(reports):
+        if ended and report is not None and report["error_at"] and any(gone in report["error"] for gone in GONE):
+            return [
+                Seen(
+                    "BH619",
+                    Place(*report["error_at"]),
+                    f"rank {rank} waits here for rank {ended[0]}, which has left its loop and ended: each decides by itself when to stop",
+                )
+            ]
+    return []
 
 
 def _apart(ranks: list[dict[str, Any]]) -> list[Seen]:

@@ -557,6 +557,7 @@ OF_RANKS = (
     ("BH604", "    dist.all_reduce(total)\n    if dist.get_rank() == 0:\n", "    if dist.get_rank() == 0:\n        dist.all_reduce(total)\n"),
     ("BH824", "F.cross_entropy(net(x), y)", "F.cross_entropy(net.module(x), y)"),
     ("BH513", "sampler=sampler)", "sampler=torch.randperm(480, generator=generator).tolist())"),
+    ("BH619", "    dist.all_reduce(total)\n", "    if [False, True][dist.get_rank()]:\n        break\n"),  # that reading cannot tell of
     ("BH803", "generator=generator)\nsampler", "generator=torch.Generator().manual_seed(dist.get_rank()))\nsampler"),
 )
 
