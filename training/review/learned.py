@@ -157,7 +157,7 @@ def of_each_side(program: Program) -> Iterator[tuple[ast.expr, str, str]]:
         found = centred(program, inner, scope, program.statement(node)) if isinstance(inner, ast.Call | ast.BinOp) else None
         if found is None or named_role(found[0]) or words(last_name(found[0])) & LABEL_WORDS:
             continue
-        where = per_side(program, node, found[0])
+        where = per_side(program, node, found[0]) or _held_out_alone(program, node, found[0])
         if where:
             yield node, found[1], where
     yield from _by_itself_elsewhere(program)
@@ -165,6 +165,16 @@ def of_each_side(program: Program) -> Iterator[tuple[ast.expr, str, str]]:
         where = _by_ranges(program, call)
         if where:
             yield call, last_name(call.func), where
+
+
+def _held_out_alone(program: Program, node: ast.expr, rows: ast.expr) -> str:
+    """Held-out rows whose place is taken by such rows of the same name: `X_val = (X_val - X_val.mean(0)) / X_val.std(0)`; their text."""
+    statement = program.statement(node)
+    if not isinstance(node, ast.BinOp) or not isinstance(statement, ast.Assign) or statement.value is not node:
+        return ""
+    named = rows.slice if isinstance(rows, ast.Subscript) and isinstance(rows.slice, ast.Name) else rows
+    held = isinstance(named, ast.Name) and side_of(named.id) in ("val", "test")
+    return ast.unparse(rows) if held and any(ast.unparse(t) == ast.unparse(rows) for t in statement.targets) else ""
 
 
 def _by_itself_elsewhere(program: Program) -> Iterator[tuple[ast.expr, str, str]]:

@@ -133,7 +133,7 @@ def per_side(program: Program, node: ast.expr, rows: ast.expr, depth: int = 0) -
         generators = [around] if isinstance(around, ast.For) else getattr(around, "generators", [])
         for loop in generators:
             sides = _sides(loop.iter) or _unpacked(program.parents[around])
-            if names & {n.id for n in walk(loop.target) if isinstance(n, ast.Name)} and sides:
+            if names_read(rows) & {n.id for n in walk(loop.target) if isinstance(n, ast.Name)} and sides:
                 return " and ".join(sides)
     return _by_calls(program, scope, names, node, depth)
 
@@ -164,7 +164,7 @@ def _by_calls(program: Program, scope: Scope, names: set[str], node: ast.expr, d
         return ""
     for name in sorted(read & set(scope.parameters) - {"self"}):
         given = [(argument(c, scope, name), c) for c, _ in program.call_sites[scope]]
-        sides = {side_of(n): ast.unparse(v) for v, _ in given if v is not None for n in values_read(v)}
+        sides = {side_of(n): ast.unparse(v) for v, _ in given if v is not None for n in (*names_read(v), *values_read(v))}
         others = [sides[s] for s in ("val", "test") if s in sides]
         same = len({tuple(ast.dump(a) for a in c.args[1:] if isinstance(a, ast.Constant)) for _, c in given}) == 1
         if "train" in sides and others and same and len({tuple(sorted(k.arg or "" for k in c.keywords)) for _, c in given}) == 1:

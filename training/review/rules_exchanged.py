@@ -1,4 +1,4 @@
-"""Rules BH144, BH145 and BH147: arguments that are given to each other's names, a warm-up that only rises, an average that is never brought up to date."""
+"""Rules BH144, BH145, BH147 and BH148: arguments and results that are given to each other's names, a warm-up that only rises, an average that is never brought up to date."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.syntax import constant, identifiers, last_name, walk, words
+from training.review.syntax import constant, identifiers, last_name, own_nodes, walk, words
 
 SETTINGS = {
     "lr", "momentum", "weight_decay", "dampening", "eps", "gamma", "step_size", "batch_size", "num_workers", "epochs", "patience", "dropout", "hidden", "width", "depth",
     "layers", "heads", "warmup", "max_lr", "steps_per_epoch", "num_layers", "num_heads", "hidden_size", "label_smoothing", "alpha", "temperature", "decay", "learning_rate",
 }  # fmt: skip
+QUANTITIES = {
+    "loss": {"loss", "losses", "nll", "mse", "rmse", "mae"},
+    "share of right answers": {"acc", "accuracy", "auc", "auroc", "f1", "right", "correct", "hits", "recall", "precision", "r2"},
+    "mean": {"mean", "mu"},
+    "deviation": {"std", "sigma", "stddev", "scale"},
+    "labels": {"labels", "targets", "y", "ys", "truth"},
+}
 WARM = {"warm", "warmup", "rampup"}
 
 
@@ -42,6 +49,62 @@ def arguments_exchanged(subject: Subject) -> Iterator[Place]:
         for name, value in given.items():
             if name < value and given.get(value) == name and {name, value} <= SETTINGS:
                 yield call, f"{name} is given {value}, and {value} is given {name}"
+
+
+@rule(
+    "BH148",
+    "results-exchanged",
+    "error",
+    title="Two results are taken under each other's names",
+    why="A function gives back the loss and the accuracy, and the caller unpacks them the other way round: weights are kept by a score that means the opposite.",
+    remedy="unpack in the order of the `return`",
+    bad="""
+        import torch
+
+        def scores(out, y, loss_fn):
+            loss = loss_fn(out, y).item()
+            right = (out.argmax(1) == y).float().mean().item()
+            return loss, right
+
+        def report(out, y, loss_fn):
+            accuracy, loss = scores(out, y, loss_fn)
+            print(f"accuracy {accuracy:.3f}, loss {loss:.3f}")
+        """,
+    good="""
+        import torch
+
+        def scores(out, y, loss_fn):
+            loss = loss_fn(out, y).item()
+            right = (out.argmax(1) == y).float().mean().item()
+            return loss, right
+
+        def report(out, y, loss_fn):
+            loss, accuracy = scores(out, y, loss_fn)
+            print(f"accuracy {accuracy:.3f}, loss {loss:.3f}")
+        """,
+)
+def results_exchanged(subject: Subject) -> Iterator[Place]:
+    """Two names of an unpacked call speak of what the function of the file gives back at each other's place."""
+    program = subject.program
+    for statement in (n for n in program.nodes[ast.Assign] if isinstance(n, ast.Assign)):
+        target, call = statement.targets[0], statement.value
+        if not isinstance(target, ast.Tuple) or not isinstance(call, ast.Call):
+            continue
+        for function in program.callees(call, program.scope(call)):
+            returned = [n.value for n in own_nodes(function.node) if isinstance(n, ast.Return) and n.value is not None]
+            given = returned[0].elts if len(returned) == 1 and isinstance(returned[0], ast.Tuple) else []
+            if len(given) != len(target.elts):
+                continue
+            told = [(_speaks_of(identifiers(t)), _speaks_of(identifiers(g)), i) for i, (t, g) in enumerate(zip(target.elts, given, strict=True))]
+            for taken, made, i in told:
+                if any(taken and made and taken == other_made and made == other_taken and taken != made and i < k for other_taken, other_made, k in told):
+                    yield statement, f"what {function.name} gives back as {ast.unparse(given[i])} is taken as {ast.unparse(target.elts[i])}"
+
+
+def _speaks_of(names: frozenset[str]) -> str:
+    """The one quantity that names speak of; empty where none or several."""
+    found = {kind for kind, spoken in QUANTITIES.items() for n in names if words(n) & spoken}
+    return found.pop() if len(found) == 1 else ""
 
 
 @rule(

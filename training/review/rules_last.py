@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_model
-from training.review.program import Program, Scope
+from training.review.program import Binding, Program, Scope
 from training.review.provenance import is_loader
 from training.review.syntax import FunctionNode, calls, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
 
@@ -49,7 +49,7 @@ MAKES_PLACES = {"zeros", "empty", "full", "ones"}
 def only_last_batch_counts(subject: Subject) -> Iterator[Place]:
     """In an evaluation a loop over batches sets names anew from a network, keeps nothing, and they are returned or measured after it; or of what it kept the last is taken."""
     program = subject.program
-    for loop, scope in _evaluating(program):
+    for loop, scope in evaluating(program):
         made = _from_network(program, loop, scope)
         if _carried(loop, made):
             continue
@@ -57,11 +57,17 @@ def only_last_batch_counts(subject: Subject) -> Iterator[Place]:
             used = next((n for n in _used_after(program, loop, scope, made) if _counted(program, n)), None)
             if used is not None:
                 yield used, f"{used.id} is of the last batch alone: each round of the loop in line {loop.lineno} sets it anew", loop
+        for name, place in _sums_overwritten(program, loop, scope):
+            yield (
+                place,
+                f"{name} begins at zero in line {program.statement(scope.bindings[name][0].statement).lineno}, and each round sets it anew instead of adding to it",
+                loop,
+            )
         for call in _last_of_kept(program, loop, scope, made):
             yield call, f"{ast.unparse(call)} is the value of the last batch, and nothing reads the others", loop
 
 
-def _evaluating(program: Program) -> Iterator[tuple[ast.For, Scope]]:
+def evaluating(program: Program) -> Iterator[tuple[ast.For, Scope]]:
     """Loops that call a network and train nothing, in code that switches gradients or the train mode off; none that ends in its first round."""
     for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For)):
         scope = program.scope(loop)
@@ -142,6 +148,32 @@ def _counted(program: Program, name: ast.Name) -> bool:
         isinstance(a, ast.Return | ast.Compare) or (isinstance(a, ast.Call) and program.resolve(a.func).startswith(("sklearn.metrics.", "torchmetrics.")))
         for a in around
     )
+
+
+def _sums_overwritten(program: Program, loop: ast.For, scope: Scope) -> Iterator[tuple[str, ast.stmt]]:
+    """Names that are 0 before the loop, set by every round and read behind it alone: `loss = …` where `loss += …` was meant."""
+    made = _from_network(program, loop, scope)
+    for name, statement in made.items():
+        bound = scope.bindings.get(name, [])
+        zero = len(bound) == 2 and program.statement(bound[0].statement).lineno < loop.lineno and type(_zero(bound[0])) in (int, float) and not _zero(bound[0])
+        read = [n for n in walk(loop) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
+        beside = any(isinstance(s, ast.AugAssign) and isinstance(s.op, ast.Add) for s in _statements(loop))
+        if (
+            zero
+            and beside
+            and not read
+            and statement in list(_statements(loop))
+            and any(_counted(program, n) for n in _used_after(program, loop, scope, {name: statement}))
+        ):
+            yield name, statement
+
+
+def _zero(bound: Binding) -> object:
+    """The constant that a name is bound to, of several at once the one in its place."""
+    value = bound.value
+    if bound.index is not None and isinstance(value, ast.Tuple) and bound.index < len(value.elts):
+        value = value.elts[bound.index]
+    return constant(value)
 
 
 def _last_of_kept(program: Program, loop: ast.For, scope: Scope, made: dict[str, ast.stmt]) -> Iterator[ast.expr]:

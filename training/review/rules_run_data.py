@@ -1,4 +1,4 @@
-"""Rules BH844 to BH855: mistakes in what networks are given, asked for and measured on, that only a run shows."""
+"""Rules BH844 to BH855 and BH877 to BH879: mistakes in what networks are given, asked for and measured on, that only a run shows."""
 
 from __future__ import annotations
 
@@ -194,5 +194,35 @@ OF_DATA: tuple[tuple[str, str, Severity, str, str, str, str, str], ...] = (
         "count labels from 1, or give the blank a number of its own: `nn.CTCLoss(blank=classes)`",
         "loss = nn.CTCLoss()(log_probs, digits, lengths, digit_lengths)",
         "loss = nn.CTCLoss(blank=10)(log_probs, digits, lengths, digit_lengths)",
+    ),
+    (
+        "BH877",
+        "class-never-trained",
+        "error",
+        "A class of the held-out rows was never trained on",
+        "Rows that lie in the order of their labels were cut at a position: the last classes are all on one side, and the network has never seen what it is asked for.",
+        "mix the rows before they are divided, and stratify by the label",
+        "train, held_out = rows[:800], rows[800:]  # class by class",
+        "train, held_out = train_test_split(rows, stratify=labels, random_state=0)",
+    ),
+    (
+        "BH878",
+        "unused-in-a-step",
+        "error",
+        "A step leaves out parameters that DDP waits for",
+        "A branch of the network, or a head, takes part in some steps alone. DDP waits for the gradient of every parameter: the next forward raises, or ranks wait for each other.",
+        "let every parameter take part in each loss, take unused ones out of the network, or pass find_unused_parameters=True",
+        "h = self.body(x)\nreturn self.first(h) if torch.rand(()) < 0.5 else self.second(h)",
+        "h = self.body(x)\nreturn self.first(h) + self.second(h)",
+    ),
+    (
+        "BH879",
+        "padded-rows-counted",
+        "warning",
+        "Held-out rows are counted twice",
+        "DistributedSampler repeats rows until each rank has as many. In training this does no harm; in an evaluation whose sums are added up over ranks the repeated rows count twice.",
+        "give each rank rows[rank::world], or cut what is gathered to len(dataset)",
+        "loader = DataLoader(held_out, sampler=DistributedSampler(held_out, shuffle=False))",
+        "mine = Subset(held_out, range(rank, len(held_out), world))\nloader = DataLoader(mine)",
     ),
 )

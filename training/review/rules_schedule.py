@@ -23,6 +23,7 @@ LENGTHS = {
     **{f"get_{kind}_schedule_with_warmup": ("num_training_steps", 2) for kind in ("linear", "cosine")},
 }
 PER_EPOCH_GAMMA = 0.99  # a factor below it, once a batch, leaves 4e-5 after 1,000 batches
+FIRST_PERIOD = 20  # a constant first period up to it counts epochs
 PER_EPOCH_STEPS = 200  # a constant length below it counts epochs
 
 
@@ -152,7 +153,8 @@ def scheduler_never_stepped(subject: Subject) -> Iterator[Place]:
 def scheduler_per_batch(subject: Subject) -> Iterator[Place]:
     """The step stands in a loop over batches inside one over epochs, the length counts epochs."""
     for event, made in stepped(subject.program, subject.traces):
-        if _cadence(event) == "batch" and _unit(subject.program, made) == "epoch":
+        placed = made.last == "CosineAnnealingWarmRestarts" and (event.call.args or event.call.keywords)  # at a place on the curve
+        if _cadence(event) == "batch" and _unit(subject.program, made) == "epoch" and not placed:
             yield event.node, f"{made.last} counts epochs by its arguments, and is stepped once a batch", made.call
 
 
@@ -228,6 +230,8 @@ def _unit(program: Program, made: Origin) -> str:
         length = keyword(call, "step_size" if name == "StepLR" else "milestones", 1)
         values = [constant(e) for e in length.elts] if isinstance(length, ast.List | ast.Tuple) else [constant(length)]
         return "epoch" if values and all(isinstance(v, int) and v <= PER_EPOCH_STEPS for v in values) else _unit_of(program, length, made.scope)
+    if name == "CosineAnnealingWarmRestarts" and isinstance(first := constant(keyword(call, "T_0", 1)), int):
+        return "epoch" if first <= FIRST_PERIOD else ""
     return _unit_of(program, keyword(call, *LENGTHS[name]), made.scope) if name in LENGTHS else ""
 
 

@@ -12,7 +12,7 @@ from training.review.program import Program, Scope
 from training.review.rules_distributed import REDUCES, one_rank
 from training.review.rules_window import condition, window_of
 from training.review.sides import targets_of
-from training.review.syntax import calls, dotted, identifiers, last_name, method, receiver, walk, words
+from training.review.syntax import calls, constant, dotted, identifiers, last_name, method, receiver, walk, words
 from training.review.trace import Event
 from training.review.values import value_of
 
@@ -329,6 +329,8 @@ def sums_reduced_in_part(subject: Subject) -> Iterator[Place]:
         scope = program.scope(call)
         if program.resolve(call.func) != "torch.distributed.all_reduce" or not call.args or "backward" in identifiers(scope.node):
             continue
+        if missed := _left_out(program, call, scope):
+            yield call, f"{ast.unparse(call.args[0])} is added up over ranks, and {missed}, which it is divided by, is that of one rank", scope.node
         own = [c for c in calls(scope.node) if program.scope(c) is scope]
         reduced = {ast.unparse(c.args[0]) for c in own if c.args and program.resolve(c.func).startswith("torch.distributed.")}
         handed_on = {ast.unparse(a) for c in own if any(word in last_name(c.func) for word in ("reduce", "gather", "sync")) for a in c.args}
@@ -343,6 +345,24 @@ def sums_reduced_in_part(subject: Subject) -> Iterator[Place]:
                 continue
             if below == ast.unparse(call.args[0]) and {above, below} <= summed and not whole and above != below and not _bound_again(scope, above, call):
                 yield call, f"{below} is added up over ranks, and {above}, which is divided by it, is that of one rank", scope.node
+
+
+def _left_out(program: Program, call: ast.Call, scope: Scope) -> str:
+    """The element of a tensor that was left out of `all_reduce(sums[:2])`, and by which one of it is divided behind; empty where there is none."""
+    part = call.args[0]
+    if not isinstance(part, ast.Subscript) or not isinstance(part.slice, ast.Slice) or part.slice.step is not None:
+        return ""
+    lower, upper = constant(part.slice.lower) or 0, constant(part.slice.upper)
+    if not isinstance(lower, int) or not (upper is None or isinstance(upper, int)):
+        return ""
+    for ratio in (n for n in walk(scope.node) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div) and n.lineno > call.lineno):
+        sides = [_plain(side) for side in (ratio.left, ratio.right)]
+        if all(isinstance(s, ast.Subscript) and dotted(s.value) == dotted(part.value) and isinstance(constant(s.slice), int) for s in sides):
+            at = [constant(s.slice) for s in sides if isinstance(s, ast.Subscript)]
+            inside = [isinstance(i, int) and i >= lower and (upper is None or i < upper) for i in at]
+            if inside[0] != inside[1]:
+                return ast.unparse(sides[inside.index(False)])
+    return ""
 
 
 def _in_loop(program: Program, node: ast.AST) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -48,15 +49,22 @@ class Division:
     groups: ast.expr | None = None
 
 
+ROWS = "x|y|i|ix|idx|ids|index|rows|mask|data|set|ds|dl|loader|df"
+SHORT = re.compile(rf"(?:(?:{ROWS})_)?(?:te|va)|(?:te|va)_(?:{ROWS})")  # by itself `te` is a target encoding as well
+
+
 def side_of(name: str) -> str:
     """Which side an identifier speaks of, empty where none or two.
 
     >>> side_of("x_train"), side_of("val_loader"), side_of("test"), side_of("train_val"), side_of("rows")
     ('train', 'val', 'test', '', '')
+    >>> side_of("va"), side_of("X_te"), side_of("te_mean")
+    ('val', 'test', '')
     """
     found = words(name)
-    train, test = bool({"train", "training", "tr"} & found), bool({"test", "testing", "tst"} & found)
-    val = looks_held_out(name) and not test
+    short = (SHORT.fullmatch(name.lower()) or [""])[0].split("_")
+    train, test = bool({"train", "training", "tr"} & found), bool({"test", "testing", "tst"} & found) or "te" in short
+    val = (looks_held_out(name) and not test) or "va" in short
     return "" if train + test + val != 1 else "train" if train else "test" if test else "val"
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ TWICE, READ = 2, 4  # times; rows that are read again
 FEW_WEIGHTS = 0.5  # of the rows: larger parts may be drawn from on purpose
 UNMIXED = 0.5  # of the variance of labels lies between batches
 BATCHES = 6
+CUT_BACK = re.compile(r"\[\s*:\s*(?:len\(|n\b|n_|num|total|size|count)|gather_for_metrics|all_gather")
 
 
 @dataclass(eq=False)
@@ -173,6 +176,9 @@ class Loaders:
             self.watch.tell("BH520", f"the evaluation leaves out {size % loader.batch_size} of {size} rows (drop_last)", used.place)
         if isinstance(loader.dataset, IterableDataset) or not size:
             return
+        if isinstance(loader.sampler, DistributedSampler) and (twice := loader.sampler.total_size - size) > 0 and adds_up(self.watch.program):
+            told = f"{loader.sampler.num_replicas} ranks share out {size} rows, and {twice} of them are repeated so that each has as many"
+            self.watch.tell("BH879", f"{told}: sums over ranks count them twice", used.place)
         if read_otherwise(loader.dataset, min(READ, size), self.watch):
             self.watch.tell("BH518", "a row of the evaluation is another one each time it is read: it is augmented at random", used.place)
 
@@ -186,6 +192,12 @@ def read_otherwise(dataset: Dataset[Any], rows: int, watch: Watch) -> bool:
     finally:
         random.setstate(python)
         np.random.set_state(numbers)
+
+
+def adds_up(program: Path) -> bool:
+    """Whether a program adds numbers up over ranks, and cuts nothing back to the length of its data."""
+    text = program.read_text(encoding="utf-8", errors="replace")
+    return "all_reduce(" in text and not CUT_BACK.search(text)
 
 
 def differ(first: list[Tensor], again: list[Tensor]) -> bool:

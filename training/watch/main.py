@@ -49,7 +49,7 @@ from training.watch.padding import Padding
 from training.watch.places import Places
 from training.watch.precision import Precision
 from training.watch.ranks import Ranks, log_of
-from training.watch.record import Enough, Watch
+from training.watch.record import Enough, Place, Watch
 from training.watch.recurrence import Recurrence
 from training.watch.rows import Rows
 from training.watch.scales import Scales
@@ -61,8 +61,11 @@ from training.watch.sides import Sides
 from training.watch.spawned import Spawned
 from training.watch.streams import Streams
 from training.watch.targets import Targets
+from training.watch.unseen_classes import UnseenClasses
 from training.watch.updates import Updates
 from training.watch.wrappers import Wrappers
+
+UNUSED = "find_unused_parameters=True"  # as DDP says it
 
 
 def watch(program: Path, arguments: list[str], seconds: float, calls: Path | None = None, folder: Path | None = None) -> dict[str, Any]:
@@ -124,6 +127,8 @@ def watched(
             error, left = f"{type(raised).__name__}: {(str(raised).splitlines() or [''])[0]}", raised
             owned = [(f.f_code.co_filename, n) for f, n in traceback.walk_tb(raised.__traceback__) if seen.owns(f.f_code.co_filename)]
             error_at = owned[-1] if owned else None
+            if UNUSED in str(raised):
+                seen.tell("BH878", "DDP waits for gradients of parameters that this step did not use", Place(*error_at) if error_at else None)
     seen.emit("ended")
     report = {
         "found": [{"rule": f.rule, "path": f.place.path, "line": f.place.line, "message": f.message} for f in seen.found.values()],
@@ -167,7 +172,19 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     movement.lines = lambda optimizer: gradients.held[id(optimizer)].lines if id(optimizer) in gradients.held else set()
     cuts, wrappers = Cuts(seen, forwards, functions), Wrappers(seen, gradients.leaves)
     scales, targets, lookups = (kind(seen, forwards, functions) for kind in (Scales, Targets, Lookups))
-    late: list[Any] = [layers, classes, cuts, wrappers, scales, targets, lookups, OwnLosses(seen, functions), Seeds(seen), Halves(seen, functions, gradients)]
+    late: list[Any] = [
+        layers,
+        classes,
+        cuts,
+        wrappers,
+        scales,
+        targets,
+        lookups,
+        OwnLosses(seen, functions),
+        UnseenClasses(seen, functions, metrics),
+        Seeds(seen),
+        Halves(seen, functions, gradients),
+    ]
     for listener in (*late, Contrasts(seen, functions)):
         listener.install()
 

@@ -46,7 +46,7 @@ def compared(reports: list[dict[str, Any] | None], calls: list[list[Called]]) ->
                     Seen("BH604", there.place, f"rank {who} calls {there.name}, and rank {missing} {does}: they wait for each other, or mix their numbers")
                 )
             break
-    found += _left(reports)
+    found += _left(reports) + _idle(reports)
     whole = [r["ranks"] for r in reports if r is not None and not r["error"]]
     return found + _apart(whole) if len(whole) == len(reports) > 1 and not found else found
 
@@ -64,6 +64,15 @@ def _left(reports: list[dict[str, Any] | None]) -> list[Seen]:
                 )
             ]
     return []
+
+
+def _idle(reports: list[dict[str, Any] | None]) -> list[Seen]:
+    """A rank that computes gradients as others do, and whose optimizer makes no step."""
+    idle = next((i for i, r in enumerate(reports) if r is not None and r["complete"] and r["backwards"] and not r["steps"]), None)
+    leads = next((r["ranks"]["optimizer_at"] for r in reports if r is not None and r["complete"] and r["steps"]), None)
+    if idle is None or leads is None:
+        return []
+    return [Seen("BH824", Place(*leads), f"rank {idle} makes no step of its optimizer, and others do: it keeps its first weights, and gives gradients of them")]
 
 
 def _apart(ranks: list[dict[str, Any]]) -> list[Seen]:

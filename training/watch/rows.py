@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import weakref
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -266,7 +267,7 @@ class Rows:
             self.watch.tell(
                 "BH820", "evaluated rows are scaled otherwise than the train rows: most columns differ in mean or deviation by several times", place
             )
-        elif int(standard(other).sum()) >= COLUMNS:
+        elif any(int(standard(rows).sum()) >= COLUMNS for rows in (other, *self._phases_alone(history, len(train[0])))):
             self.watch.tell("BH502", f"{len(other)} held-out rows have mean 0 and deviation 1: they are scaled by statistics of their own", place)
         elif int((standard(together) & ~standard(train)).sum()) >= COLUMNS:
             self.watch.tell(
@@ -274,6 +275,13 @@ class Rows:
             )
         elif moving.any() and bool(bounded(together)[moving].all()) and int((spread_out(together) & ~bounded(train)).sum()) >= COLUMNS:
             self.watch.tell("BH503", "train and held-out rows reach from 0 to 1 together, train rows alone do not: the scaling was fitted on both", place)
+
+    def _phases_alone(self, history: History, width: int) -> Iterator[Tensor]:
+        """The held-out rows of each evaluation: validation and test rows may each be scaled by themselves."""
+        for phase in history.phases:
+            rows = [v for k, v in phase.batches.rows.items() if k not in history.trained.rows]
+            if len(rows) >= FEW and {v.shape for v in rows} == {(width,)}:
+                yield torch.stack(rows).double()
 
     def _windows(self, history: History) -> None:
         train = history.trained
@@ -301,7 +309,7 @@ def standard(values: Tensor) -> Tensor:
     >>> standard(x).tolist(), standard((x - x.mean(0)) / x.std(0)).tolist()
     ([False, False, False], [True, True, True])
     """
-    close = max(CLOSE, 1 / len(values))  # a deviation may count one row less
+    close = max(CLOSE, 2 / len(values))  # a deviation may count one row less, in each of two parts
     return (values.mean(0).abs() < EXACT) & ((values.std(0, unbiased=False) - 1).abs() < close)
 
 

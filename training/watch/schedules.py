@@ -27,7 +27,8 @@ TOGETHER, WHOLE = 0.5, 1e-4
 IDLE, TENTH = 3, 0.1  # first steps at rate 0; of a metric
 RISEN_TO = 0.5  # of the rate that was asked for, at the end of a run that only warmed up
 LONGER, CLIMBED = 1.3, 0.4  # times its steps, of a cosine that is past its end; of its largest rate
-SHORT = 10  # times the steps of a run, of a schedule that it leaves at its beginning
+FALLING, CLIMBS = ("ExponentialLR", "StepLR", "MultiStepLR", "CosineAnnealingLR"), 1.5
+SHORT = 3  # times the steps of a run, of a schedule that it leaves at its beginning
 ADAPTIVE, TOO_HIGH, FALLEN = ("Adam", "NAdam", "RAdam", "RMSprop"), 0.1, 0.95  # rates that move each weight so far, and the loss at the end
 
 
@@ -156,6 +157,7 @@ class Schedules:
             if rates is not None and schedule.steps and self.watch.complete:
                 self._cadence(schedule, rates)
                 self._stairs(schedule, len(rates.rates))
+                self._climbs(schedule, rates.rates)
         self._diverged()
         if self.watch.complete and not any(rule == "BH808" for rule, _ in self.watch.found):
             self._too_high()
@@ -220,6 +222,13 @@ class Schedules:
         elif steps >= MANY and max(rates.rates) >= HIGH * max(first, 1e-12) and name not in ("OneCycleLR", "CyclicLR"):
             self.watch.tell("BH118", f"under {name} the rate rose to {max(rates.rates):.2g}, {first:g} was asked for", place)
 
+    def _climbs(self, schedule: Schedule, rates: list[float]) -> None:
+        """Whether a schedule that is there to lower the rate raises it; `ExponentialLR` at each step may try rates from low to high."""
+        name = type(schedule.scheduler).__name__
+        if len(rates) >= MANY and climbs(name, rates) and not (name == "ExponentialLR" and schedule.steps > len(rates) / 2):
+            told = f"{name} is to lower the rate, and raises it from {rates[0]:.2g} to {rates[-1]:.2g} at the last step"
+            self.watch.tell("BH848", told, schedule.made)
+
     def _plateau(self, schedule: Schedule, steps: int) -> None:
         scheduler, metrics = schedule.scheduler, schedule.metrics
         if steps >= 2 * MANY and schedule.steps >= 0.8 * steps and sum(map(bool, schedule.rows)) < steps / 2:
@@ -280,6 +289,15 @@ def idle_first(rates: list[float], many: int) -> bool:
     """
     start = next((i for i, r in enumerate(rates) if r), 0)
     return start >= many or (start >= IDLE and rates[start] > RISEN_TO * max(rates))
+
+
+def climbs(name: str, rates: list[float]) -> bool:
+    """Whether the rate never falls and ends higher, under a schedule that is there to lower it.
+
+    >>> climbs("StepLR", [0.1, 0.1, 0.5]), climbs("StepLR", [0.1, 0.1]), climbs("LambdaLR", [0.1, 0.5])
+    (True, False, False)
+    """
+    return name in FALLING and rates == sorted(rates) and rates[-1] >= CLIMBS * rates[0]
 
 
 def falls_as_a_loss(metrics: list[float], losses: list[float]) -> bool:

@@ -176,6 +176,14 @@ BASES = {
 }
 
 PLANTED = (
+    Planted("BH877", "table", "y = (X[:, 0] + X[:, 1] > 2).long()\norder = torch.randperm(600)\n", "y = (X[:, 0] + X[:, 1] > 4).long()\norder = y.argsort()\n"),
+    Planted("BH848", "table", "CosineAnnealingLR(optimizer, T_max=4)", "CosineAnnealingLR(optimizer, T_max=4, eta_min=0.03)"),
+    Planted(
+        "BH502",
+        "table",
+        "X = (X - mean) / std\n",
+        "for rows in order.split([440, 80, 80]):\n    X[rows] = torch.func.vmap(lambda c: (c - c.mean()) / c.std())(X[rows].T).T\n",
+    ),
     Planted("BH101", "table", "        optimizer.zero_grad()\n", ""),
     Planted("BH101", "regression", "        optimizer.zero_grad(set_to_none=False)\n", ""),
     Planted("BH102", "table", "        optimizer.step()\n", "        optimizer.zero_grad()\n        optimizer.step()\n"),
@@ -554,6 +562,18 @@ dist.destroy_process_group()
 """
 
 OF_RANKS = (
+    ("BH824", "        optimizer.step()\n", "        if not [False, True][dist.get_rank()]:\n            optimizer.step()\n"),
+    (
+        "BH878",
+        "nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)))",
+        "nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)))\nnet.module[0].extra = nn.Linear(2, 2)\nnet = DistributedDataParallel(net.module)",
+    ),
+    (
+        "BH879",
+        "for x, y in DataLoader(held_out, batch_size=40)",
+        "for x, y in DataLoader(torch.utils.data.Subset(rows.dataset, held_out.indices[:157]), batch_size=40, sampler="
+        "DistributedSampler(held_out.indices[:157], shuffle=False))",
+    ),
     ("BH604", "    dist.all_reduce(total)\n    if dist.get_rank() == 0:\n", "    if dist.get_rank() == 0:\n        dist.all_reduce(total)\n"),
     ("BH824", "F.cross_entropy(net(x), y)", "F.cross_entropy(net.module(x), y)"),
     ("BH513", "sampler=sampler)", "sampler=torch.randperm(480, generator=generator).tolist())"),
