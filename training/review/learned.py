@@ -54,9 +54,9 @@ def sides_of_tables(program: Program) -> list[Sides]:
     return plain
 
 
-def whole_table(program: Program, rows: ast.expr, sides: Sides) -> bool:
-    """Whether an expression holds all rows of the table: it, columns of it, filled or converted; and not the label."""
-    labels = label_columns(program)
+def whole_table(program: Program, rows: ast.expr, sides: Sides, with_labels: bool = False) -> bool:
+    """Whether an expression holds all rows of the table: it, columns of it, filled or converted; and not the label, unless asked for."""
+    labels = set[str]() if with_labels else label_columns(program)
     node: ast.expr | None = rows
     while not isinstance(node, ast.Name):
         match node:
@@ -100,12 +100,26 @@ def of_the_whole(program: Program) -> Iterator[tuple[ast.Call, str, Sides]]:
             if rows is None or (isinstance(rows, ast.Name) and rows.id in program.aliases):
                 rows, rest = (call.args[0], call.args[1:]) if call.args else (None, [])
             axis = keyword(call, "axis") or keyword(call, "dim") or (rest[0] if rest and last_name(call.func) not in ("quantile", "percentile") else None)
-            if rows is None or (axis is not None and not over_rows(axis)) or not whole_table(program, rows, sides):
+            if rows is None or (axis is not None and not over_rows(axis)):
                 continue
             names = set(targets_of(program, call)) if isinstance(program.statement(call), ast.Assign) else set()
+            of_labels = whole_table(program, rows, sides, with_labels=True) and _standardises(call, names, sides)
+            if not of_labels and not whole_table(program, rows, sides):
+                continue
             if program.statement(call) not in told and _is_used(program, call, names, sides):
                 told.add(program.statement(call))
                 yield call, last_name(call.func), sides
+
+
+def _standardises(call: ast.Call, names: set[str], sides: Sides) -> bool:
+    """Whether rows of a side are scaled by it: `(part["days"] - mean) / deviation`, as labels are too where they are to be near 0."""
+    for node in walk(sides.scope.node):
+        match node:
+            case ast.BinOp(op=ast.Div(), left=ast.BinOp(op=ast.Sub(), left=rows, right=mean), right=deviation):
+                read = names_read(mean) | names_read(deviation)
+                if names_read(rows) & sides.parts and (read & names or call in walk(node)):
+                    return True
+    return False
 
 
 def _is_used(program: Program, call: ast.Call, names: set[str], sides: Sides) -> bool:

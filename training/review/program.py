@@ -7,6 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from training.review.columns import with_columns
 from training.review.syntax import FunctionNode, dotted, identifiers, import_aliases, last_name, method, own_nodes, receiver, walk, words
 
 DEPTH = 6  # how many names a value is followed through
@@ -82,9 +83,9 @@ class Program:
     """A parsed file and everything the rules ask of it."""
 
     def __init__(self, tree: ast.Module, path: str = "") -> None:
-        self.tree = tree
         self.path = path
         self.aliases = import_aliases(tree)
+        self.tree = tree = with_columns(tree, self.aliases)
         self.parents: dict[ast.AST, ast.AST] = {}
         self.classes: dict[str, ast.ClassDef] = {}
         self.methods: dict[ast.ClassDef, dict[str, Scope]] = defaultdict(dict)

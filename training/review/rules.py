@@ -91,6 +91,7 @@ from training.review import (
     rules_terms,
     rules_terms_cut,
     rules_threshold,
+    rules_units,
     rules_weights,
     rules_window,
 )
@@ -120,6 +121,7 @@ FAMILIES = (
     rules_decided,
     rules_last,
     rules_reset,
+    rules_units,
     rules_average,
     rules_options,
     rules_forcing,

@@ -11,7 +11,7 @@ from training.review.program import Program, Scope
 from training.review.sides import divided, moves, of_one_side
 from training.review.splitting import before, cuts, is_part, line_of, sources_of, splits, values_read
 from training.review.syntax import constant, identifiers, is_true, keyword, last_name, method, names_read, receiver, walk, words
-from training.review.whole import table_of
+from training.review.whole import label_columns, table_of
 
 BOTH_WAYS = {"filtfilt", "sosfiltfilt", "savgol_filter", "gaussian_filter1d", "uniform_filter1d", "medfilt", "median_filter"}
 FORECAST = {"horizon", "lag", "lags", "lookback", "future", "forecast", "tomorrow", "ahead", "shift", "returns", "price", "prices", "series"}
@@ -52,6 +52,7 @@ def window_looks_ahead(subject: Subject) -> Iterator[Place]:
     program = subject.program
     yield from _filled_from_behind(program)
     yield from own_label_in_window(program)
+    yield from _label_from_behind(program)
     for call in program.all_calls:
         how = looks_ahead(program, call)
         scope = program.scope(call)
@@ -59,6 +60,19 @@ def window_looks_ahead(subject: Subject) -> Iterator[Place]:
             continue
         if any(makes_future_label(s, program) for s in (scope, *(c for _, c in program.call_sites[scope]))) or foretells_windows(program):
             yield call, f"{how}: the feature holds later values, and a later value is the label", scope.node if scope.name else call
+
+
+def _label_from_behind(program: Program) -> Iterator[Place]:
+    """`frame["next"] = frame["days"].shift(-1)` where `days` is the label, and `next` is in a list of columns."""
+    labels = label_columns(program) if "shift" in program.called_names else set()
+    listed = {constant(e) for n in (*program.nodes[ast.List], *program.nodes[ast.Tuple]) for e in getattr(n, "elts", ()) if len(getattr(n, "elts", ())) > 1}
+    for call in program.all_calls if labels else ():
+        of = receiver(call)
+        if method(call) != "shift" or not _negative(keyword(call, "periods", 0)) or not isinstance(of, ast.Subscript) or constant(of.slice) not in labels:
+            continue
+        stored = {constant(t.slice) for t in getattr(program.statement(call), "targets", ()) if isinstance(t, ast.Subscript)}
+        if stored & listed and not stored & labels:
+            yield call, f"{constant(of.slice)!r} is the label, and that of a later row becomes a feature"
 
 
 def _filled_from_behind(program: Program) -> Iterator[Place]:

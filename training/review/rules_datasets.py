@@ -30,6 +30,7 @@ from training.review.syntax import (
 FOLDERS = {"torchvision.datasets.ImageFolder", "torchvision.datasets.DatasetFolder"}
 PLAIN_NUMBERS = {"label", "labels", "y", "target", "idx", "index", "i", "j", "length", "id", "offset", "start", "stop", "end", "pos", "seed", "count"}
 SAMPLERS = ("sampler", "batch_sampler")
+COUNTS = {"n", "num", "len", "size", "count", "start", "end", "cut"}
 
 
 @rule(
@@ -221,6 +222,7 @@ def validation_of_train_rows(subject: Subject) -> Iterator[Place]:
     yield from _same_folder_twice(program)
     yield from _same_set_twice(program)
     yield from _same_rows_twice(program)
+    yield from _never_read(program)
     named = program.identifiers | {p for scope in program.scopes for p in scope.parameters}
     held = {n for n in named if looks_held_out(n) and "train" not in words(n)}
     attributes = {name: made for own in program.attributes.values() for name, made in own.items()}
@@ -238,7 +240,7 @@ def validation_of_train_rows(subject: Subject) -> Iterator[Place]:
             of = {n for a in call.args for n in (_read_whole(program, a) | {last_name(a)})} - {""}
             used = {n for c in calls(call) if c is not call for n in identifiers(c.func)}
             tests = "test" in words(name) and any("test" in words(n) for n in held - {name} - of) and not any("test" in words(n) for n in of)
-            if tests and (chosen := sorted(n for n in of - used if {"val", "valid", "validation", "dev"} & words(n))):
+            if tests and (chosen := sorted(n for n in of - used if {"val", "valid", "validation", "dev"} & words(n) and not COUNTS & words(n))):
                 yield call, f"{name} is made of {chosen[0]}, whose rows chose the model"
             elif of and any(_of_train(n) for n in of - used) and not any(looks_held_out(n) for n in of) and held - {name}:
                 yield call, f"{name} is made of {', '.join(sorted(n for n in of - used if _of_train(n)))}"
@@ -266,6 +268,22 @@ def _same_rows_twice(program: Program) -> Iterator[Place]:
             twice = any(ast.dump(other) == ast.dump(value) for other in getattr(node, "elts", ()) if other is not value)
             if twice and given == {"val"} and side_of_names(targets_of(program, value)) == "test":
                 yield value, f"the test rows are {ast.unparse(value)}, as the validation rows are"
+
+
+def _never_read(program: Program) -> Iterator[Place]:
+    """`(train, val, test) = …` where nothing reads `val`, beside two loaders of `train`."""
+    for scope in program.scopes:
+        loaders = [
+            c for c in calls(scope.node) if last_name(c.func) == "DataLoader" and c.args and isinstance(c.args[0], ast.Name) and program.scope(c) is scope
+        ]
+        trains = [c for c in loaders if side_of(c.args[0].id) == "train"]  # type: ignore[attr-defined]
+        if len(trains) < 2 or len({ast.unparse(c.args[0]) for c in trains}) > 1:
+            continue
+        read = {n.id for n in walk(scope.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        unread = sorted(n for n, made in scope.bindings.items() if side_of(n) == "val" and n not in read and all(b.index is not None for b in made))
+        plain = [c for c in trains if not is_true(keyword(c, "shuffle"))]
+        if unread and len(plain) == 1:
+            yield plain[0], f"this loader is of {ast.unparse(plain[0].args[0])} as another one is, and nothing reads {unread[0]}"
 
 
 def _published_train_part(program: Program) -> Iterator[Place]:

@@ -6,8 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.owners import KEPT_TOGETHER
 from training.review.program import Program, Scope
-from training.review.sides import latest, trivial_groups
+from training.review.sides import column_of, latest, takes, targets_of, trivial_groups
 from training.review.splitting import GROUP_FOLDS, line_of, splits
 from training.review.syntax import constant, identifiers, keyword, last_name, method, receiver, walk, words
 
@@ -95,16 +96,18 @@ def every_row_its_own_group(subject: Subject) -> Iterator[Place]:
 def group_is_a_feature(subject: Subject) -> Iterator[Place]:
     """The columns that become an array hold the one that a split takes its groups from, or all columns but some do, of which it is none."""
     program = subject.program
-    for call, scope, groups in group_splits(program):
+    by_value = ((t.node, t.scope, column) for t in takes(program) if (column := column_of(t)) is not None)
+    for call, scope, groups in (*group_splits(program), *by_value):
         key = _column(groups, program, scope)
-        if not key:
+        if not key or not (words(key) & KEPT_TOGETHER or isinstance(call, ast.Call)):
             continue
         left_out = {str(constant(n)) for c in program.all_calls if method(c) in ("drop", "pop", "difference") for n in walk(c) if isinstance(n, ast.Constant)}
         for node in program.nodes[ast.Subscript]:
             if not isinstance(node, ast.Subscript) or not isinstance(node.ctx, ast.Load) or not _becomes_array(program, node):
                 continue
             listed = _listed(program, node.slice)
-            if listed is not None and _holds(listed, key) and not words(last_name(node.slice)) & NO_FEATURES and key not in left_out:
+            kept = {w for n in (last_name(node.slice), *targets_of(program, node)) for w in words(n)} & NO_FEATURES
+            if listed is not None and _holds(listed, key) and not kept and key not in left_out:
                 yield node, f"{key!r} names the groups of the split in line {line_of(call)}, and is among {ast.unparse(node.slice)}"
                 break
 

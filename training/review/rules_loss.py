@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_frozen_name, is_model
 from training.review.program import Program, Scope
+from training.review.sides import targets_of
 from training.review.syntax import constant, dotted, identifiers, is_true, keyword, last_name, method, receiver, walk, words
 from training.review.values import PASSED_ON, LossCall, activation, loss_calls, reaching
 
@@ -408,6 +409,7 @@ def _networks(program: Program, node: ast.expr, scope: Scope) -> set[str]:
 def deviation_as_variance(subject: Subject) -> Iterator[Place]:
     """The variance that a Gaussian likelihood gets is called a deviation, and its root is taken nowhere."""
     program = subject.program
+    yield from _scaled_by_variance(program)
     for call in program.all_calls:
         scope = program.scope(call)
         likelihood = program.is_torch(call.func, "gaussian_nll_loss") or any(
@@ -420,6 +422,20 @@ def deviation_as_variance(subject: Subject) -> Iterator[Place]:
         made = reaching(program, given, scope) if isinstance(given, ast.Name) else []
         if not any(map(_is_square, made)) and not _is_rooted(program, name):
             yield call, f"{name} is given where the variance belongs", scope.node if scope.name else call
+
+
+def _scaled_by_variance(program: Program) -> Iterator[Place]:
+    """`mean, std = x.mean(0), x.var(0)`, and rows are divided by `std`."""
+    divisors = {last_name(n.right) for n in program.nodes[ast.BinOp] if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)}
+    for call in program.all_calls:
+        statement = program.statement(call)
+        if method(call) != "var" or not isinstance(statement, ast.Assign):
+            continue
+        named = [n for n in targets_of(program, call) if words(n) & DEVIATIONS]
+        value = statement.value
+        whole = value is call or (isinstance(value, ast.Tuple) and call in value.elts)
+        if named and whole and named[0] in divisors and not _is_rooted(program, named[0]):
+            yield call, f"{named[0]} is a variance, and rows are divided by it"
 
 
 def _is_square(value: ast.expr) -> bool:

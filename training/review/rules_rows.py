@@ -16,6 +16,7 @@ from training.review.windows import cut_into_windows, random_parts
 
 ONE_ROW_EACH = {"customer", "client", "account", "member"}
 REPEATS = {"repeat", "repeat_interleave"}
+DRAWN_AGAIN = {"integers", "randint"}  # numbers of few people for many rows
 COUNTS = {"groupby", "duplicated", "nunique", "value_counts"}
 GROUPS = {
     "patient",
@@ -186,10 +187,11 @@ def _repeated_columns(program: Program) -> Iterator[Place]:
     for node in program.nodes[ast.Assign]:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
             made.append((program.scope(node), str(constant(node.targets[0].slice)), node.value))
+    once = {id(v): scope.bindings[v.id][0].value for scope, _, v in made if isinstance(v, ast.Name) and len(scope.bindings.get(v.id, ())) == 1}
     repeated = [
         (scope, key, value)
         for scope, key, value in made
-        if words(key) & KEPT_TOGETHER and any(isinstance(c, ast.Call) and last_name(c.func) in REPEATS for c in walk(value))
+        if words(key) & KEPT_TOGETHER and any(isinstance(c, ast.Call) and last_name(c.func) in REPEATS | DRAWN_AGAIN for c in walk(once.get(id(value), value)))
     ]
     kept = [(d.node, d.scope, d.parts) for d in divisions(program) if d.groups is None] if repeated else []
     for split, scope, parts in (*splits(program), *kept) if repeated else ():

@@ -262,6 +262,9 @@ def target_encoding_before_split(subject: Subject) -> Iterator[Place]:
                     scope.node if scope.name else split,
                 )
                 break
+        else:
+            if where := per_side(program, call, table):
+                yield call, f"the mean of {label!r} by group is taken of the labels of each side itself: {where}"
     yield from _encoded_in_a_helper(program)
     for split, scope, parts in splits(program):
         labels = {constant(n.slice) for part in parts[1:] for n in walk(part) if isinstance(n, ast.Subscript)} | _dropped(program, parts[:1])

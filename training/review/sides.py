@@ -123,6 +123,25 @@ def _gone_through(program: Program, selector: ast.expr) -> list[ast.expr]:
     return []
 
 
+def _in_turn(program: Program, node: ast.expr, selector: ast.expr) -> list[tuple[str, str]]:
+    """What a selector stands for in turn, and which name gets the rows: of `train, test = (rows[rows.person.isin(p)] for p in (some, others))`."""
+    statement = program.statement(node)
+    made = statement.value if isinstance(statement, ast.Assign) else None
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    if not isinstance(made, ast.GeneratorExp | ast.ListComp) or not isinstance(target, ast.Tuple) or len(made.generators) != 1 or made.generators[0].ifs:
+        return []
+    loop = made.generators[0]
+    over = loop.iter
+    if isinstance(over, ast.Name) and (bound := latest(program, over, program.scope(node))) is not None and bound.index is None:
+        over = bound.value
+    if not isinstance(loop.target, ast.Name) or loop.target.id not in names_read(selector):
+        return []
+    if isinstance(over, ast.Call) and last_name(over.func) in PIECES:
+        return [(str(i), last_name(t)) for i, t in enumerate(target.elts)]
+    elements = over.elts if isinstance(over, ast.Tuple | ast.List) else []
+    return [(ast.dump(e), last_name(t)) for e, t in zip(elements, target.elts, strict=True)] if len(elements) == len(target.elts) else []
+
+
 def ranges(program: Program) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]]:
     """`Windows(rows, 0, cut)`, `Windows(rows, cut, end)`: objects of a class of the file, of one table, where one begins at the end of another."""
     made = defaultdict[str, list[ast.Call]](list)
@@ -146,7 +165,11 @@ def takes(program: Program) -> list[Take]:
         if not values_read(rows):
             continue
         which = _member(program, selector, scope, known)
-        if which is not None:
+        turns = _in_turn(program, node, selector)
+        if which is not None and turns:
+            family = (which[0][0], which[0][1])
+            found += [Take(node, rows, selector, scope, family, f"{which[1]} {member}", (name,)) for member, name in turns]
+        elif which is not None:
             found.append(Take(node, rows, selector, scope, *which, targets_of(program, node)))
     return sorted(found, key=lambda t: (line_of(t.node), t.node.col_offset))
 
@@ -168,7 +191,9 @@ def _member(program: Program, selector: ast.expr, scope: Scope, known: dict[int,
             return (("slice", origin_key(program, order, scope)), ast.unparse(selector.slice))
         case ast.Compare(left=left, ops=[op], comparators=[right]):
             return (("mask", ast.dump(left) + ast.dump(right)), type(op).__name__)
-        case ast.Call() if method(selector) in ("isin", "index"):
+        case ast.Call() if method(selector) == "isin" and (column := receiver(selector)) is not None:
+            return (("mask", ast.dump(column)), " ".join(ast.dump(a) for a in selector.args))
+        case ast.Call() if method(selector) == "index":
             return (("mask", ast.dump(selector)), "")
         case ast.Call(func=ast.Name(), args=[ast.Name() as asked], keywords=[]) if _is_own(program, selector, scope):  # `rows_of(train_people)`
             return _member(program, asked, scope, known, depth)
@@ -261,8 +286,14 @@ def divisions(program: Program) -> list[Division]:
         for take in members:
             if not _is_order(program, take.rows, take.scope):
                 tables.setdefault(ast.dump(take.rows), take)
-        found += [Division(t.node, t.scope, [t.rows], keyword(split, "groups", 2) if split is not None else None) for t in tables.values()]
+        found += [Division(t.node, t.scope, [t.rows], keyword(split, "groups", 2) if split is not None else column_of(t)) for t in tables.values()]
     return found + [lifted for d in found for lifted in _handed(program, d)]
+
+
+def column_of(take: Take) -> ast.expr | None:
+    """The column by whose values rows are taken, as of `rows[rows.person.isin(some)]`; none where it is their number."""
+    column = receiver(take.selector) if method(take.selector) == "isin" else None
+    return None if column is None or getattr(column, "attr", "") == "index" else column
 
 
 def divided(program: Program) -> Iterator[tuple[ast.expr, Scope, list[ast.expr]]]:

@@ -207,7 +207,11 @@ def _stands_for_labels(program: Program, node: ast.expr) -> bool:
     """Whether a column is passed as labels or kept under such a name: `Rows(x, frame["died"])` where the parameter is called `labels`."""
     child: ast.expr = node
     parent = program.parents[child]
-    while isinstance(parent, ast.Attribute) or (isinstance(parent, ast.Call) and (parent.func is child or last_name(parent.func) in PASSED_BY)):
+    while (
+        isinstance(parent, ast.Attribute)
+        or (isinstance(parent, ast.BinOp) and parent.left is child)  # `(frame["days"] - mean) / deviation`
+        or (isinstance(parent, ast.Call) and (parent.func is child or last_name(parent.func) in PASSED_BY))
+    ):
         child, parent = parent, program.parents[parent]
     if isinstance(parent, ast.keyword):
         return bool(words(parent.arg or "") & LABEL_WORDS) or parent.arg == "stratify"

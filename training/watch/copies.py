@@ -67,6 +67,8 @@ class Copies:
             self._norms(call, twins)
         if not twins:
             return
+        if call.inputs[0].layout is not torch.strided:
+            return  # an adjacency matrix, which has no rows of the batch
         rows = hashes(call.inputs[0])
         if any(id(p) in self.forwards.trained for p in module.parameters()):
             self._add(self.learned, rows)
