@@ -130,7 +130,7 @@ def _of_this_rank(program: Program, loop: ast.For | ast.While, scope: Scope) -> 
             tests = [a.test for a in program.ancestors(node) if isinstance(a, ast.If) and loop in program.ancestors(a)]
             if names_read(node.value) & own or any(names_read(t) & own for t in tests):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                grown |= {n.id for t in targets for n in walk(t) if isinstance(n, ast.Name)}
+                grown |= {n.id for t in targets for n in walk(t) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         if grown == own:
             return own
         own = grown
