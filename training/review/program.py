@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from training.review.columns import with_columns
+from training.review.phases import sides_by_name, with_phases
 from training.review.syntax import FunctionNode, dotted, identifiers, import_aliases, last_name, method, own_nodes, receiver, walk, words
 
 DEPTH = 6  # how many names a value is followed through
@@ -85,7 +86,9 @@ class Program:
     def __init__(self, tree: ast.Module, path: str = "") -> None:
         self.path = path
         self.aliases = import_aliases(tree)
-        self.tree = tree = with_columns(tree, self.aliases)
+        written, self.lines = with_phases(with_columns(tree, self.aliases))
+        self.tree, self.stand_for = sides_by_name(written)
+        tree = self.tree
         self.parents: dict[ast.AST, ast.AST] = {}
         self.classes: dict[str, ast.ClassDef] = {}
         self.methods: dict[ast.ClassDef, dict[str, Scope]] = defaultdict(dict)

@@ -190,6 +190,8 @@ def _counted(program: Program, node: ast.expr, loop: ast.For, scope: Scope, adde
         rows = all(_rows(program, a.value, loop, scope) for a in steps)
         once = all(constant(a.value) == 1 and program.parents[a.statement] is loop for a in steps)
         return "rows" if rows else "batches" if once else ""
+    if not scope.bindings.get(node.id) and {"dataset", "size"} <= {w.removesuffix("s") for w in words(node.id)}:
+        return "rows"  # of an argument that is called so
     made = [b for b in scope.bindings.get(node.id, ()) if _plain(b)]
     return _counted(program, made[0].value, loop, scope, added, depth + 1) if len(made) == len(scope.bindings.get(node.id, ())) == 1 and depth < 2 else ""
 

@@ -11,7 +11,7 @@ from training.review.program import Binding, Program, Scope
 from training.review.provenance import is_loader
 from training.review.syntax import FunctionNode, calls, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
 
-TRAINS = {"backward", "zero_grad", "step", "manual_backward", "train_step", "training_step"}
+TRAINS = {"backward", "step", "manual_backward", "train_step", "training_step"}
 QUIET = {"no_grad", "inference_mode", "eval", "set_grad_enabled"}
 MAKES_PLACES = {"zeros", "empty", "full", "ones"}
 

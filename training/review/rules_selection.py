@@ -297,16 +297,15 @@ def _by_train_entry(program: Program, node: ast.If, score: ast.expr) -> Iterator
     """A score that a call made of `sides["train"]`, where `sides` has an entry for validation rows and nothing reads it."""
     scope = program.scope(node)
     made = [b.value for b in scope.bindings.get(score.id, ()) if b.how == "assign"] if isinstance(score, ast.Name) else []
-    entries = [n for v in made for n in walk(v) if isinstance(n, ast.Subscript) and isinstance(constant(n.slice), str)]
-    named = {str(constant(n.slice)) for n in entries}
+    named = {n for v in made for n in names_read(v)} & program.stand_for.keys()  # `sides["train"]`
     if len(made) != 1 or not isinstance(made[0], ast.Call) or not any(map(looks_trained_on, named)) or any(map(looks_held_out, named)):
         return
-    tables = {dotted(n.value) for n in entries}
-    read = {str(constant(n.slice)) for n in program.nodes[ast.Subscript] if isinstance(n, ast.Subscript) and dotted(n.value) in tables}
-    held = [k for name in tables for b in scope.bindings.get(name, ()) if isinstance(b.value, ast.Dict) for k in map(constant, b.value.keys)]
-    unread = [k for k in held if isinstance(k, str) and side_of(k) == "val" and k not in read]
+    tables = {program.stand_for[n].partition("[")[0] for n in named}
+    loads = [n for n in program.nodes[ast.Name] if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and not isinstance(program.parents[n], ast.Dict)]
+    read = {n.id for n in loads}
+    unread = [text for n, text in program.stand_for.items() if side_of(n) == "val" and n not in read and text.partition("[")[0] in tables]
     if unread:
-        yield node.test, f"{ast.unparse(score)} is computed of train rows, and those of {unread[0]!r} are read by nobody", node
+        yield node.test, f"{ast.unparse(score)} is computed of train rows, and {unread[0]} is read by nobody", node
 
 
 def _beside_held_out(program: Program, node: ast.AST, place: ast.expr, score: ast.expr) -> Iterator[Place]:

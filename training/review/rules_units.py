@@ -1,4 +1,4 @@
-"""Rules BH240 and BH549: one side of a score scaled back, a scaler that is fitted and never applied."""
+"""Rules BH240, BH241 and BH549: one side of a score scaled back, a share cut to a whole number, a scaler that is fitted and never applied."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.syntax import calls, last_name, method, receiver, walk
+from training.review.syntax import calls, identifiers, last_name, method, receiver, walk, words
 
 SCORES = {
     *("mean_absolute_error", "mean_squared_error", "root_mean_squared_error", "median_absolute_error", "r2_score", "mean_absolute_percentage_error"),
     *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "allclose", "explained_variance_score"),
 }
+RIGHT = {"correct", "corrects", "right", "hits"}
 BACK = {"inverse_transform", "expm1", "exp"}
 SCALERS = {
     *("StandardScaler", "MinMaxScaler", "RobustScaler", "MaxAbsScaler", "QuantileTransformer", "PowerTransformer", "SimpleImputer", "OneHotEncoder"),
@@ -87,6 +88,45 @@ def _of_one_call(program: Program, scope: Scope, a: str, b: str, line: int) -> b
         and program.statement(first.statement) is program.statement(second.statement)
         and isinstance(first.value, ast.Call)
     )
+
+
+@rule(
+    "BH241",
+    "share-cut-to-whole-number",
+    "error",
+    title="A share is divided without its fraction",
+    why="`right // count` is 0 until every row is right: whatever is chosen by it is chosen by nothing.",
+    remedy="`right / count`",
+    bad="""
+        import torch
+
+        def accuracy(model, batches):
+            correct, total = 0, 0
+            with torch.no_grad():
+                for x, y in batches:
+                    correct += (model.eval()(x).argmax(1) == y).sum()
+                    total += len(y)
+            return correct // total
+        """,
+    good="""
+        import torch
+
+        def accuracy(model, batches):
+            correct, total = 0, 0
+            with torch.no_grad():
+                for x, y in batches:
+                    correct += (model.eval()(x).argmax(1) == y).sum()
+                    total += len(y)
+            return correct / total
+        """,
+)
+def share_cut_to_whole_number(subject: Subject) -> Iterator[Place]:
+    """What counts right answers is divided by `//`."""
+    for ratio in subject.program.nodes[ast.BinOp]:
+        if isinstance(ratio, ast.BinOp) and isinstance(ratio.op, ast.FloorDiv):
+            counted = [n for n in identifiers(ratio.left) if words(n) & RIGHT]
+            if counted and not isinstance(ratio.right, ast.Constant):
+                yield ratio, f"{ast.unparse(ratio)} is 0 or 1"
 
 
 @rule(

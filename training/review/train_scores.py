@@ -48,7 +48,8 @@ def held_out_at_hand(program: Program, loop: ast.AST) -> str:
             given = [*node.value.args, *(k.value for k in node.value.keywords)]
             if any(looks_held_out(n) for a in given for n in identifiers(a)) and any(isinstance(n, ast.Name) for t in node.targets for n in walk(t)):
                 return ast.unparse(node.value)
-    return ""
+    held = (n for n in walk(loop) if isinstance(n, ast.For) and n is not loop and any(map(looks_held_out, identifiers(n.iter))))
+    return next((f"the loop over {ast.unparse(n.iter)}" for n in held if not any(method(c) in ("backward", "manual_backward") for c in calls(n))), "")
 
 
 def _of_backward(program: Program, name: str, scope: Scope, use: ast.expr, loop: ast.AST, depth: int) -> bool | None:
@@ -62,6 +63,8 @@ def _of_backward(program: Program, name: str, scope: Scope, use: ast.expr, loop:
         return last.how in ("assign", "augment")
     if any(losses_of(program, name, scope, inside) for inside in walk(loop) if isinstance(inside, Loops)):
         return True
+    if last.how == "augment" and losses and _made_in(program, inner, last.value) and isinstance(inner, Loops) and _unconditional(program, inner):
+        return True  # right answers are counted where the network learns
     if last.how == "augment":
         return None if isinstance(last.value, ast.Constant) or _counts(last.value) else False
     if isinstance(last.value, ast.Call) and (function := program.callees_by_name(last.value, scope)) is not None:
@@ -74,6 +77,18 @@ def _of_backward(program: Program, name: str, scope: Scope, use: ast.expr, loop:
     behind = {n for n in names_read(last.value) if n in scope.bindings}
     found = [_of_backward(program, n, scope, last.value, loop, depth + 1) for n in sorted(behind) if n != name]
     return True if True in found and False not in found else False if False in found else None
+
+
+def _made_in(program: Program, loop: ast.AST, value: ast.expr) -> bool:
+    """Whether an expression reads what the rounds of a loop make, and does no more than count it."""
+    made = {n.id for s in walk(loop) if isinstance(s, ast.Assign) for t in s.targets for n in walk(t) if isinstance(n, ast.Name)}
+    return _only_reads(value) and not isinstance(value, ast.Constant) and not _counts(value) and bool(names_read(value) & made)
+
+
+def _unconditional(program: Program, loop: ast.AST) -> bool:
+    """Whether each round of a loop trains."""
+    backward = [c for c in calls(loop) if method(c) in ("backward", "manual_backward")]
+    return any(not any(isinstance(a, ast.If) and loop in program.ancestors(a) for a in program.ancestors(c)) for c in backward)
 
 
 def losses_of(program: Program, name: str, scope: Scope, inside: ast.AST) -> bool:

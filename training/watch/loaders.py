@@ -188,7 +188,7 @@ def read_otherwise(dataset: Dataset[Any], rows: int, watch: Watch) -> bool:
     python, numbers = random.getstate(), np.random.get_state()
     try:
         with watch.unwatched(), torch.random.fork_rng(devices=[]):
-            return any(differ(*(list(tensors_in(dataset[i])) for _ in range(TWICE))) for i in range(rows))
+            return any(differ(*(_values(dataset[i]) for _ in range(TWICE))) for i in range(rows))
     finally:
         random.setstate(python)
         np.random.set_state(numbers)
@@ -198,6 +198,12 @@ def adds_up(program: Path) -> bool:
     """Whether a program adds numbers up over ranks, and cuts nothing back to the length of its data."""
     text = program.read_text(encoding="utf-8", errors="replace")
     return "all_reduce(" in text and not CUT_BACK.search(text)
+
+
+def _values(row: Any) -> list[Tensor]:
+    """The tensors of a row, numbers beside them included: `(image, 3)`."""
+    parts = row if isinstance(row, tuple | list) else [row]
+    return [t for part in parts for t in ([torch.tensor(part)] if isinstance(part, int | float) else tensors_in(part))]
 
 
 def differ(first: list[Tensor], again: list[Tensor]) -> bool:
