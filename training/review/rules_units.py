@@ -13,7 +13,7 @@ SCORES = {
     *("mean_absolute_error", "mean_squared_error", "root_mean_squared_error", "median_absolute_error", "r2_score", "mean_absolute_percentage_error"),
     *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "allclose", "explained_variance_score"),
 }
-RIGHT = {"correct", "corrects", "right", "hits"}
+RIGHT = {"correct", "corrects"}
 BACK = {"inverse_transform", "expm1", "exp"}
 SCALERS = {
     *("StandardScaler", "MinMaxScaler", "RobustScaler", "MaxAbsScaler", "QuantileTransformer", "PowerTransformer", "SimpleImputer", "OneHotEncoder"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import weakref
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +22,7 @@ OUTSIDE, LEAST = 0.01, 20  # share and number of weights that training moves out
 ROUNDED = 1e-5
 FAR = 0.1  # deviations between running means
 MOST_ROWS = 20_000
+UNTRAINED = re.compile(r"untrained|not_trained|random_init|randomly initiali[sz]ed|fresh_init", re.IGNORECASE)
 
 
 @dataclass(eq=False)
@@ -127,7 +130,7 @@ class Copies:
         if counting:
             told = f"after {SOME} batches and more the running mean of {counting[0]} in {name} is 0 and its variance 1: it does not follow them (momentum)"
             self.watch.tell("BH845", told, call.place)
-        elif behind and not self._fresh(call.module, twins):
+        elif behind and not self._fresh(call.module, twins) and not says_untrained(self.watch.program):
             told = f"the running mean of {behind[0]} in {name} is 0 and its variance 1, those of the network that was trained are not"
             self.watch.tell("BH845", told, call.place)
 
@@ -140,7 +143,7 @@ class Copies:
             module = known.module()
             if often or (module is not None and any(id(p) in self.forwards.trained for p in module.parameters())):
                 continue
-            if known.fresh and not known.rows & self.learned:
+            if known.fresh and not known.rows & self.learned and not says_untrained(self.watch.program):
                 told = f"the {known.name} that is evaluated holds nothing of what was learned in {self.watch.steps} steps: no optimizer steps it, and nothing was copied"
                 self.watch.tell("BH844", f"{told} into it since it was made", known.place)
             elif known.stale > 0:
@@ -148,6 +151,11 @@ class Copies:
                     f"the {known.name} that is evaluated takes over the weights of the one that is trained, and keeps the running statistics of an earlier one"
                 )
                 self.watch.tell("BH845", told, known.place)
+
+
+def says_untrained(program: Path) -> bool:
+    """Whether a program compares with a network that has learned nothing, and says so."""
+    return bool(UNTRAINED.search(program.read_text(encoding="utf-8", errors="replace")))
 
 
 def norms(module: nn.Module) -> list[tuple[str, Norm]]:

@@ -98,6 +98,8 @@ class Forwards:
     def _call(self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if self.watch.quiet:
             return original(module, *args, **kwargs)
+        if any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in (*module.parameters(), *tensors_in((args, kwargs)))):
+            return original(module, *args, **kwargs)  # under vmap or grad of torch.func: these have no values of their own
         root = not self.stack and next(module.parameters(), None) is not None
         if torch.is_grad_enabled():
             self.executed.add(module)

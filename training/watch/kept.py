@@ -69,10 +69,12 @@ class Kept:
                 del self.states[next(iter(self.states))]
         return result
 
-    def _load(self, original: Callable[..., Any], module: nn.Module, state: Any, *args: Any, **kwargs: Any) -> Any:
-        if not self.watch.quiet and isinstance(state, dict):
+    def _load(self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        state = args[0] if args else kwargs.get("state_dict")  # by name from torch.distributed.checkpoint
+        by_helper = self.watch.calling("set_model_state_dict") or self.watch.calling("set_state_dict")  # which fills the network's own tensors first
+        if not self.watch.quiet and isinstance(state, dict) and not by_helper:
             self._loading(module, state)
-        return original(module, state, *args, **kwargs)
+        return original(module, *args, **kwargs)
 
     @guarded
     def _loading(self, module: nn.Module, state: dict[str, Any]) -> None:
@@ -99,10 +101,10 @@ class Kept:
 
     # ---------------------------------------------------------------------------------------- files
 
-    def _save(self, original: Callable[..., Any], what: Any, *args: Any, **kwargs: Any) -> Any:
+    def _save(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not self.watch.quiet:
-            self._saving(what)
-        return original(what, *args, **kwargs)
+            self._saving(args[0] if args else kwargs.get("obj"))
+        return original(*args, **kwargs)
 
     @guarded
     def _saving(self, what: Any) -> None:

@@ -21,6 +21,7 @@ SHARED = 0.02
 LEVELS = 16  # values of a column: rows of such columns may well be equal by chance
 REPEATED, SIGMAS = 1.5, 4.0  # times an epoch, of a row that the train rows hold twice; deviations of a share
 FAR, WIDER = 4.0, 8.0  # deviations between means, and ratio of deviations, of rows that are scaled alike
+MANY_COLUMNS, FACTOR, ALIKE = 8, 0.9, 0.2  # of deviations that differ by one factor: columns, its logarithm, how far they are from it
 EXACT, CLOSE = 1e-4, 2e-3
 COPY = 1 - 1e-9  # squared correlation of a column that is the label
 LABELLED = 64
@@ -263,7 +264,7 @@ class Rows:
         moving = (train.std(0) > 0) & (other.std(0) > 0)
         apart = ((other.mean(0) - train.mean(0)).abs() / spread > FAR) | ((other.std(0) / spread).log().abs() > torch.tensor(WIDER).log())
         together = torch.cat([train, other])
-        if moving.any() and apart[moving].double().mean() > 0.5:
+        if moving.any() and (apart[moving].double().mean() > 0.5 or one_factor((other.std(0) / spread)[moving])):
             self.watch.tell(
                 "BH820", "evaluated rows are scaled otherwise than the train rows: most columns differ in mean or deviation by several times", place
             )
@@ -300,6 +301,16 @@ def drawn_for_steps(phases: list[Phase]) -> bool:
     """Whether rows were asked about for the step that came next, and others for each, as those that a target is made of: that is no evaluation."""
     phases = [p for p in phases if p.sizes]
     return len(phases) > 1 and all(p.for_step for p in phases) and len({frozenset(p.batches.rows) for p in phases}) == len(phases)
+
+
+def one_factor(ratios: Tensor) -> bool:
+    """Whether the deviations of many columns differ by one factor, as where a division was left out on one side.
+
+    >>> one_factor(torch.full((20,), 0.2)), one_factor(torch.ones(20)), one_factor(torch.tensor([0.2, 5.0] * 10))
+    (True, False, False)
+    """
+    logs = ratios.double().log()
+    return len(logs) >= MANY_COLUMNS and float(logs.median().abs()) > FACTOR and float((logs - logs.median()).abs().median()) < ALIKE
 
 
 def standard(values: Tensor) -> Tensor:

@@ -217,7 +217,7 @@ class Schedules:
         elif meant and each and steps >= 2 * MANY and calls * SHORT <= meant and never_stops(self.watch.program):
             told = f"{name} is made for {meant} steps, and the whole run makes {steps}: the rate goes through {calls / meant:.0%} of its curve"
             self.watch.tell("BH114", told, place)
-        elif steps >= MANY and max(rates.rates) <= LOW * first:
+        elif steps >= MANY and max(rates.rates) <= LOW * first and not (first == 1.0 and name == "LambdaLR"):  # whose factors are the rates, as Noam's
             self.watch.tell("BH118", f"under {name} the rate was never above {max(rates.rates):.2g}, {first:g} was asked for", place)
         elif steps >= MANY and max(rates.rates) >= HIGH * max(first, 1e-12) and name not in ("OneCycleLR", "CyclicLR"):
             self.watch.tell("BH118", f"under {name} the rate rose to {max(rates.rates):.2g}, {first:g} was asked for", place)

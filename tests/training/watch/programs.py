@@ -505,7 +505,35 @@ for batch in DataLoader(Pairs(), batch_size=None):
         optimizer.step()
 """
 
+KEPT_BY_HELPERS = TABLE.replace(
+    "import copy\n", "import copy\nfrom torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict\n", 1
+)
+KEPT_BY_HELPERS = KEPT_BY_HELPERS.replace("copy.deepcopy(net.state_dict())", "copy.deepcopy(get_model_state_dict(net))")
+KEPT_BY_HELPERS = KEPT_BY_HELPERS.replace("net.load_state_dict(best)", "set_model_state_dict(net, best)")
+NOAM = TABLE.replace("lr=3e-3)", "lr=1.0)").replace("CosineAnnealingLR(optimizer, T_max=4)", "LambdaLR(optimizer, lambda epoch: 0.004 / (epoch + 1))")
+BESIDE_UNTRAINED = (
+    TABLE
+    + """
+untrained = Net().eval()
+with torch.no_grad():
+    print("untrained", sum((untrained(rows).argmax(1) == labels).sum().item() for rows, labels in held_out))
+"""
+)
+PER_ROW = (
+    TABLE
+    + """
+net.eval()
+of_rows = torch.func.vmap(lambda row: torch.func.functional_call(net, dict(net.named_parameters()) | dict(net.named_buffers()), (row[None],))[0])
+with torch.no_grad():
+    print(of_rows(X[test]).argmax(1).eq(y[test]).float().mean())
+"""
+)
+
 SOUND = {
+    "kept_by_helpers": KEPT_BY_HELPERS,
+    "noam": NOAM,
+    "beside_untrained": BESIDE_UNTRAINED,
+    "per_row": PER_ROW,
     "gan": GAN,
     "teacher": TEACHER,
     "tuning": TUNING,
