@@ -310,7 +310,7 @@ def one_factor(ratios: Tensor) -> bool:
     (True, False, False)
     """
     logs = ratios.double().log()
-    return len(logs) >= MANY_COLUMNS and float(logs.median().abs()) > FACTOR and float((logs - logs.median()).abs().median()) < ALIKE
+    return len(logs) >= MANY_COLUMNS and float(logs.median().abs()) > FACTOR and float((logs - logs.median()).abs().mean()) < ALIKE
 
 
 def standard(values: Tensor) -> Tensor:
