@@ -115,8 +115,8 @@ def nll_without_log_softmax(subject: Subject) -> Iterator[Place]:
     """The scores that the negative log-likelihood gets came out of something else last."""
     for loss in loss_calls(subject.program):
         made = activation(subject.program, loss.scores, loss.scope)
-        if loss.kind == "nll" and made in ("softmax", "linear", "sigmoid", "relu"):
-            yield loss.call, f"NLLLoss expects log-probabilities and gets the output of {made}", _function(loss)
+        if loss.kind in ("nll", "ctc") and made in ("softmax", "linear", "sigmoid", "relu"):
+            yield loss.call, f"{loss.kind.upper()}Loss expects log-probabilities and gets the output of {made}", _function(loss)
 
 
 @rule(

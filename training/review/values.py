@@ -20,11 +20,11 @@ ACTIVATIONS = {
 }  # fmt: skip
 PASSED_ON = {"squeeze", "unsqueeze", "view", "reshape", "flatten", "float", "to", "double", "contiguous", "transpose", "permute", "cpu", "cuda", "t", "clone"}
 MODULE_LOSSES = {
-    "CrossEntropyLoss": "cross_entropy", "NLLLoss": "nll", "BCELoss": "bce", "BCEWithLogitsLoss": "bce_logits", "KLDivLoss": "kl", "MSELoss": "mse",
+    "CrossEntropyLoss": "cross_entropy", "NLLLoss": "nll", "CTCLoss": "ctc", "BCELoss": "bce", "BCEWithLogitsLoss": "bce_logits", "KLDivLoss": "kl", "MSELoss": "mse",
     "L1Loss": "l1", "SmoothL1Loss": "l1", "HuberLoss": "l1",
 }  # fmt: skip
 FUNCTION_LOSSES = {
-    "cross_entropy": "cross_entropy", "nll_loss": "nll", "binary_cross_entropy": "bce", "binary_cross_entropy_with_logits": "bce_logits", "kl_div": "kl",
+    "cross_entropy": "cross_entropy", "nll_loss": "nll", "ctc_loss": "ctc", "binary_cross_entropy": "bce", "binary_cross_entropy_with_logits": "bce_logits", "kl_div": "kl",
     "mse_loss": "mse", "l1_loss": "l1", "smooth_l1_loss": "l1", "huber_loss": "l1",
 }  # fmt: skip
 
@@ -49,9 +49,9 @@ def _loss_calls(program: Program) -> Iterator[LossCall]:
     for call in program.all_calls:
         scope = program.scope(call)
         kind = loss_kind(program, call, scope)
-        scores = keyword(call, "input", 0)
+        scores = keyword(call, "log_probs" if kind == "ctc" else "input", 0)
         if kind and scores is not None:
-            yield LossCall(call, kind, scores, keyword(call, "target", 1), scope)
+            yield LossCall(call, kind, scores, keyword(call, "targets" if kind == "ctc" else "target", 1), scope)
 
 
 def loss_kind(program: Program, call: ast.Call, scope: Scope) -> str:

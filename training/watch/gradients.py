@@ -82,6 +82,7 @@ class Held:
     lines: set[Place] = field(default_factory=set)  # of the backward passes that steps used
     ever: int = 0  # backward passes that reached it
     by_closure: bool = False
+    moved: bool = False  # weights differ from those of the first step, or did before a state was loaded
 
     def items(self) -> Iterator[tuple[Tensor, Parameter]]:
         """All its parameters, those of groups that were added later, too."""
@@ -203,6 +204,8 @@ class Gradients:
     @guarded
     def _count(self, held: Held) -> None:
         held.steps += 1
+        if not held.moved and held.steps > 1 and not held.steps & (held.steps - 1):
+            held.moved = any(not torch.equal(share(p), b) for p, b in held.before)
         self._window(held)
         for p, state in held.items():
             state.reached += held.by_closure and nonzero(p)
@@ -317,7 +320,7 @@ class Gradients:
             self._empty(held, name)
         elif held.steps >= SOME:
             self._unreached(held)
-        if held.steps >= SOME and held.before and all(torch.equal(share(p), b) for p, b in held.before) and held.empty < held.steps:
+        if held.steps >= SOME and held.before and not held.moved and all(torch.equal(share(p), b) for p, b in held.before) and held.empty < held.steps:
             self.watch.tell("BH807", f"{held.steps} steps of {name} have changed none of its weights", place)
         large = [w for w, scaled in held.windows if w >= TWICE and not scaled]
         if len(large) >= TWICE and len(large) >= len(held.windows) / 2:

@@ -64,6 +64,7 @@ class Functions(TorchFunctionMode):
         for names, listener in (
             (("cross_entropy",), self._cross_entropy),
             (("nll_loss",), self._nll),
+            (("ctc_loss",), self._ctc),
             (("binary_cross_entropy_with_logits",), self._bce_logits),
             (("binary_cross_entropy",), self._bce),
             (("kl_div",), self._kl),
@@ -146,6 +147,10 @@ class Functions(TorchFunctionMode):
         self._told(input, target)
         if (input.detach().logsumexp(1 if input.ndim > 1 else 0).abs() > 1e-2).any():
             self.often("BH303", "nll_loss is given values that are no log-probabilities")
+
+    def _ctc(self, name: str, log_probs: Tensor, *_: Any, **__: Any) -> None:
+        if log_probs.ndim > 1 and (log_probs.detach().logsumexp(-1).abs() > 1e-2).any():
+            self.often("BH303", "ctc_loss is given values that are no log-probabilities: log_softmax over the classes is missing")
 
     def _bce_logits(self, name: str, input: Tensor, target: Tensor, *_: Any, **__: Any) -> None:
         self._told(input, target)

@@ -529,7 +529,13 @@ with torch.no_grad():
 """
 )
 
+FIRST_WEIGHTS_AGAIN = (
+    TABLE.replace("net = Net()\n", "net = Net()\nfirst = copy.deepcopy(net.state_dict())\n", 1)
+    + "net.load_state_dict(first)\nprint(sum(p.sum() for p in net.parameters()))\n"
+)
+
 SOUND = {
+    "first_weights_again": FIRST_WEIGHTS_AGAIN,
     "kept_by_helpers": KEPT_BY_HELPERS,
     "noam": NOAM,
     "beside_untrained": BESIDE_UNTRAINED,
