@@ -37,7 +37,10 @@ def augmented_held_out(program: Program) -> Iterator[tuple[ast.Call, str, ast.ex
 
 
 def held_out_in_loop(program: Program, call: ast.Call) -> list[str]:
-    """The held-out sides among the names that the innermost comprehension around a call goes through."""
+    """The held-out sides among the names that the innermost comprehension around a call goes through, or that a call in a list of such calls is given."""
+    above = program.parents[call]
+    if isinstance(above, ast.List | ast.Tuple) and all(isinstance(e, ast.Call) and ast.dump(e.func) == ast.dump(call.func) for e in above.elts):
+        return [a.id for a in call.args[:1] if isinstance(a, ast.Name) and side_of_names((a.id,)) in ("val", "test")]
     for around in program.ancestors(call):
         if isinstance(around, ast.ListComp | ast.GeneratorExp):
             over = around.generators[0].iter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from training.review.program import Program, Scope
+from training.review.program import Program, Scope, argument
 from training.review.syntax import constant, identifiers, last_name, method, own_nodes, receiver, words
 from training.review.values import reaching_elements
 
@@ -63,6 +63,9 @@ def _of_value(program: Program, node: ast.Name | ast.Attribute, scope: Scope, de
     """By the name; where the value is turned round before it gets that name, nothing is known."""
     values = [v for v, index in reaching_elements(program, node, scope) if index is None] if isinstance(node, ast.Name) else []
     behind = {direction(program, v, scope, depth + 1) for v in values} - {""} if depth < 4 else set()
+    if not values and isinstance(node, ast.Name) and node.id in scope.parameters and depth < 4:
+        given = [(argument(c, scope, node.id), caller) for c, caller in program.call_sites[scope]]
+        behind = {direction(program, v, caller, depth + 1) for v, caller in given if v is not None}  # each caller has to say
     named = "" if _adds_up_losses(node, scope) else _of_name(last_name(node))
     if named:
         return named if behind <= {named} else ""

@@ -10,12 +10,13 @@ from training.review.program import Program, Scope
 from training.review.provenance import named_role
 from training.review.rules_codes import per_side
 from training.review.shares import derived
-from training.review.sides import divisions, of_one_side, row_takes, side_of, takes, targets_of
+from training.review.sides import divisions, elements_of, of_one_side, row_takes, side_of, takes, targets_of
 from training.review.splitting import cuts, is_part, line_of, splits, stored
 from training.review.syntax import calls, constant, dotted, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
 from training.review.whole import CENTRES, LABEL_WORDS, centred, label_columns, over_rows
 
 STATISTICS = CENTRES | {"std", "var", "max", "quantile", "percentile", "nanstd", "nanpercentile", "nanquantile"}
+COUNTED = {"unique", "value_counts", "mode", "nunique", "groupby"}  # what categories are numbered by
 COLUMNS = {"columns", "cols", "features", "numeric", "numerical", "num", "continuous", "names", "feats"}
 
 
@@ -132,7 +133,8 @@ def _is_used(program: Program, call: ast.Call, names: set[str], sides: Sides) ->
     for node in walk(sides.scope.node):
         match node:
             case ast.BinOp(op=ast.Sub() | ast.Div(), left=left, right=right) if reads(right):
-                if names_read(left) & (sides.parts | within) and not any(named_role(n) for n in (left,)):
+                taken = any(id(n) in sides.taken for n in walk(left))
+                if (taken or names_read(left) & (sides.parts | within)) and not any(named_role(n) for n in (left,)):
                     return True
             case ast.Call() if node is not call:
                 given = [*node.args, *(k.value for k in node.keywords)]
@@ -145,6 +147,21 @@ def _is_used(program: Program, call: ast.Call, names: set[str], sides: Sides) ->
     return False
 
 
+def own_learner(program: Program, call: ast.Call) -> str:
+    """The class of the file whose `fit` keeps statistics of what it is given, as a scaler's does; empty where it is a network, or learns from no rows."""
+    for fit in program.callees(call, program.scope(call)):
+        given = [p for p in fit.parameters if p != "self"][:1]
+        if fit.owner is None or program.is_module(fit.owner) or not given or {"backward", "step", "zero_grad"} & {last_name(c.func) for c in calls(fit.node)}:
+            continue
+        rows = derived(fit, set(given))
+        kept = [s.value for s in own_nodes(fit.node) if isinstance(s, ast.Assign) and any(last_name(t) != dotted(t) for e in s.targets for t in elements_of(e))]
+        kept += [b.value for v in kept for n in names_read(v) for b in fit.bindings.get(n, ())]
+        for made in (c for v in kept for c in calls(v) if last_name(c.func) in STATISTICS | COUNTED):
+            if names_read(made) & rows:
+                return fit.owner.name
+    return ""
+
+
 def fitted_on_the_whole(program: Program, call: ast.Call, rows: ast.expr) -> Sides | None:
     """The sides of the table of which all rows are learned from behind the split, where what was fitted transforms rows of one of them."""
     learner = set(targets_of(program, call)) | {last_name(receiver(call))} - {""}
@@ -152,7 +169,10 @@ def fitted_on_the_whole(program: Program, call: ast.Call, rows: ast.expr) -> Sid
         if sides.scope is not program.scope(call) or line_of(call) <= line_of(sides.node) or not whole_table(program, rows, sides):
             continue
         for used in calls(sides.scope.node):
-            if method(used) == "transform" and last_name(receiver(used)) in learner and any(names_read(a) & sides.parts for a in used.args):
+            transforms = method(used) == "transform" and last_name(receiver(used)) in learner
+            given = [*used.args, *(k.value for k in used.keywords)]
+            handed = isinstance(used.func, ast.Name) and any(isinstance(a, ast.Name) and a.id in learner for a in given)  # `Rows(train, scaler)`
+            if (transforms or handed) and any(names_read(a) & sides.parts for a in given):
                 return sides
     return None
 

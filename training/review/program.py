@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from training.review.columns import with_columns
+from training.review.listed import with_lists
 from training.review.phases import sides_by_name, with_phases
 from training.review.syntax import FunctionNode, dotted, identifiers, import_aliases, last_name, method, own_nodes, receiver, walk, words
 
@@ -86,8 +87,10 @@ class Program:
     def __init__(self, tree: ast.Module, path: str = "") -> None:
         self.path = path
         self.aliases = import_aliases(tree)
-        written, self.lines = with_phases(with_columns(tree, self.aliases))
+        listed, named = with_lists(with_columns(tree, self.aliases))
+        written, self.lines = with_phases(listed)
         self.tree, self.stand_for = sides_by_name(written)
+        self.stand_for |= named
         tree = self.tree
         self.parents: dict[ast.AST, ast.AST] = {}
         self.classes: dict[str, ast.ClassDef] = {}
@@ -154,6 +157,9 @@ class Program:
         binding = Binding(statement, value, scope, index, how)
         if isinstance(target, ast.Name):
             scope.bindings.setdefault(target.id, []).append(binding)
+            owner = self.parents.get(statement)
+            if isinstance(owner, ast.ClassDef):  # `columns = [...]` of a class is read as `self.columns`
+                self.attributes[owner].setdefault(target.id, []).append(binding)
         elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self" and scope.owner:
             self.attributes[scope.owner].setdefault(target.attr, []).append(binding)
 
@@ -163,6 +169,12 @@ class Program:
                 for called in self.callees(node, scope):
                     self.call_sites[called].append((node, scope))
         self._linked = True
+        named = {name for own in self.methods.values() for name in own}
+        for node, scope in list(self.scope_of.items()):  # methods of what a function is given: known once its callers are
+            if isinstance(node, ast.Call) and method(node) in named and isinstance(of := receiver(node), ast.Name) and of.id in scope.parameters:
+                for called in self.callees(node, scope) if of.id not in ("self", "cls") else ():
+                    self.call_sites[called].append((node, scope))
+        self._origins.clear()
 
     def resolve(self, node: ast.AST | None) -> str:
         """The canonical dotted name, e.g. `torch.nn.functional.softmax`; empty where its root is no import."""
@@ -368,10 +380,20 @@ class Program:
         if last in WRAPPERS and node.args:
             return [Origin(name, node, scope), *self.origins(node.args[0], scope, index)]
         function = self.callees_by_name(node, scope)
+        if function is None and method(node) in self.fluent:
+            made = self.origins(receiver(node), scope, index)
+            if any(o.name in self.classes for o in made):
+                return list(made)
         if function is not None:
             returned = [n.value for n in own_nodes(function.node) if isinstance(n, ast.Return) and n.value]
             return [o for value in returned for o in self.origins(value, function, index)]
         return [Origin(name, node, scope)]
+
+    @cached_property
+    def fluent(self) -> set[str]:
+        """Methods of the file's classes that return `self`, as `fit` does: what is called on gives itself back."""
+        own = [s for methods in self.methods.values() for s in methods.values()]
+        return {s.name for s in own if any(isinstance(n, ast.Return) and isinstance(n.value, ast.Name) and n.value.id == "self" for n in own_nodes(s.node))}
 
     def callees_by_name(self, node: ast.Call, scope: Scope) -> Scope | None:
         """The function of this file that is called by its plain name, or as a method of `self`."""

@@ -1,4 +1,4 @@
-"""Rules BH314, BH431 and BH217: shares that leave nothing, and sums that nobody reads."""
+"""Rules BH314, BH327, BH330, BH431 and BH217: shares that leave nothing, and sums that nobody reads."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Binding, Program, Scope
-from training.review.syntax import FunctionNode, constant, identifiers, is_true, keyword, last_name, own_nodes, walk, words
+from training.review.syntax import FunctionNode, constant, identifiers, is_true, keyword, last_name, method, own_nodes, receiver, walk, words
 from training.review.values import value_of
+from training.review.whole import LABEL_WORDS
 
 MOST_SMOOTHED, MOST_DROPPED = 0.5, 0.95
 DROPOUTS = {"Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout", "dropout", "dropout1d", "dropout2d", "dropout3d"}
@@ -83,6 +84,56 @@ def weight_of_frequent_class(subject: Subject) -> Iterator[Place]:
                 yield given, f"{ast.unparse(inner)} is small where positives are rare: it is to be the other way round"
 
 
+@rule(
+    "BH330",
+    "bias-of-the-other-class",
+    "error",
+    title="The first scores are those of the other class",
+    why="The bias that gives the share p of positives is log(p / (1 - p)). With the quotient turned round rare positives begin as near certain: the first steps undo it, with the largest gradients of the run.",
+    remedy="`math.log(p / (1 - p))`",
+    bad="""
+        import math
+        from torch import nn
+
+        def head(width, positives):
+            layer = nn.Linear(width, 1)
+            nn.init.constant_(layer.bias, math.log((1 - positives) / positives))
+            return layer
+        """,
+    good="""
+        import math
+        from torch import nn
+
+        def head(width, positives):
+            layer = nn.Linear(width, 1)
+            nn.init.constant_(layer.bias, math.log(positives / (1 - positives)))
+            return layer
+        """,
+)
+def bias_of_the_other_class(subject: Subject) -> Iterator[Place]:
+    """A bias is filled with the logarithm of `(1 - p) / p`, without a minus before it."""
+    program = subject.program
+    for call in program.all_calls:
+        constant_to = last_name(call.func) == "constant_" and len(call.args) == 2
+        filled, given = (call.args[0], call.args[1]) if constant_to else (receiver(call), call.args[0] if call.args and method(call) == "fill_" else None)
+        if filled is None or given is None or "bias" not in {w for n in identifiers(filled) for w in words(n)}:
+            continue
+        for value in [value_of(program, given, program.scope(call))]:
+            inner = value.args[0] if isinstance(value, ast.Call) and last_name(value.func) == "log" and value.args else None
+            if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Div) and _rest_of(inner.left, inner.right) and not _negative(inner.right):
+                yield value, f"{ast.unparse(value)} is the score of the share 1 - {ast.unparse(inner.right)}"
+
+
+def _rest_of(node: ast.expr, share: ast.expr) -> bool:
+    """Whether it is one minus a share."""
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and constant(node.left) in (1, 1.0) and ast.dump(node.right) == ast.dump(share)
+
+
+def _negative(share: ast.expr) -> bool:
+    """Whether a share is called after the negative rows."""
+    return bool({w for n in identifiers(share) for w in words(n)} & {"neg", "negative", "negatives", "q"})
+
+
 def _class_counted(program: Program, node: ast.expr, scope: Scope) -> str:
     """Of which of two classes something is the count, by its name or by what it compares labels with."""
     named = {w for n in identifiers(node) for w in words(n)}
@@ -90,6 +141,11 @@ def _class_counted(program: Program, node: ast.expr, scope: Scope) -> str:
         both = named & {"pos", "positive", "positives", "npos"} and named & {"neg", "negative", "negatives", "nneg"}
         return "" if both else "positive" if named & {"pos", "positive", "positives", "npos"} else "negative"
     made = value_of(program, node, scope)
+    if method(made) == "sum" and (counted := receiver(made)) is not None:  # of labels 0 and 1: `y.sum()`, `(1 - y).sum()`
+        turned = isinstance(counted, ast.BinOp) and isinstance(counted.op, ast.Sub) and constant(counted.left) in (1, 1.0)
+        labels = counted.right if turned and isinstance(counted, ast.BinOp) else counted
+        if words(last_name(labels)) & LABEL_WORDS:
+            return "negative" if turned else "positive"
     against = {constant(n.comparators[0]) for n in walk(made) if isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Eq)}
     return "positive" if against == {1} else "negative" if against == {0} else ""
 

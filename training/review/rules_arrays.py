@@ -10,6 +10,7 @@ from training.review.frames import moved_after
 from training.review.program import Binding, Program, Scope, argument
 from training.review.splitting import line_of
 from training.review.syntax import constant, dotted, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.whole import LABEL_WORDS
 
 UNSIGNED = {"uint8", "uint16", "ubyte"}
 KEEPS_TYPE = {"copy", "clone", "reshape", "ravel", "flatten", "transpose", "squeeze", "round", "clip", "contiguous", "view"}
@@ -161,6 +162,7 @@ def rows_permuted_alone(subject: Subject) -> Iterator[Place]:
         yield from _sampled(program, scope)
         yield from moved_after(program, scope)
         yield from _sorted(program, scope)
+        yield from _sorted_column(program, scope)
         for name, bindings in scope.bindings.items():
             if len(bindings) == 1 and isinstance(bindings[0].value, ast.Call) and last_name(bindings[0].value.func) in PERMUTES:
                 used = _only_index(program, name, scope)
@@ -210,6 +212,26 @@ def _sorted(program: Program, scope: Scope) -> Iterator[Place]:
         other = next((n for n in sorted(older - found.keys()) if not indices and _beside(program, scope, name, n, line)), None)
         if other is not None:
             yield call, f"{name} is sorted, and {other}, which goes with it, keeps the old order"
+
+
+def _sorted_column(program: Program, scope: Scope) -> Iterator[Place]:
+    """`table["y"].sort_values().to_numpy()` beside other columns of the table, or the table itself, that become arrays or are handed on as they are."""
+    for call in (c for c in own_nodes(scope.node) if isinstance(c, ast.Call) and method(c) == "sort_values" and keyword(c, "by", 0) is None):
+        column, above = receiver(call), program.parents[call]
+        table = column.value if isinstance(column, ast.Subscript) and isinstance(constant(column.slice), str) else None
+        if not isinstance(table, ast.Name) or not isinstance(above, ast.Attribute) or above.attr not in ("to_numpy", "values", "tolist"):
+            continue
+        others = [n for n in own_nodes(scope.node) if isinstance(n, ast.Name) and n.id == table.id and isinstance(n.ctx, ast.Load) and n is not table]
+        read = any(isinstance(p := program.parents[n], ast.Subscript) or (isinstance(p, ast.Call) and n in p.args) for n in others)
+        if read and (_is_label(program, call) or (isinstance(column, ast.Subscript) and words(str(constant(column.slice))) & LABEL_WORDS)):
+            yield call, f"{ast.unparse(column or call)} is sorted by itself, and the rows of {table.id} that go with it keep their order"
+
+
+def _is_label(program: Program, call: ast.Call) -> bool:
+    """Whether a value gets a name that speaks of labels."""
+    statement = program.statement(call)
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return any(words(last_name(t)) & LABEL_WORDS for t in targets)
 
 
 def _sorts(scope: Scope) -> Iterator[tuple[str, ast.Call]]:

@@ -132,6 +132,9 @@ def _rows(program: Program, node: ast.expr, loop: ast.For, scope: Scope, depth: 
 def _losses(program: Program, value: ast.expr, scope: Scope, depth: int = 0) -> list[tuple[ast.Call, Scope]]:
     """The losses of which a value is made."""
     found = [(c, scope) for c in calls(value) if loss_kind(program, c, scope)]
+    for call in calls(value) if isinstance(value, ast.Call) and not found and depth < 3 else ():
+        for own in program.callees(call, scope):
+            found += [loss for n in own_nodes(own.node) if isinstance(n, ast.Return) and n.value for loss in _losses(program, n.value, own, depth + 1)]
     within = {n for c, _ in found for part in (c.func, *c.args) for n in walk(part)}
     for name in (n for n in walk(value) if isinstance(n, ast.Name) and n not in within and depth < 3):
         for behind in reaching(program, name, scope):

@@ -10,7 +10,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.keepers import becomes_best, tests_of
 from training.review.kinds import looks_held_out
 from training.review.program import Binding, Program, Scope
-from training.review.sides import targets_of
+from training.review.sides import side_of, targets_of
 from training.review.syntax import calls, constant, dotted, has_unpacking, identifiers, is_false, keyword, last_name, method, names_read, receiver, walk, words
 
 WAITING = {"patience", "wait", "waited", "waiting", "bad", "stale", "counter", "strikes", "since", "improvement", "stall", "stalled", "worse"}
@@ -141,6 +141,7 @@ def _keeps_weights(node: ast.If) -> bool:
 def best_weights_not_restored(subject: Subject) -> Iterator[Place]:
     """In a loop and under a condition a name gets a network's weights, or an attribute does, and nothing in the file reads it."""
     program = subject.program
+    yield from _saved_and_left(program)
     read = {n.id for n in program.nodes[ast.Name] if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
     for scope in program.scopes:
         for name, bindings in scope.bindings.items():
@@ -155,6 +156,31 @@ def best_weights_not_restored(subject: Subject) -> Iterator[Place]:
                 continue
             if kept and name not in seen | {"getattr", "vars"} and any(program.call_sites[m] for m in program.methods[owner].values() if m.name == "__init__"):
                 yield kept[0].statement, f"self.{name} holds the best weights, and nothing loads them", kept[0].statement
+
+
+def _saved_and_left(program: Program) -> Iterator[Place]:
+    """In a loop the best weights go to a file; behind it test rows are scored, and the file is not read before."""
+    for node in (n for n in program.nodes[ast.If] if isinstance(n, ast.If) and _keeps_weights(n)):
+        scope = program.scope(node)
+        loops = [a for a in program.ancestors(node) if isinstance(a, ast.For | ast.While)]
+        saves = any("save" in words(last_name(c.func)) for s in node.body for c in calls(s))
+        if not loops or not saves or not any(becomes_best(program, node, test, scope) for test in tests_of(node)):
+            continue
+        after = [c for c in calls(scope.node) if c.lineno > (loops[-1].end_lineno or 0) and program.scope(c) is scope]
+        loads = [c.lineno for c in after if _loads(program, c, scope)]
+        for call in after:
+            given = [a.id for a in (*call.args, *(k.value for k in call.keywords)) if isinstance(a, ast.Name)]
+            scored = any(side_of(n) == "test" for n in given) and any(words(n) & OF_WEIGHTS for n in given)
+            if scored and not any(line <= call.lineno for line in loads) and not _loads(program, call, scope):
+                yield call, f"test rows are scored by the weights of the last step: the best ones, saved in line {node.lineno}, are not loaded before", node
+                break
+
+
+def _loads(program: Program, call: ast.Call, scope: Scope, depth: int = 2) -> bool:
+    """Whether a call reads weights back, itself or by a function of the file; of those out of sight their names tell."""
+    if {"load", "restore", "reload", "swap", "pretrained"} & words(last_name(call.func)):
+        return True
+    return depth > 0 and any(_loads(program, c, own, depth - 1) for own in program.callees(call, scope) for c in calls(own.node))
 
 
 def _escapes(program: Program, owner: ast.ClassDef) -> bool:
@@ -448,7 +474,9 @@ def _stays(program: Program, node: ast.If, bound: ast.expr) -> bool:
         given = [b for b in program.bindings_of(part, scope) if not _restores(b.scope)]
         if isinstance(part, ast.Name):
             loops = [a for a in program.ancestors(node) if isinstance(a, ast.For | ast.While)]
-            alone = len(given) == 1 and given[0].scope is scope and bool(loops) and loops[-1] not in program.ancestors(given[0].statement)
+            first = [b for b in given if not _read_back(b)]
+            outside = bool(loops) and not any(loops[-1] in program.ancestors(b.statement) for b in given)
+            given, alone = first, len(first) == 1 and outside and all(b.scope is scope for b in given)
         else:
             stored = [
                 n
@@ -461,6 +489,11 @@ def _stays(program: Program, node: ast.If, bound: ast.expr) -> bool:
         if alone and given[0].how == "assign" and given[0].index is None and _first_bound(given[0].value, name):
             return not any(name in s.names for s in (*program.nodes[ast.Global], *program.nodes[ast.Nonlocal]) if isinstance(s, ast.Global | ast.Nonlocal))
     return False
+
+
+def _read_back(binding: Binding) -> bool:
+    """Whether a name is given what a file held under a key, to go on from."""
+    return isinstance(binding.value, ast.Subscript) and isinstance(constant(binding.value.slice), str)
 
 
 def _first_bound(value: ast.expr, name: str) -> bool:

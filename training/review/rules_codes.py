@@ -160,11 +160,11 @@ def _by_calls(program: Program, scope: Scope, names: set[str], node: ast.expr, d
     """The rows of several sides that a function is given, whose parameter is read."""
     bound = {b for n in names for b in scope.bindings.get(n, ()) if b.how == "assign"}
     read = names | {n for b in bound for n in values_read(b.value)}
-    if len(scope.parameters) != len(set(scope.parameters)) or _is_lent(program, node, scope):
+    if len(scope.parameters) != len(set(scope.parameters)) or (not depth and _is_lent(program, node, scope)):
         return ""
     for name in sorted(read & set(scope.parameters) - {"self"}):
         given = [(argument(c, scope, name), c) for c, _ in program.call_sites[scope]]
-        sides = {side_of(n): ast.unparse(v) for v, _ in given if v is not None for n in (*names_read(v), *values_read(v))}
+        sides = {side_of(n): ast.unparse(v) for v, c in given if v is not None for n in (*names_read(v), *values_read(v), *_given_to(program, v, c))}
         others = [sides[s] for s in ("val", "test") if s in sides]
         same = len({tuple(ast.dump(a) for a in c.args[1:] if isinstance(a, ast.Constant)) for _, c in given}) == 1
         if "train" in sides and others and same and len({tuple(sorted(k.arg or "" for k in c.keywords)) for _, c in given}) == 1:
@@ -175,6 +175,15 @@ def _by_calls(program: Program, scope: Scope, names: set[str], node: ast.expr, d
         if passed_on is not None and (above := per_side(program, given[0][1], passed_on, depth + 1)):
             return above
     return ""
+
+
+def _given_to(program: Program, rows: ast.expr, call: ast.Call) -> tuple[str, ...]:
+    """The names that get what a call makes of rows that are called after no side: of `train, val = prepare(table[:a]), prepare(table[a:])`."""
+    statement = program.statement(call)
+    if any(side_of(n) for n in names_read(rows)) or not isinstance(rows, ast.Subscript) or not isinstance(statement, ast.Assign):
+        return ()
+    made = statement.value.elts if isinstance(statement.value, ast.Tuple | ast.List) else [statement.value]
+    return targets_of(program, call) if call in made else ()
 
 
 def _complements(program: Program, given: list[tuple[ast.expr | None, ast.Call]]) -> str:

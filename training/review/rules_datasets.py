@@ -223,6 +223,7 @@ def validation_of_train_rows(subject: Subject) -> Iterator[Place]:
     yield from _same_set_twice(program)
     yield from _same_rows_twice(program)
     yield from _never_read(program)
+    yield from _evaluated_on_train(program)
     named = program.identifiers | {p for scope in program.scopes for p in scope.parameters}
     held = {n for n in named if looks_held_out(n) and "train" not in words(n)}
     attributes = {name: made for own in program.attributes.values() for name, made in own.items()}
@@ -268,6 +269,21 @@ def _same_rows_twice(program: Program) -> Iterator[Place]:
             twice = any(ast.dump(other) == ast.dump(value) for other in getattr(node, "elts", ()) if other is not value)
             if twice and given == {"val"} and side_of_names(targets_of(program, value)) == "test":
                 yield value, f"the test rows are {ast.unparse(value)}, as the validation rows are"
+
+
+def _evaluated_on_train(program: Program) -> Iterator[Place]:
+    """`def fit(self, train_loader, val_loader)` that trains and evaluates on `train_loader`, and reads `val_loader` nowhere."""
+    for scope in program.scopes:
+        held = [p for p in scope.parameters if side_of(p) == "val"]
+        trains = [p for p in scope.parameters if side_of(p) == "train"]
+        if not held or len(trains) != 1 or any(isinstance(n, ast.Name) and n.id in held for n in walk(scope.node)):
+            continue
+        gone_through = any(isinstance(n, ast.For) and trains[0] in names_read(n.iter) for n in own_nodes(scope.node))
+        for call in calls(scope.node) if gone_through else ():
+            given = any(isinstance(a, ast.Name) and a.id == trains[0] for a in call.args)
+            if given and words(last_name(call.func)) & {"evaluate", "eval", "validate", "validation", "evaluation", "valid", "val", "test", "score"}:
+                yield call, f"{last_name(call.func)} is given {trains[0]}, which is trained on, and nothing reads {held[0]}"
+                break
 
 
 def _never_read(program: Program) -> Iterator[Place]:

@@ -8,12 +8,27 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.owners import KEPT_TOGETHER
 from training.review.program import Program, Scope
-from training.review.sides import column_of, latest, takes, targets_of, trivial_groups
+from training.review.sides import column_of, latest, reads_in, takes, targets_of, trivial_groups
 from training.review.splitting import GROUP_FOLDS, line_of, splits
 from training.review.syntax import constant, identifiers, keyword, last_name, method, receiver, walk, words
 
 NO_FEATURES = {"meta", "id", "ids", "key", "keys", "group", "groups", "index", "raw", "use", "usecols", "info", "keep", "read", "all"}
-ARRAYS = {"to_numpy", "values", "fit", "fit_transform", "transform", "tensor", "as_tensor", "from_numpy", "array", "asarray", "FloatTensor"}
+ARRAYS = {
+    "column_stack",
+    "hstack",
+    "concatenate",
+    "to_numpy",
+    "values",
+    "fit",
+    "fit_transform",
+    "transform",
+    "tensor",
+    "as_tensor",
+    "from_numpy",
+    "array",
+    "asarray",
+    "FloatTensor",
+}
 PASSES = {"astype", "fillna", "copy", "iloc", "loc", "to_numpy", "values"}
 
 
@@ -128,7 +143,7 @@ def _column(groups: ast.expr, program: Program, scope: Scope) -> str:
 
 def _listed(program: Program, columns: ast.expr) -> ast.expr | None:
     """A list of columns, written there or bound once to the name that stands there."""
-    if isinstance(columns, ast.Name):
+    if isinstance(columns, ast.Name | ast.Attribute):
         bound = program.bindings_of(columns, program.scope(columns))
         columns = bound[0].value if len(bound) == 1 and bound[0].index is None else columns
     return columns if isinstance(columns, ast.List | ast.Tuple | ast.ListComp) else None
@@ -147,8 +162,8 @@ def _holds(listed: ast.expr, key: str) -> bool:
     return over_all and literal and isinstance(listed.elt, ast.Name) and key not in {constant(n) for n in walk(loop.ifs[0])}
 
 
-def _becomes_array(program: Program, node: ast.expr) -> bool:
-    """Whether columns are made an array, or learned from."""
+def _becomes_array(program: Program, node: ast.expr, followed: bool = False) -> bool:
+    """Whether columns are made an array, or learned from; scaled, put beside others or under a name before, perhaps."""
     child: ast.AST = node
     parent = program.parents[child]
     while (
@@ -162,4 +177,9 @@ def _becomes_array(program: Program, node: ast.expr) -> bool:
             if parent.attr not in PASSES:
                 return False
         child, parent = parent, program.parents[parent]
+    while isinstance(parent, ast.BinOp | ast.List | ast.Tuple):
+        child, parent = parent, program.parents[parent]
+    if isinstance(parent, ast.Assign) and not followed and isinstance(parent.targets[0], ast.Name):
+        name, scope = parent.targets[0].id, program.scope(node)
+        return any(_becomes_array(program, n, followed=True) for n in reads_in(scope, name))
     return isinstance(parent, ast.Call) and child in parent.args and last_name(parent.func) in ARRAYS

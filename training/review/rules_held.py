@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.rules_module import is_layer
-from training.review.syntax import FunctionNode, constant, defaults, dotted, is_true, keyword, last_name, method, own_nodes, receiver, walk
+from training.review.syntax import FunctionNode, calls, constant, defaults, dotted, is_true, keyword, last_name, method, own_nodes, receiver, walk
 
 MISSPELT = {"require_grad", "required_grad", "requires_gradient", "require_gradient", "requires_grads", "requiresgrad", "requiregrad", "require_grads"}
 DRAWS = {"randn", "rand", "randint", "randperm", "normal"}
@@ -127,7 +127,8 @@ def tensor_not_a_buffer(subject: Subject) -> Iterator[Place]:
                 continue
             if not made or len(bindings) > 1 or (isinstance(made[0].value, ast.Call) and keyword(made[0].value, "device") is not None):
                 continue
-            uses = [n for n in own_nodes(forward.node) if isinstance(n, ast.Attribute) and n.attr == name and dotted(n.value) == "self"]
+            called = [forward, *(m for c in calls(forward.node) if dotted(receiver(c)) == "self" for m in program.callees(c, forward))]
+            uses = [n for m in called for n in own_nodes(m.node) if isinstance(n, ast.Attribute) and n.attr == name and dotted(n.value) == "self"]
             if uses and _wants_gradient(made[0].value) and not _learns(program, owner, name):
                 yield made[0].value, f"self.{name} asks for a gradient and is no nn.Parameter: no optimizer of parameters() moves it, no checkpoint has it"
                 continue

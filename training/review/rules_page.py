@@ -12,7 +12,7 @@ from training.review.sources import ABOUT_FILES
 HEAD = """# Rules of the review
 
 Written by `make docs` from `training/review/rules_*.py`; a test runs every piece of code below: what is called wrong is
-found by its rule and by no other, what is called right by none; BH801 to BH876 are told of programs that are run, and tests run such programs. How to use the review stands in [review.md](review.md).
+found by its rule and by no other, what is called right by none; those from BH801 on are told of programs that are run, and tests run such programs. How to use the review stands in [review.md](review.md).
 """
 
 

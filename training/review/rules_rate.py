@@ -6,9 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import is_optimizer_origin
+from training.review.kinds import is_optimizer, is_optimizer_origin
 from training.review.program import Program
-from training.review.syntax import keyword, last_name, method, names_read
+from training.review.sides import reads_in
+from training.review.syntax import calls, identifiers, keyword, last_name, method, names_read, receiver, words
 
 SHOWS = {"print", "info", "debug", "write", "set_postfix", "append", "log", "add_scalar", "set_description", "log_metric"}
 
@@ -50,6 +51,7 @@ SHOWS = {"print", "info", "debug", "write", "set_postfix", "append", "log", "add
 def rate_changed_in_a_name(subject: Subject) -> Iterator[Place]:
     """A name that an optimizer of the same function was given as its rate is made of itself in a loop, and nothing but messages reads it there."""
     program = subject.program
+    yield from _computed_for_nothing(program)
     if "param_groups" in program.identifiers:
         return
     for call in program.all_calls:
@@ -67,6 +69,26 @@ def rate_changed_in_a_name(subject: Subject) -> Iterator[Place]:
             if own and inside and not loops and not _read_otherwise(program, given, {call, binding.statement}):
                 yield binding.statement, f"{given.id} changes, and the optimizer keeps the rate that it was made with", inside[-1]
                 break
+
+
+def _computed_for_nothing(program: Program) -> Iterator[Place]:
+    """`lr = rate_at(step)` in a loop with an optimizer's step, where nothing reads that name."""
+    for scope in program.scopes:
+        for name, bindings in scope.bindings.items():
+            if not words(name) & {"lr", "rate"} or name.startswith("_") or any(isinstance(n, ast.Name) for n in reads_in(scope, name)):
+                continue
+            for b in bindings:
+                loops = [a for a in program.ancestors(b.statement) if isinstance(a, ast.For | ast.While)]
+                helper = isinstance(b.value, ast.Call) and b.index is None and program.callees_by_name(b.value, scope) is not None
+                steps = [c for loop in loops for c in calls(loop) if method(c) == "step" and is_optimizer(program, receiver(c), scope)]
+                if (
+                    helper
+                    and isinstance(b.statement, ast.Assign)
+                    and steps
+                    and not {n for s in program.scopes if s.parent is scope for n in identifiers(s.node)} & {name}
+                ):
+                    yield b.statement, f"{name} is computed for each step, and nothing gives it to the optimizer", loops[-1]
+                    break
 
 
 def _read_otherwise(program: Program, name: ast.Name, but: set[ast.AST]) -> bool:

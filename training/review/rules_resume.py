@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_optimizer, is_scaler, is_scheduler
 from training.review.leaves import key_read, leaves
 from training.review.program import Program, Scope
-from training.review.saved import checkpoints, epochs_saved, loads_optimizer, unread_starts
+from training.review.saved import PASSED, checkpoints, epochs_saved, loads_optimizer, unread_starts
 from training.review.syntax import constant, dotted, identifiers, is_false, keyword, last_name, method, receiver, words
 
 PARALLEL = ("DistributedDataParallel", "DataParallel")
@@ -83,10 +83,10 @@ def _counts_on(program: Program, keys: set[object]) -> bool:
     counted = {key_read(n) for n in program.nodes[ast.Subscript] if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Load)} & keys
     heads = [n.iter for n in program.nodes[ast.For] if isinstance(n, ast.For) and isinstance(n.iter, ast.Call)]
     goes_on = any(last_name(h.func) == "range" and len(h.args) > 1 and constant(h.args[0]) is None for h in heads)
-    if goes_on and any(isinstance(k, str) and "epoch" in words(k) for k in counted):
+    if goes_on and any(isinstance(k, str) and PASSED & words(k) for k in counted):
         return True
     sums = [n for n in program.nodes[ast.BinOp] if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Add) and constant(n.right) == 1]
-    found = {key for n in sums if isinstance(key := key_read(n.left), str) and "epoch" in words(key)}
+    found = {key for n in sums if isinstance(key := key_read(n.left), str) and PASSED & words(key)}
     return bool(found & keys)
 
 
@@ -232,11 +232,16 @@ def resumed_at_wrong_epoch(subject: Subject) -> Iterator[Place]:
     if not loads_optimizer(program):
         return
     for key, loop in epochs_saved(program):
+        what = "epoch" if "epoch" in words(key) else "step"
         scope, head = program.scope(loop), loop.iter
         starts = head.args[0] if isinstance(head, ast.Call) and last_name(head.func) == "range" and len(head.args) > 1 else None
         for leaf in leaves(program, starts, scope) if starts is not None else ():
             if key_read(leaf.node) == key:
-                yield leaf.node, f"{key!r} was saved when that epoch was over, and the loop in line {loop.lineno} makes it again", loop
+                yield (
+                    leaf.node,
+                    f"{key!r} was saved when that {what} was over, and the loop in line {loop.lineno} makes it again",
+                    loop,
+                )
         if any(method(c) == "load_state_dict" and loop in program.ancestors(c) for c in program.all_calls):
             continue  # goes back to it within the loop
         if any(words(n) & {"more", "extra", "additional", "further"} for n in identifiers(loop.iter)):

@@ -117,7 +117,7 @@ def random_split_of_groups(subject: Subject) -> Iterator[Place]:
     yield from grouped_elsewhere(program)
     yield from rows_of_owners(program)
     yield from tables_of_owners(program)
-    if any("group" in n.lower() and n != "groupby" for n in program.called_names) or "groups" in program.identifiers or "unique" in program.called_names:
+    if any("group" in n.lower() and n != "groupby" for n in program.called_names) or "groups" in program.identifiers or _numbers_groups(program):
         return
     for split, scope, parts in splits(program):
         if last_name(split.func) == "random_split":
@@ -141,6 +141,17 @@ def random_split_of_groups(subject: Subject) -> Iterator[Place]:
                 break
     yield from _repeated_groups(program)
     yield from _repeated_columns(program)
+
+
+def _numbers_groups(program: Program) -> bool:
+    """Whether the file asks for the distinct values of something, other than of a column that says nothing of groups, as the codes of a category are."""
+    for call in program.all_calls if "unique" in program.called_names else ():
+        if last_name(call.func) == "unique":
+            of = receiver(call) if not call.args else call.args[0]
+            column = constant(of.slice) if isinstance(of, ast.Subscript) else None
+            if not isinstance(column, str) or words(column) & (GROUPS | KEPT_TOGETHER | {"id", "group", "key"}):
+                return True
+    return False
 
 
 def _one_row_each(frames: set[str], column: str, scope: Scope) -> bool:

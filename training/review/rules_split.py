@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Set
 
 from training.review.findings import Place, Subject, rule
-from training.review.learned import fitted_on_the_whole, of_each_side, of_the_whole
+from training.review.learned import fitted_on_the_whole, of_each_side, of_the_whole, own_learner
 from training.review.program import Program, Scope
 from training.review.rules_codes import per_side
 from training.review.sides import divided, given_back, of_one_side
@@ -43,6 +43,8 @@ def fits(program: Program) -> Iterator[tuple[ast.Call, str, ast.expr]]:
             learned = [n.rpartition(".")[2] for n in names if n.startswith(FITTED) and n.rpartition(".")[2] not in NOTHING_LEARNED]
             if learned:
                 yield call, learned[0], call.args[0]
+            elif receiver(call) is not None and (own := own_learner(program, call)):
+                yield call, own, call.args[0]
 
 
 @rule(
@@ -126,6 +128,10 @@ def fit_on_held_out(subject: Subject) -> Iterator[Place]:
     """The rows of a fit are named validation or test, or are put together of both sides; or it is made anew in a loop over the sides, or by a helper for each; a
     mean by which rows are scaled or filled is a fit too.
     """
+    for call in subject.program.all_calls:
+        scope = subject.program.scope(call)
+        if method(call) == "fit" and last_name(receiver(call)) == "self" and scope.name == "transform" and own_learner(subject.program, call):
+            yield call, "every call of transform learns from the rows that it is given: those of each side by themselves", scope.node
     for call, learner, rows in fits(subject.program):
         where = per_side(subject.program, call, rows)
         if where:

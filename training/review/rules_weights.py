@@ -12,7 +12,7 @@ from training.review.values import number
 
 SLOW = {"target", "tgt", "ema", "teacher", "shadow", "average", "averaged", "avg", "slow", "polyak", "soft", "momentum", "t"}
 SHARE = {"tau", "decay", "alpha", "beta", "momentum", "m", "rate", "polyak", "ema", "rho", "share", "keep", "smoothing"}
-HALF = 0.5
+HALF, NEAR = 0.5, 1e-6
 BY_CLASS = {"sort_index", "reindex", "loc", "to_dict", "items", "index", "get", "map", "iteritems"}
 AS_ARRAY = {"values", "to_numpy", "tolist", "to_list"}
 
@@ -50,10 +50,17 @@ def slow_copy_is_quick(subject: Subject) -> Iterator[Place]:
     program = subject.program
     for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For) and isinstance(n.target, ast.Tuple)):
         scope = program.scope(loop)
-        if "parameters" not in ast.unparse(loop.iter) or words(scope.name) & {"reset", "perturb", "shrink", "reinit", "reinitialize"}:
+        over = ast.unparse(loop.iter)
+        if not ("parameters" in over or "state_dict" in over) or words(scope.name) & {"reset", "perturb", "shrink", "reinit", "reinitialize"}:
             continue
+        for node in (n for s in loop.body for n in walk(s) if isinstance(n, ast.Assign)):
+            if SLOW & _written(loop, node.targets[0], scope) and (told := _exchanged_in_sum(program, node, scope)):
+                yield node, told
         for call in (n for s in loop.body for n in walk(s) if isinstance(n, ast.Call)):
             if not SLOW & _written(loop, call, scope):
+                continue
+            if method(call) == "copy_" and (told := _exchanged_in_sum(program, call, scope)):
+                yield call, told
                 continue
             stays = _stays(program, call, scope)
             share = call.args[1] if method(call) == "lerp_" and len(call.args) == 2 else None
@@ -146,16 +153,18 @@ def _total(terms: list[tuple[float, float, str] | None]) -> tuple[float, float] 
     return known[0][0] + known[1][0], known[0][1] + known[1][1]
 
 
-def _written(loop: ast.For, call: ast.Call, scope: Scope) -> set[str]:
+def _written(loop: ast.For, call: ast.expr, scope: Scope) -> set[str]:
     """The words of the weights that a call writes, of the network that they are gone through of, and of the function where that is all that is known."""
     root: ast.AST | None = call
+    held: set[str] = set()  # as `shadow` of `self.shadow[name]`
     while isinstance(root, ast.Call | ast.Attribute | ast.Subscript):
+        held |= words(root.attr) if isinstance(root, ast.Attribute) and root.attr != "data" and dotted(root).startswith("self.") else set()
         root = receiver(root) if isinstance(root, ast.Call) else root.value
     elements = loop.target.elts if isinstance(loop.target, ast.Tuple) else []
     at = next((i for i, e in enumerate(elements) if isinstance(root, ast.Name) and last_name(e) == root.id), None)
     networks = loop.iter.args if isinstance(loop.iter, ast.Call) and len(loop.iter.args) == len(elements) else []
     if at is None or not networks:
-        return {w for n in (*names_read(loop.iter), *map(last_name, elements), scope.name) for w in words(n)} - {"t"}
+        return held | {w for n in (*names_read(loop.iter), *map(last_name, elements), scope.name) for w in words(n)} - {"t"}
     others = {w for i, e in enumerate(elements) if i != at for n in (last_name(e), *identifiers(networks[i])) for w in words(n)}
     own = {w for n in (last_name(elements[at]), *identifiers(networks[at])) for w in words(n)}
     return own | (set() if others & (SLOW - {"t"}) else set(words(scope.name)))
@@ -169,6 +178,31 @@ def _exchanged(call: ast.Call) -> ast.expr | None:
     kept = of.args[0]
     rest = isinstance(kept, ast.BinOp) and isinstance(kept.op, ast.Sub) and constant(kept.left) in (1, 1.0) and ast.dump(kept.right) == ast.dump(new)
     return new if rest and {"decay", "momentum", "ema"} & words(last_name(new)) else None
+
+
+def _exchanged_in_sum(program: Program, node: ast.Assign | ast.Call, scope: Scope) -> str:
+    """What is wrong with the shares of `slow = a * slow + b * quick`, or of the same in `slow.copy_(…)`; empty where nothing is."""
+    target, value = (node.targets[0], node.value) if isinstance(node, ast.Assign) else (receiver(node), node.args[0] if node.args else None)
+    if target is None or not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
+        return ""
+    held = ast.unparse(target).removesuffix(".data")
+    kept, new = None, None
+    for side in (value.left, value.right):
+        if not isinstance(side, ast.BinOp) or not isinstance(side.op, ast.Mult):
+            return ""
+        own = next((share for share, of in ((side.left, side.right), (side.right, side.left)) if ast.unparse(of).removesuffix(".data") == held), None)
+        if own is not None:
+            kept = own
+        else:
+            new = next((s for s in (side.left, side.right) if _linear(program, s, scope) is not None), None)
+    if kept is None or new is None:
+        return ""
+    stays, comes = number(program, kept, scope), number(program, new, scope)
+    if stays is not None and comes is not None and abs(stays + comes - 1) < NEAR and 0 < stays < HALF:
+        return f"{stays:g} of the slow weights stays at each step, and {comes:g} is new"
+    rest = isinstance(kept, ast.BinOp) and isinstance(kept.op, ast.Sub) and constant(kept.left) in (1, 1.0) and ast.dump(kept.right) == ast.dump(new)
+    named = {"decay", "momentum", "ema"} & words(last_name(new))
+    return f"{ast.unparse(new)} is called after the share that stays, and is the share that is new" if rest and named else ""
 
 
 def _stays(program: Program, call: ast.Call, scope: Scope) -> float | None:

@@ -8,17 +8,26 @@ from collections.abc import Iterator
 from training.review.kinds import is_optimizer
 from training.review.leaves import key_read, leaves
 from training.review.program import Program, Scope, argument
-from training.review.syntax import calls, constant, last_name, method, own_nodes, receiver, walk, words
+from training.review.syntax import FunctionNode, calls, constant, last_name, method, own_nodes, receiver, walk, words
 
-NOT_LAST = {"best", "max", "num", "total", "next", "start", "epochs", "per"}
+NOT_LAST = {"global", "best", "max", "num", "total", "next", "start", "epochs", "per"}
+PASSED = {"epoch", "step", "iteration", "iter"}  # what a run that goes on has behind it
 DEPTH = 4
 
 
 def checkpoints(program: Program) -> Iterator[ast.Dict]:
-    """Every literal dict with a state in it."""
+    """Every literal dict with a state in it, and what a function of the file is given by name to save: `save(path, net=net.state_dict(), epoch=epoch)`."""
     for node in program.nodes[ast.Dict]:
         if isinstance(node, ast.Dict) and any(isinstance(v, ast.Call) and method(v) == "state_dict" for v in node.values):
             yield node
+    for call in program.all_calls:
+        if not any(isinstance(k.value, ast.Call) and method(k.value) == "state_dict" for k in call.keywords):
+            continue
+        named = last_name(call.func) == "dict" and not call.args
+        if named or any(f.node.args.kwarg is not None for f in program.callees(call, program.scope(call)) if isinstance(f.node, FunctionNode)):
+            given = [k for k in call.keywords if k.arg]
+            keys: list[ast.expr | None] = [ast.copy_location(ast.Constant(k.arg), k.value) for k in given]
+            yield ast.copy_location(ast.Dict(keys, [k.value for k in given]), call)
 
 
 def loads_optimizer(program: Program) -> bool:
@@ -32,7 +41,7 @@ def epochs_saved(program: Program) -> Iterator[tuple[str, ast.For]]:
     for made in checkpoints(program):
         for key, value in zip(made.keys, made.values, strict=True):
             name = constant(key)
-            if not isinstance(name, str) or "epoch" not in words(name) or words(name) & NOT_LAST or not isinstance(value, ast.Name):
+            if not isinstance(name, str) or not words(name) & PASSED or words(name) & NOT_LAST or not isinstance(value, ast.Name):
                 continue
             found = list(_passages(program, value, value, program.scope(value)))
             loops = [loop for loop, anchor in found if loop is not None and _is_over(program, loop, anchor)]

@@ -75,8 +75,10 @@ def side_of_names(names: tuple[str, ...]) -> str:
 
 
 def targets_of(program: Program, node: ast.expr) -> tuple[str, ...]:
-    """The names that get a value of which an expression is a part: of `a, b = x, y` the one in its place."""
+    """The names that get a value of which an expression is a part: of `a, b = x, y` the one in its place, of `return x, y` the one where it is called."""
     statement = program.statement(node)
+    if isinstance(statement, ast.Return):
+        return _returned_as(program, node, statement)
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target] if isinstance(statement, ast.AnnAssign) else []
     value = getattr(statement, "value", None)
     found: list[str] = []
@@ -86,6 +88,20 @@ def targets_of(program: Program, node: ast.expr) -> tuple[str, ...]:
             found += [last_name(n) for n in (elements_of(target.elts[at]) if at is not None else target.elts)]
         else:
             found += [last_name(e) for e in elements_of(target)]
+    return tuple(n for n in found if n)
+
+
+def _returned_as(program: Program, node: ast.expr, statement: ast.Return) -> tuple[str, ...]:
+    """The names that callers give to the part of what is returned that an expression is in."""
+    made = statement.value
+    if not isinstance(made, ast.Tuple | ast.List):
+        return ()
+    at = next((i for i, v in enumerate(made.elts) if any(n is node for n in walk(v))), None)
+    found: list[str] = []
+    for call, _ in program.call_sites[program.scope(statement)]:
+        above = program.statement(call)
+        targets = elements_of(above.targets[0]) if isinstance(above, ast.Assign) and above.value is call else []
+        found += [last_name(t) for t in targets[at : at + 1]] if at is not None and len(targets) == len(made.elts) else []
     return tuple(n for n in found if n)
 
 

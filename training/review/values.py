@@ -84,7 +84,7 @@ def reaching_elements(program: Program, node: ast.Name, scope: Scope) -> list[tu
     found: list[tuple[ast.expr, int | None]] = []
     around = set(program.ancestors(node))
     for binding in sorted(before, key=lambda b: _line(program, b.statement), reverse=True):
-        if program.statement(node) is binding.statement:
+        if program.statement(node) is binding.statement or _in_other_arm(program, binding.statement, node):
             continue
         if binding.how != "assign":
             return []
@@ -93,6 +93,18 @@ def reaching_elements(program: Program, node: ast.Name, scope: Scope) -> list[tu
         if all(b in around for b in branches):
             return found
     return found if node.id not in scope.parameters else []
+
+
+def _in_other_arm(program: Program, a: ast.AST, b: ast.AST) -> bool:
+    """Whether two places are in different arms of one `if`, in no loop within it that would take both."""
+    paths = [[n, *program.ancestors(n)] for n in (a, b)]
+    for branch in (n for n in paths[0] if isinstance(n, ast.If) and n in paths[1]):
+        arms = [any(s in path for s in branch.orelse) for path in paths]
+        inside = [any(s in path for s in (*branch.body, *branch.orelse)) for path in paths]
+        looped = any(isinstance(n, ast.For | ast.While) for n in program.ancestors(branch))
+        if all(inside) and arms[0] != arms[1] and not looped:  # in a loop the other arm may have run the round before
+            return True
+    return False
 
 
 def _line(program: Program, node: ast.AST) -> tuple[int, int]:

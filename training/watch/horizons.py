@@ -17,10 +17,12 @@ from training.review.syntax import parsed
 
 DEPTH = 3  # functions within functions
 WINDOW, AROUND = 1.9, 0.02  # backward passes a step that make a window; of a number
+LONG = 40  # steps of a run, below which it only tries out
 SHORTEST = 20  # steps, below which numbers are equal by chance
 UNFINISHED = 0.4  # of the largest rate
 HIGH, DROP, EARLY, CLOSE = 0.9, 0.35, 0.5, 0.02  # of the largest rate; of the steps; of a rate
 STOPPING = ("stop", "patience", "limit", "islice", "max_steps", "max_iter", "debug", "smoke", "fast")
+TRYING = ("debug", "smoke", "fast_dev", "dry_run", "dry-run")
 SWINGING = ("cycl", "snapshot", "restart", "swa_", "averagedmodel", "ensembl", "oscillat")
 LENGTHS = ("total_steps", "T_max", "total_iters")
 
@@ -113,6 +115,30 @@ def rises_again(rates: list[float]) -> int:
     low, high = after[0], after[-1]
     half = [low + (high - low) * (1 - math.cos(math.pi * i / (len(after) - 1))) / 2 for i in range(len(after))]
     return at if all(abs(a - h) <= 2 * CLOSE * most for a, h in zip(after, half, strict=True)) else 0
+
+
+def warms_to_the_end(rates: list[float]) -> bool:
+    """Whether a rate rises by equal steps through a whole run, as a warm-up does; a search for a rate multiplies it.
+
+    >>> warms_to_the_end([0.01 * (i + 1) for i in range(60)]), warms_to_the_end([0.01 * 1.1**i for i in range(60)])
+    (True, False)
+    """
+    if len(rates) < LONG or rates[-1] <= rates[0]:
+        return False
+    step = (rates[-1] - rates[0]) / (len(rates) - 1)
+    return all(abs((b - a) - step) <= 1e-6 * rates[-1] for a, b in itertools.pairwise(rates)) and rates[0] <= CLOSE * rates[-1] + 2 * step
+
+
+def tries_out(program: Path) -> bool:
+    """Whether a program can be told to make a few steps only."""
+    text = program.read_text(encoding="utf-8", errors="replace").lower()
+    return any(word in text for word in TRYING)
+
+
+def counts_steps(scheduler: Any, steps: int) -> int:
+    """A number that a factor of the rate reads and that is about the number of steps of its optimizer, though those may have ended early; 0 where none is."""
+    numbers = [n for function in scheduler.lr_lambdas for n in numbers_of(function)]
+    return next((n for n in numbers if n >= SHORTEST and (1 - AROUND) * steps <= n <= (1 + 2 * AROUND) * steps), 0)
 
 
 def never_stops(program: Path) -> bool:

@@ -127,7 +127,8 @@ class Leaves:
     def _unmoved(self, leaf: Leaf) -> bool:
         """Whether a parameter is as at first sight, but for weights that were loaded after the last step."""
         now = state_of(leaf.parameter)
-        return now == leaf.state or (leaf.restored_at == self.watch.steps and now == leaf.restored)
+        same = now[1] == leaf.state[1] if now[1] and leaf.state[1] else now == leaf.state  # averaged weights may have been put in their place for a while
+        return same or (leaf.restored_at == self.watch.steps and now == leaf.restored)
 
     def unheld(self, held: set[int], place: Place) -> None:
         """Parameters that get gradients and that nothing moves.

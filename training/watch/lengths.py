@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from training.watch.forwards import Call, twin
 from training.watch.networks import scores_of
+from training.watch.places import attends
 from training.watch.record import Place, Watch
 
 LOOKED_AT = (2, 12, 30)  # calls of a network with labels
@@ -16,25 +17,30 @@ FEWEST_ROWS, FEWEST_KINDS = 8, 4  # with padding; values of tokens beside it
 SHARE = 0.15  # of the places, that are padding in the rows looked at
 FEW = 0.25  # of rows, in which the value of the padding stands among others
 MOVED = 0.4  # standard deviations of the scores, in the mean
+ATTENDED = 1e-3  # the same, where attention should leave the padding out
 MOST = 1_000_000  # input values
 
 # B rows, T places of a sequence
 
 
 class Lengths:
-    """Listens to losses with one label a row."""
+    """Listens to losses with one label a row, or one a place."""
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
         self.calls: dict[int, int] = {}
         self.moved: dict[int, tuple[Place, list[float]]] = {}
+        self.sequences: dict[int, tuple[Place, list[float]]] = {}  # as `moved`, of networks that score each place
 
     def lost(self, call: Call, scores: Tensor, target: Tensor) -> None:
         """Try the network of a loss with its padding cut off."""
         key = id(call.module)
-        if not call.grad or target.ndim > 1 or not call.inputs:
+        if not call.grad or not call.inputs:
             return
         self.calls[key] = self.calls.get(key, 0) + 1
+        if target.ndim > 1:
+            self._of_sequences(call, target)
+            return
         tokens = next((t for t in call.inputs if t.dtype == torch.int64 and t.ndim == 2 and len(t) == len(target)), None)
         if self.calls[key] not in LOOKED_AT or tokens is None or sum(t.numel() for t in call.inputs) > MOST:
             return
@@ -56,8 +62,40 @@ class Lengths:
         if spread > 0:
             self.moved.setdefault(key, (call.place, []))[1].append(float((whole - short).abs().mean()) / spread)
 
+    def _of_sequences(self, call: Call, target: Tensor) -> None:
+        """Whether scores [B, T, classes] of a network that attends depend on what stands behind its first input, which comes without some of its padding."""
+        tokens = call.inputs[0]
+        if self.calls[id(call.module)] not in LOOKED_AT or tokens.dtype != torch.int64 or tokens.ndim != 2 or target.ndim != 2 or len(target) != len(tokens):
+            return
+        lengths = lengths_of(tokens) if sum(t.numel() for t in call.inputs) <= MOST and attends(call.module) else None
+        if lengths is None or (network := twin(call.module)) is None or not _looks_up_sequences(network, call, tokens):
+            return
+        rows = (lengths <= min(tokens.shape[1] - 1, float(lengths.median()))).nonzero().squeeze(1)
+        longest = int(lengths[rows].max()) if len(rows) else 0
+        if len(rows) < FEWEST_ROWS or not longest:
+            return
+
+        def short(t: Tensor) -> Tensor:
+            part = t[rows] if t.ndim and len(t) == len(tokens) else t
+            return part[:, :longest] if t.shape == tokens.shape and torch.equal(t, tokens) else part
+
+        whole, cut = scores_of(network, call, lambda t: t[rows] if t.ndim and len(t) == len(tokens) else t), scores_of(network, call, short)
+        if whole is None or cut is None or whole.ndim != 3 or whole.shape[::2] != cut.shape[::2] or len(whole) != len(rows):
+            return
+        places = min(longest, cut.shape[1]) if cut.shape != whole.shape else whole.shape[1]
+        whole, cut = whole[:, :places], cut[:, :places]
+        shown = torch.arange(places).expand(len(rows), places) < (lengths[rows, None].cpu() if cut.shape[1] < target.shape[1] else places)
+        spread = float(whole.reshape(-1, whole.shape[2]).std(0).mean())
+        moved = (whole - cut).abs().amax(2).cpu()[shown].nan_to_num(spread)  # attention that is left nothing gives no number
+        if spread > 0:
+            self.sequences.setdefault(id(call.module), (call.place, []))[1].append(float(moved.mean()) / spread)
+
     def ended(self) -> None:
         """What all looks but the first show: weights of the start may give nearly the same score to every row."""
+        for place, moved in self.sequences.values():
+            if len(moved) > 1 and min(moved[1:]) > ATTENDED:
+                told = f"without the padding behind its tokens the same rows get other scores, by {moved[-1]:.1g} of their standard deviation: padding is attended to"
+                self.watch.tell("BH860", told, place)
         for place, moved in self.moved.values():
             if len(moved) > 1 and statistics.mean(moved[1:]) > MOVED:
                 told = (

@@ -237,6 +237,8 @@ class Functions(TorchFunctionMode):
 
     def _axis(self, name: str, input: Tensor, dim: Any = None, *_: Any, **kwargs: Any) -> None:
         dim = kwargs.get("axis", dim)
+        if name == "softmax" and input is self.output and not self.forwards.stack:
+            self._of_one_score(input, self.forwards.last)
         if (
             self.output is not None
             and (input is self.output or (name == "softmax" and input.shape == self.output.shape))  # divided by a temperature, perhaps
@@ -247,6 +249,12 @@ class Functions(TorchFunctionMode):
             and not self.forwards.stack
         ):
             self.often("BH413", f"{name} over axis 0 of scores {list(input.shape)} mixes the rows of the batch")
+
+    def _of_one_score(self, scores: Tensor, last: Call | None) -> None:
+        """Softmax of scores [B], one a row, of a network that was asked without gradients."""
+        rows = len(last.inputs[0]) if last is not None and not last.grad and last.inputs and last.inputs[0].ndim > 1 else 0
+        if scores.ndim == 1 and len(scores) == rows > 1:
+            self.often("BH413", f"softmax over the one score of each of {rows} rows mixes the rows of the batch: sigmoid makes it a probability", 1)
 
     def _normalized(self, name: str, input: Tensor, p: float = 2.0, dim: int = 1, *_: Any, **__: Any) -> None:
         """Rows of a result [B, D] of a network, each column divided by its norm over the batch."""

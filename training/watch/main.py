@@ -61,6 +61,7 @@ from training.watch.sides import Sides
 from training.watch.spawned import Spawned
 from training.watch.streams import Streams
 from training.watch.targets import Targets
+from training.watch.tokens import TokenRows
 from training.watch.unseen_classes import UnseenClasses
 from training.watch.updates import Updates
 from training.watch.wrappers import Wrappers
@@ -150,6 +151,7 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     gradients = Gradients(seen, forwards, loaders.draws)
     precision, kept, networks, rows = Precision(seen, gradients), Kept(seen), Networks(seen, loaders), Rows(seen)
     fits, sides = Fits(seen, rows), Sides(seen, calls is not None)
+    tokens = TokenRows(seen)
     schedules = Schedules(seen, forwards, loaders)
     functions = Functions(seen, forwards)
     recurrence, ranks = Recurrence(seen, functions), Ranks(seen, forwards, calls)
@@ -199,7 +201,7 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     functions.on_loss.append(lost)
     seen.listeners += [Sets(seen, loaders), Copies(seen, forwards, gradients), Balance(seen, loaders, classes)]
     seen.listeners += [forwards, functions, loaders, gradients, Adversaries(seen, gradients), Opponents(seen, gradients, functions)]
-    seen.listeners += [precision, kept, networks, rows, fits, sides, schedules, recurrence, ranks, orders]
+    seen.listeners += [precision, kept, networks, rows, tokens, fits, sides, schedules, recurrence, ranks, orders]
     seen.listeners += [*samples, Streams(seen), ShortBatches(seen, loaders), lengths, places, *late, Updates(seen, gradients), movement]
     return functions, lambda: ranks.told(rows.first(), next((h.made for h in gradients.held.values()), None), sides.told())
 

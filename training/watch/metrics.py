@@ -15,6 +15,7 @@ from training.watch.loaders import Loaders, loader_rows
 from training.watch.patches import around
 from training.watch.record import Place, Watch, guarded
 
+FEWEST = 30  # scores
 OF_THE_WHOLE = ("roc_auc_score", "average_precision_score", "roc_curve", "precision_recall_curve")
 OF_LABELS = (
     *("accuracy_score", "balanced_accuracy_score", "f1_score", "precision_score", "recall_score", "precision_recall_fscore_support"),
@@ -57,6 +58,14 @@ class Metrics:
         return original(*args, **kwargs)
 
     @guarded
+    def _ranked(self, name: str, scores: Any) -> None:
+        """Scores of a metric that ranks them."""
+        given = np.asarray(scores)
+        if given.size >= FEWEST and given.dtype.kind in "biuf" and np.array_equal(np.unique(given), [0, 1]):
+            told = f"{name} is given nothing but 0 and 1 for {given.size} scores: decisions have no order"
+            self.watch.tell("BH221", told, self.watch.here())
+
+    @guarded
     def _look(self, given: list[Any]) -> None:
         arrays = [np.asarray(side) for side in given]
         if all(array.ndim and array.dtype.kind in "biuf" for array in arrays):
@@ -66,6 +75,8 @@ class Metrics:
 
     def _scored(self, original: Callable[..., Any], y_true: Any, *args: Any, **kwargs: Any) -> Any:
         last = self.loaders.last
+        if not self.watch.quiet and (args or "y_score" in kwargs):
+            self._ranked(original.__name__, args[0] if args else kwargs["y_score"])
         if not self.watch.quiet and last is not None and self.forwards.last is not None and not self.forwards.last.grad:
             size = last.loader.batch_size or 0
             if len(y_true) == self.forwards.last.rows <= size < loader_rows(last.loader):

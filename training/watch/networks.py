@@ -56,7 +56,10 @@ class Networks:
             self._rows(call, target)
             self._places(call, target)
         if first.dtype == torch.int64 and first.ndim == 2:
-            self._tokens(call, target)
+            self._tokens(call, target, first)
+        for other in call.inputs[1:]:  # of a decoder: what it has said so far
+            if other.dtype == torch.int64 and other.ndim == 2 and first.ndim > 1 and len(other) == len(first):
+                self._tokens(call, target, other)
 
     # ----------------------------------------------------------------------------------------- rows
 
@@ -87,9 +90,8 @@ class Networks:
 
     # --------------------------------------------------------------------------------------- tokens
 
-    def _tokens(self, call: Call, target: Tensor) -> None:
+    def _tokens(self, call: Call, target: Tensor, tokens: Tensor) -> None:
         """Which tokens the labels are, and whether scores at a place depend on tokens after it."""
-        tokens = call.inputs[0]
         n, length = tokens.shape
         if length < FEWEST or n < 1 or target.dtype != torch.int64 or target.numel() not in (n * length, n * (length - 1)):
             return
@@ -101,13 +103,14 @@ class Networks:
         network = twin(call.module)
         if network is None:
             return
-        before, after, small = self._moved(network, call)
+        before, after, small = self._moved(network, call, tokens)
         if before is None or after is None or before.shape != after.shape or before.numel() % (n * length):
             return
         turned = before.ndim > 2 and n != length and before.shape[:2] == (length, n)
         parts = [(s.transpose(0, 1) if turned else s).reshape(n, length, -1) for s in (before, after)]
-        ahead = float((parts[1] - parts[0])[:, :-1].abs().max() / parts[0].abs().max().clamp(min=1e-12)) > small
-        following = bool((labels[:, :-1] == tokens[:, 1:])[shown[:, :-1]].all())
+        moved, size = (p.nan_to_num(0.0).abs().max() for p in ((parts[1] - parts[0])[:, :-1], parts[0]))  # a place that attends to none has no number
+        ahead = float(moved / size.clamp(min=1e-12)) > small
+        following = bool(((labels[:, :-1] == tokens[:, 1:]) | (~shown | at_its_end(tokens))[:, 1:] | ~shown[:, :-1]).all()) and bool(shown[:, :-1].any())
         if following:
             self._places(call, target, certain=True)
         if following and ahead:
@@ -119,15 +122,19 @@ class Networks:
                 "BH817", f"the labels are the tokens before those that {type(call.module).__name__} is given: they are shifted the wrong way", call.place
             )
 
-    def _moved(self, network: nn.Module, call: Call) -> tuple[Tensor | None, Tensor | None, float]:
+    def _moved(self, network: nn.Module, call: Call, tokens: Tensor) -> tuple[Tensor | None, Tensor | None, float]:
         """Scores before and after another last token, and from which share on they differ: in double precision, where the network bears it, what does not count is 0."""
+
+        def other(t: Tensor) -> Tensor:
+            return _other_last(t) if t.shape == tokens.shape and torch.equal(t, tokens) else t
+
         try:
             exact = scores_of(network.double(), call, lambda t: t)
             if exact is not None and exact.numel() and self.exact(network, call):
-                return exact, scores_of(network, call, _other_last), SAME_EXACTLY
+                return exact, scores_of(network, call, other), SAME_EXACTLY
         finally:
             network.float()
-        return scores_of(network, call, lambda t: t), scores_of(network, call, _other_last), SAME
+        return scores_of(network, call, lambda t: t), scores_of(network, call, other), SAME
 
     def exact(self, network: nn.Module, call: Call) -> bool:
         """Whether it gives the same scores twice."""
@@ -192,6 +199,22 @@ class Networks:
                 self.watch.tell("BH809", told)
 
 
+def at_its_end(tokens: Tensor) -> Tensor:
+    """Which places of [B, T] belong to the padding at the end of rows, of which one row at least has several.
+
+    >>> at_its_end(torch.tensor([[4, 0, 0], [5, 6, 0], [5, 6, 7]])).long().tolist()
+    [[0, 1, 1], [0, 0, 1], [0, 0, 0]]
+    """
+    ends = (tokens == tokens[:, -1:]).flip(1).long().cumprod(1).flip(1).bool()
+    return ends & (tokens == ends_with(tokens))
+
+
+def ends_with(tokens: Tensor) -> Tensor:
+    """The value with which most rows that end in several alike end; -1 where none does."""
+    last = tokens[:, -1][(tokens[:, -1] == tokens[:, -2])] if tokens.shape[1] > 1 else tokens[:0, 0]
+    return last.mode().values if len(last) else torch.full((), -1, dtype=tokens.dtype, device=tokens.device)
+
+
 def rows_first(call: Call) -> bool:
     """Whether rows are the first axis of what a network gives: other values in the first row of its inputs move nothing of the others."""
     network = twin(call.module)
@@ -214,13 +237,16 @@ def scores_of(network: nn.Module, call: Call, change: Any, seed: int = 0) -> Ten
     """The first floating-point result for changed inputs, in eval mode; None where the copy cannot be run so."""
     swapped = {id(t): change(t.detach().clone()) for t in call.inputs}
     args, kwargs = (_swap(g, swapped) for g in call.given)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(seed)
-        try:
-            result = network(*args, **kwargs)
-        except Exception:
-            return None
-    found = _first(result)
+    found = None
+    for with_gradients in (False, True):  # fast kernels for inference give no number where attention is left nothing
+        with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(with_gradients):
+            torch.manual_seed(seed)
+            try:
+                found = _first(network(*args, **kwargs))
+            except Exception:
+                return None
+        if found is None or not bool(found.isnan().any()):
+            break
     return None if found is None else found.detach().double()
 
 

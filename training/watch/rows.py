@@ -60,6 +60,10 @@ class Batches:
         values = list(self.rows.values())
         if len({v.shape for v in values}) != 1 or max(len(column.unique()) for column in torch.stack(values).T) > LEVELS:
             return False
+        return self.repeats(known, total)
+
+    def repeats(self, known: int, total: int) -> bool:
+        """Whether rows find themselves among each other as often as these other ones do."""
         once = sorted(self.times.values())[len(self.times) // 20]  # as often as there were epochs; a dropped last batch may leave some rows out
         repeated = sum(n for n in self.times.values() if n >= REPEATED * once) / self.times.total()
         return bool(known / total <= repeated + SIGMAS * (repeated * (1 - repeated) / total) ** 0.5)
@@ -78,7 +82,7 @@ class Asked:
 class Phase:
     """An evaluation: rows between two steps of training. A batch of nothing but train rows is a train metric, and not counted."""
 
-    batches: Batches = field(default_factory=Batches)
+    batches: Batches
     known: int = 0
     total: int = 0
     sets: dict[Place, Asked] = field(default_factory=dict)  # by line
@@ -92,7 +96,7 @@ class History:
     """Of one network."""
 
     module: weakref.ref[nn.Module]
-    trained: Batches = field(default_factory=Batches)
+    trained: Batches
     phases: list[Phase] = field(default_factory=list)
     open: bool = False
     steps: int = 0
@@ -104,6 +108,8 @@ class History:
 
 class Rows:
     """Listens to networks that take one float tensor, rows first."""
+
+    batches: type[Batches] = Batches
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
@@ -118,6 +124,9 @@ class Rows:
             return
         if call.inputs[0][0].numel() > 20_000 or len(call.inputs) > 2:
             return
+        self._forwarded(call)
+
+    def _forwarded(self, call: Call) -> None:
         if call.grad and call.training:
             if not self.pending:
                 self.leading.add(call.module)
@@ -128,7 +137,7 @@ class Rows:
     def _history(self, call: Call) -> History:
         known = self.of.get(id(call.module))
         if known is None or known.module() is not call.module:  # an id is given again once its network is gone
-            known = self.of[id(call.module)] = History(weakref.ref(call.module))
+            known = self.of[id(call.module)] = History(weakref.ref(call.module), self.batches())
             self.all.append(known)
         return known
 
@@ -148,7 +157,7 @@ class Rows:
     def _evaluated(self, call: Call) -> None:
         history = self._history(call)
         if not history.open:
-            history.phases = [*history.phases[-7:], Phase()]
+            history.phases = [*history.phases[-7:], Phase(self.batches())]
             history.open = True
         phase = history.phases[-1]
         keys = phase.batches.add(call.inputs[0], call.place)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import lr_scheduler
 
 from training.watch.forwards import Forwards
-from training.watch.horizons import beside_window, never_stops, rises_again, swings_on_purpose
+from training.watch.horizons import beside_window, counts_steps, never_stops, rises_again, swings_on_purpose, tries_out, warms_to_the_end
 from training.watch.loaders import Loaders
 from training.watch.patches import around
 from training.watch.record import Place, Watch, guarded
@@ -156,8 +156,13 @@ class Schedules:
             self._used(schedule, steps)
             if rates is not None and schedule.steps and self.watch.complete:
                 self._cadence(schedule, rates)
+                self._warms(schedule, rates)
                 self._stairs(schedule, len(rates.rates))
                 self._climbs(schedule, rates.rates)
+        scheduled = {id(r) for s in self.schedules.values() if (r := self._rates_of(s.scheduler)) is not None}
+        for rates in self.rates.values():
+            if id(rates) not in scheduled and self.watch.complete:
+                self._by_hand(rates)
         self._diverged()
         if self.watch.complete and not any(rule == "BH808" for rule, _ in self.watch.found):
             self._too_high()
@@ -221,6 +226,26 @@ class Schedules:
             self.watch.tell("BH118", f"under {name} the rate was never above {max(rates.rates):.2g}, {first:g} was asked for", place)
         elif steps >= MANY and max(rates.rates) >= HIGH * max(first, 1e-12) and name not in ("OneCycleLR", "CyclicLR"):
             self.watch.tell("BH118", f"under {name} the rate rose to {max(rates.rates):.2g}, {first:g} was asked for", place)
+
+    def _warms(self, schedule: Schedule, rates: Rates) -> None:
+        """A warm-up that the run does not leave, and a function of the number of steps that is given that of epochs."""
+        scheduler, steps, first, name = schedule.scheduler, len(rates.rates), rates.declared, type(schedule.scheduler).__name__
+        if schedule.steps >= 0.8 * steps and warms_to_the_end(rates.rates) and max(rates.rates) <= first and not tries_out(self.watch.program):
+            told = f"the rate under {name} rises in each of {steps} steps, to {max(rates.rates) / first:.0%} of {first:g}: its warm-up is longer than the run"
+            self.watch.tell("BH848", told, schedule.place)
+        if isinstance(scheduler, lr_scheduler.LambdaLR) and schedule.steps <= steps / 2 and (counted := counts_steps(scheduler, steps)):
+            told = f"what {name} multiplies the rate with reads {counted}, near the {steps} steps of its optimizer, and it was stepped {schedule.steps} times"
+            self.watch.tell("BH114", told, schedule.place)
+
+    def _by_hand(self, rates: Rates) -> None:
+        """Rates that the program writes into the groups itself."""
+        seen, place = rates.rates, self.made(rates.optimizer)
+        if again := rises_again(seen):
+            told = f"the rate that is set by hand falls from {seen[again - 1]:.2g} to {seen[again]:.2g} at step {again + 1}"
+            self.watch.tell("BH848", f"{told} and rises from there to the end, to {seen[-1]:.2g}", place)
+        elif warms_to_the_end(seen) and not tries_out(self.watch.program):
+            told = f"the rate that is set by hand rises in each of {len(seen)} steps, from {seen[0]:.2g} to {seen[-1]:.2g}: its warm-up is longer than the run"
+            self.watch.tell("BH848", told, place)
 
     def _climbs(self, schedule: Schedule, rates: list[float]) -> None:
         """Whether a schedule that is there to lower the rate raises it; `ExponentialLR` at each step may try rates from low to high."""

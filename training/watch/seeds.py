@@ -54,7 +54,9 @@ class Seeds:
             return drawn
         place = self.watch.here()
         known = self.orders.get(place)
-        if known is not None and torch.equal(known.values, drawn) and NEARLY * len(drawn) <= self.rows <= len(drawn):
+        if (
+            known is not None and torch.equal(known.values, drawn) and NEARLY * len(drawn) <= self.rows <= (2 - NEARLY) * len(drawn)
+        ):  # a batch may be drawn ahead
             known.times += 1
             if known.times == AGAIN - 1:
                 told = f"{AGAIN} permutations of {len(drawn)} rows are the same, and their rows were trained on in between"

@@ -15,6 +15,7 @@ from tests.training.watch.programs_of_samples import BASES_OF_SAMPLES, PLANTED_O
 from tests.training.watch.programs_of_streams import BASES_OF_STREAMS, PLANTED_OF_STREAMS, SOUND_OF_STREAMS
 from tests.training.watch.programs_of_swaps import BASES_OF_SWAPS, PLANTED_OF_SWAPS, SOUND_OF_SWAPS
 from tests.training.watch.programs_of_tokens import BASES_OF_TOKENS, PLANTED_OF_TOKENS, SOUND_OF_TOKENS
+from tests.training.watch.programs_of_trainers import BASES_OF_TRAINERS, PLANTED_OF_TRAINERS, SOUND_OF_TRAINERS
 from tests.training.watch.programs_of_updates import BASES_OF_UPDATES, PLANTED_OF_UPDATES, SOUND_OF_UPDATES
 from tests.training.watch.programs_of_windows import BASES_OF_WINDOWS, PLANTED_OF_WINDOWS, SOUND_OF_WINDOWS
 
@@ -173,6 +174,7 @@ BASES = {
     **BASES_OF_OPPONENTS,
     **BASES_OF_PAIRS,
     **BASES_OF_WINDOWS,
+    **BASES_OF_TRAINERS,
 }
 
 PLANTED = (
@@ -354,6 +356,7 @@ PLANTED = (
     *PLANTED_OF_OPPONENTS,
     *PLANTED_OF_PAIRS,
     *PLANTED_OF_WINDOWS,
+    *PLANTED_OF_TRAINERS,
 )
 
 GAN = """
@@ -559,6 +562,7 @@ SOUND = {
     **SOUND_OF_OPPONENTS,
     **SOUND_OF_PAIRS,
     **SOUND_OF_WINDOWS,
+    **SOUND_OF_TRAINERS,
 }
 
 RANKS = """

@@ -1,0 +1,227 @@
+"""Programs under watch as they are built in the large: a small trainer with modules of its own, and a translator by steps with averaged weights."""
+
+from __future__ import annotations
+
+from tests.training.watch.programs_of_parts import Planted
+
+TRANSLATE = """
+import math
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+PAD, BOS, EOS, VOCAB = 0, 1, 2, 16
+
+
+def make_pairs(n, rng):
+    pairs, known = [], set()
+    while len(pairs) < n:
+        src = tuple(rng.integers(3, VOCAB, rng.integers(3, 9)).tolist())
+        if src not in known:
+            known.add(src)
+            pairs.append((list(src), list(src[::-1])))
+    return pairs
+
+
+def pad(rows):
+    out = torch.full((len(rows), max(map(len, rows))), PAD, dtype=torch.long)
+    for i, row in enumerate(rows):
+        out[i, : len(row)] = torch.tensor(row)
+    return out
+
+
+def to_batch(pairs):
+    src = pad([s + [EOS] for s, _ in pairs])
+    dec_in = pad([[BOS] + t for _, t in pairs])
+    dec_out = pad([t + [EOS] for _, t in pairs])
+    return src, dec_in, dec_out
+
+
+def endless(pairs, size):
+    g = torch.Generator().manual_seed(5)
+    while True:
+        order = torch.randperm(len(pairs), generator=g).tolist()
+        for i in range(0, len(order) - size + 1, size):
+            yield to_batch([pairs[j] for j in order[i : i + size]])
+
+
+class Seq2Seq(nn.Module):
+    def __init__(self, dim=16):
+        super().__init__()
+        self.tok = nn.Embedding(VOCAB, dim, padding_idx=PAD)
+        self.pos = nn.Parameter(torch.randn(16, dim) * 0.02)
+        self.core = nn.Transformer(dim, 2, 1, 1, 2 * dim, 0.1, batch_first=True)
+        self.out = nn.Linear(dim, VOCAB, bias=False)
+
+    def embed(self, ids):
+        return self.tok(ids) + self.pos[: ids.size(1)]
+
+    def forward(self, src, dec_in):
+        causal = nn.Transformer.generate_square_subsequent_mask(dec_in.size(1)) < 0
+        h = self.core(
+            self.embed(src), self.embed(dec_in), tgt_mask=causal,
+            src_key_padding_mask=src == PAD, tgt_key_padding_mask=dec_in == PAD, memory_key_padding_mask=src == PAD,
+        )
+        return self.out(h)
+
+
+class EMA:
+    def __init__(self, model, decay):
+        self.decay = decay
+        self.shadow = {k: v.detach().clone() for k, v in model.named_parameters()}
+
+    @torch.no_grad()
+    def update(self, model):
+        for k, v in model.named_parameters():
+            self.shadow[k].lerp_(v, 1 - self.decay)
+
+    @torch.no_grad()
+    def swap(self, model):
+        for k, v in model.named_parameters():
+            kept = v.clone()
+            v.copy_(self.shadow[k])
+            self.shadow[k].copy_(kept)
+
+
+def lr_at(step):
+    if step < 10:
+        return 2e-3 * (step + 1) / 10
+    t = (step - 10) / 50
+    return 1e-4 + 0.5 * (2e-3 - 1e-4) * (1 + math.cos(math.pi * t))
+
+
+@torch.no_grad()
+def evaluate(model, pairs):
+    model.eval()
+    nll, tokens = 0.0, 0
+    for i in range(0, len(pairs), 100):
+        src, dec_in, dec_out = to_batch(pairs[i : i + 100])
+        nll += F.cross_entropy(model(src, dec_in).transpose(1, 2), dec_out, ignore_index=PAD, reduction="sum").item()
+        tokens += (dec_out != PAD).sum().item()
+    model.train()
+    return nll / tokens
+
+
+def main():
+    torch.manual_seed(11)
+    pairs = make_pairs(500, np.random.default_rng(11))
+    train, val = pairs[:400], pairs[400:]
+    model = Seq2Seq()
+    opt = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    ema = EMA(model, 0.9)
+    stream = endless(train, 32)
+    for step in range(60):
+        for group in opt.param_groups:
+            group["lr"] = lr_at(step)
+        src, dec_in, dec_out = next(stream)
+        opt.zero_grad()
+        F.cross_entropy(model(src, dec_in).transpose(1, 2), dec_out, ignore_index=PAD).backward()
+        opt.step()
+        ema.update(model)
+        if step % 15 == 14:
+            ema.swap(model)
+            print(evaluate(model, val))
+            ema.swap(model)
+
+
+main()
+"""
+
+READMIT = """
+import math
+
+import numpy as np
+import torch
+from sklearn.metrics import roc_auc_score
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Module(nn.Module):
+    def __init__(self, total):
+        super().__init__()
+        self.total = total
+        self.body = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1))
+
+    def forward(self, x):
+        return self.body(x).squeeze(1)
+
+    def training_step(self, batch):
+        x, y = batch
+        return F.binary_cross_entropy_with_logits(self(x), y)
+
+    def validation_step(self, batch):
+        x, y = batch
+        return torch.sigmoid(self(x)), y
+
+    def configure_optimizers(self):
+        opt = torch.optim.AdamW(self.parameters(), lr=3e-3)
+        total_steps = self.total
+
+        def factor(step):
+            if step < 10:
+                return (step + 1) / 10
+            return 0.5 * (1 + math.cos(math.pi * (step - 10) / (total_steps - 10)))
+
+        return opt, torch.optim.lr_scheduler.LambdaLR(opt, factor)
+
+
+@torch.no_grad()
+def evaluate(module, loader):
+    module.eval()
+    scores, labels = [], []
+    for batch in loader:
+        p, y = module.validation_step(batch)
+        scores.append(p)
+        labels.append(y)
+    return roc_auc_score(torch.cat(labels).numpy(), torch.cat(scores).numpy())
+
+
+torch.manual_seed(0)
+x = torch.randn(600, 4)
+y = (x[:, 0] + x[:, 1] + 0.5 * torch.randn(600) > 0).float()
+train = DataLoader(TensorDataset(x[:400], y[:400]), batch_size=32, shuffle=True)
+val = DataLoader(TensorDataset(x[400:], y[400:]), batch_size=100)
+module = Module(6 * len(train))
+opt, sched = module.configure_optimizers()
+for epoch in range(6):
+    module.train()
+    for batch in train:
+        loss = module.training_step(batch)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        sched.step()
+    print(evaluate(module, val))
+"""
+
+MASKS = "src_key_padding_mask=src == PAD, tgt_key_padding_mask=dec_in == PAD, memory_key_padding_mask=src == PAD,"
+BASES_OF_TRAINERS = {"translate": TRANSLATE, "readmit": READMIT}
+SOUND_OF_TRAINERS = {
+    "translate_alone": TRANSLATE.replace("ids.size(1)]", "ids.size(1)] * 1.0").replace("ema.swap(model)", "pass"),
+    "readmit_by_line": READMIT.replace("(step + 1) / 10", "max(0.1, step / 10)"),
+}
+PLANTED_OF_TRAINERS = (
+    Planted("BH817", "translate", "pad([[BOS] + t for _, t in pairs])", "pad([t + [EOS] for _, t in pairs])"),
+    Planted("BH802", "translate", "tgt_mask=causal,", ""),
+    Planted("BH802", "translate", ".size(1)) < 0", ".size(1)) >= 0"),
+    Planted("BH860", "translate", "src_key_padding_mask=src == PAD, ", ""),
+    Planted("BH860", "translate", " memory_key_padding_mask=src == PAD,", ""),
+    Planted("BH860", "translate", "src_key_padding_mask=src == PAD", "src_key_padding_mask=src != PAD"),
+    Planted("BH803", "translate", "pairs[:400], pairs[400:]", "pairs[:400], pairs[350:]"),
+    Planted("BH422", "translate", "AdamW(model.parameters()", "AdamW(model.core.decoder.parameters()"),
+    Planted("BH848", "translate", "if step < 10:\n        return 2e-3 * (step + 1) / 10", "if step < 900:\n        return 2e-3 * (step + 1) / 900"),
+    Planted(
+        "BH822",
+        "translate",
+        "    g = torch.Generator().manual_seed(5)\n    while True:\n",
+        "    while True:\n        g = torch.Generator().manual_seed(5)\n",
+    ),
+    Planted("BH114", "readmit", "        sched.step()\n    print", "    sched.step()\n    print"),
+    Planted("BH848", "readmit", "if step < 10:\n                return (step + 1) / 10", "if step < 900:\n                return (step + 1) / 900"),
+    Planted("BH413", "readmit", "torch.sigmoid(self(x))", "torch.softmax(self(x), dim=0)"),
+    Planted("BH221", "readmit", "torch.sigmoid(self(x))", "(torch.sigmoid(self(x)) > 0.5).float()"),
+)

@@ -1,0 +1,234 @@
+"""Short lists of values that are made in one go, `[prepare(side) for side in (train, val, test)]`, written out value by value, so that rules can follow each."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections import defaultdict
+from typing import cast
+
+FEW = 4  # values of a list that is written out
+SIMPLE = ast.Name | ast.Attribute | ast.Subscript
+Functions = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+def with_lists(tree: ast.Module) -> tuple[ast.Module, dict[str, str]]:
+    """The tree with comprehensions over a few values written out, with a name for each value of a list that is asked for by its place, and what these stand for.
+
+    >>> tree, named = with_lists(ast.parse("sets = [Rows(t) for t in (train, val)]; fit(sets[0]); a, b = (score(s) for s in sets)"))
+    >>> print(ast.unparse(tree))
+    sets_0 = Rows(train)
+    sets_1 = Rows(val)
+    sets = [sets_0, sets_1]
+    fit(sets_0)
+    a, b = (score(sets_0), score(sets_1))
+    >>> named
+    {'sets_0': 'sets[0]', 'sets_1': 'sets[1]'}
+    """
+    if not any(isinstance(n, ast.ListComp | ast.GeneratorExp) or (isinstance(n, ast.Call) and _is_map(n)) for n in ast.walk(tree)):
+        return tree, {}
+    lists = _Lists()
+    return cast(ast.Module, ast.fix_missing_locations(lists.visit(tree))), lists.stand_for
+
+
+def _is_map(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Name) and call.func.id == "map" and len(call.args) == 2 and isinstance(call.args[0], SIMPLE)
+
+
+class _Lists(ast.NodeTransformer):
+    def __init__(self) -> None:
+        self.stand_for: dict[str, str] = {}
+        self.bound: dict[str, int] = {}  # how often each name of the function at hand gets a value
+        self.places: set[str] = set()  # its names that are asked for by place
+        self.known: dict[str, list[ast.expr]] = {}  # the values of each list that the function at hand binds once
+
+    def visit_Module(self, node: ast.Module) -> ast.AST:
+        """The statements of the file."""
+        return self._within(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        """A function, whose names are its own."""
+        return self._within(node)
+
+    def _within(self, node: ast.Module | ast.FunctionDef) -> ast.AST:
+        outer = (self.known, self.bound, self.places)
+        self.bound, self.places = _bound(node), _asked_for(node)
+        self.known = {name: values for name, values in self.known.items() if name not in self.bound}
+        node.body = [made for s in node.body for made in _listed(self.visit(s))]
+        self.known, self.bound, self.places = outer
+        return node
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST | list[ast.stmt]:
+        """A list under a name is kept; one that is unpacked is written out."""
+        self.generic_visit(node)
+        target = node.targets[0]
+        if len(node.targets) != 1:
+            return node
+        if isinstance(target, ast.Tuple | ast.List):
+            elements = self._elements(node.value)
+            if (
+                isinstance(node.value, ast.Name | ast.Subscript)
+                and elements
+                and len(elements) == len(target.elts)
+                and all(isinstance(e, ast.Name) for e in elements)
+            ):
+                node.value = ast.copy_location(ast.Tuple([copy.deepcopy(e) for e in elements], ast.Load()), node.value)
+            return node
+        values = node.value.elts if isinstance(node.value, ast.List | ast.Tuple) else []
+        if not isinstance(target, ast.Name) or self.bound.get(target.id) != 1 or not 1 < len(values) <= FEW:
+            return node
+        if any(isinstance(v, ast.Starred | ast.Constant | ast.Lambda) for v in values):
+            return node
+        if all(isinstance(v, SIMPLE) for v in values):
+            self.known[target.id] = values
+            return node
+        if target.id not in self.places:
+            return node
+        made: list[ast.stmt] = []
+        for at, value in enumerate(values):
+            name = f"{target.id}_{at}"
+            self.stand_for[name] = f"{target.id}[{at}]"
+            made.append(ast.copy_location(ast.Assign([ast.copy_location(ast.Name(name, ast.Store()), value)], value), value))
+            node.value.elts[at] = ast.copy_location(ast.Name(name, ast.Load()), value)  # type: ignore[attr-defined]
+        self.known[target.id] = node.value.elts  # type: ignore[attr-defined]
+        return [*made, node]
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        """`sets[0]` of a list whose values have names."""
+        self.generic_visit(node)
+        values = self.known.get(node.value.id, []) if isinstance(node.value, ast.Name) and isinstance(node.ctx, ast.Load) else []
+        at = _number(node.slice)
+        if at is None or not values or not -len(values) <= at < len(values) or not isinstance(values[at], ast.Name):
+            return node
+        return ast.copy_location(copy.deepcopy(values[at]), node)
+
+    def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
+        """A list of a few values."""
+        self.generic_visit(node)
+        values = self._written(node)
+        return ast.copy_location(ast.List(values, ast.Load()), node) if values else node
+
+    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.AST:
+        """A few values in turn; those that a function takes at once, as `sum(…)`, stay."""
+        self.generic_visit(node)
+        values = self._written(node)
+        return ast.copy_location(ast.Tuple(values, ast.Load()), node) if values else node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """`map(prepare, (train, val))`."""
+        self.generic_visit(node)
+        elements = self._elements(node.args[1]) if _is_map(node) else []
+        if not elements or node.keywords:
+            return node
+        calls: list[ast.expr] = [ast.copy_location(ast.Call(copy.deepcopy(node.args[0]), [copy.deepcopy(e)], []), node) for e in elements]
+        return ast.copy_location(ast.Tuple(calls, ast.Load()), node)
+
+    def _written(self, node: ast.ListComp | ast.GeneratorExp) -> list[ast.expr]:
+        loop = node.generators[0]
+        elements = self._elements(loop.iter) if len(node.generators) == 1 and not loop.ifs and not loop.is_async else []
+        filled = [_filling(loop.target, e) for e in elements]
+        if not elements or not all(filled) or any(isinstance(n, Functions | ast.NamedExpr | ast.Await) for n in ast.walk(node.elt)):
+            return []
+        return [_Fill(values or {}).visit(copy.deepcopy(node.elt)) for values in filled]
+
+    def _elements(self, over: ast.expr) -> list[ast.expr]:
+        """The values of a list that is short and written there, or under a name; empty where it is no such list."""
+        match over:
+            case ast.Tuple() | ast.List():
+                elements = over.elts
+            case ast.Name(id=name):
+                elements = self.known.get(name, [])
+            case ast.Subscript(value=ast.Name(id=name), slice=ast.Slice(step=None) as part):
+                first, last = _number(part.lower), _number(part.upper)
+                if (part.lower is not None and first is None) or (part.upper is not None and last is None):
+                    return []
+                elements = self.known.get(name, [])[first:last]
+            case ast.Call(func=ast.Name(id="zip"), args=[_, _, *_] as beside, keywords=[]):
+                columns = [self._elements(b) for b in beside]
+                elements = [ast.copy_location(ast.Tuple(list(row), ast.Load()), over) for row in zip(*columns, strict=False)]
+                if len({len(c) for c in columns}) != 1:
+                    return []
+            case _:
+                return []
+        return elements if 1 < len(elements) <= FEW and all(_is_simple(e) for e in elements) else []
+
+
+def _is_simple(element: ast.expr) -> bool:
+    if isinstance(element, ast.Tuple):
+        return bool(element.elts) and all(isinstance(e, SIMPLE | ast.Constant) for e in element.elts) and any(isinstance(e, SIMPLE) for e in element.elts)
+    return isinstance(element, SIMPLE)
+
+
+def _number(node: ast.expr | None) -> int | None:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _number(node.operand)
+        return None if inner is None else -inner
+    return node.value if isinstance(node, ast.Constant) and type(node.value) is int else None
+
+
+def _listed(made: ast.AST | list[ast.stmt] | None) -> list[ast.stmt]:
+    return made if isinstance(made, list) else [] if made is None else [cast(ast.stmt, made)]
+
+
+def _bound(function: ast.Module | ast.FunctionDef) -> dict[str, int]:
+    """How often each name of a function, those of functions inside it left out, gets a value; what else changes a list counts too."""
+    found = defaultdict[str, int](int)
+    pending: list[ast.AST] = list(function.body)
+    if isinstance(function, ast.FunctionDef):
+        for argument in ast.walk(function.args):
+            if isinstance(argument, ast.arg):
+                found[argument.arg] += 1
+    while pending:
+        node = pending.pop()
+        if isinstance(node, Functions | ast.ClassDef | ast.GeneratorExp | ast.ListComp | ast.DictComp | ast.SetComp):
+            continue
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
+            found[node.id] += 1
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+            found[node.func.value.id] += node.func.attr in ("append", "extend", "insert", "pop", "reverse", "sort", "clear", "remove")
+        elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and isinstance(node.ctx, ast.Store):
+            found[node.value.id] += 1
+        pending += list(ast.iter_child_nodes(node))
+    return found
+
+
+def _asked_for(function: ast.Module | ast.FunctionDef) -> set[str]:
+    """The names one of whose places is read, or that are gone through."""
+    found: set[str] = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and isinstance(node.ctx, ast.Load):
+            bounds = [node.slice.lower, node.slice.upper] if isinstance(node.slice, ast.Slice) else [node.slice]
+            if any(_number(b) is not None for b in bounds):
+                found.add(node.value.id)
+        elif isinstance(node, ast.comprehension) and isinstance(node.iter, ast.Name):
+            found.add(node.iter.id)
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Name):
+            found.add(node.value.id)
+    return found
+
+
+def _filling(target: ast.expr, element: ast.expr) -> dict[str, ast.expr] | None:
+    if isinstance(target, ast.Name):
+        return {target.id: element}
+    both = isinstance(target, ast.Tuple) and isinstance(element, ast.Tuple) and len(target.elts) == len(element.elts)
+    names = target.elts if both and isinstance(target, ast.Tuple) else []
+    values = element.elts if isinstance(element, ast.Tuple) else []
+    return {t.id: e for t, e in zip(names, values, strict=True) if isinstance(t, ast.Name)} if names and all(isinstance(t, ast.Name) for t in names) else None
+
+
+class _Fill(ast.NodeTransformer):
+    """Puts a value for a name, at the place of the name."""
+
+    def __init__(self, values: dict[str, ast.expr]) -> None:
+        self.values = values
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        """A name that stands for a value."""
+        value = self.values.get(node.id) if isinstance(node.ctx, ast.Load) else None
+        if value is None:
+            return node
+        made = copy.deepcopy(value)
+        for part in ast.walk(made):
+            if isinstance(part, ast.expr):
+                ast.copy_location(part, node)
+        return made
