@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from training.review.columns import with_columns
+from training.review.flags import with_flags
 from training.review.listed import with_lists
 from training.review.phases import sides_by_name, with_phases
 from training.review.syntax import FunctionNode, dotted, identifiers, import_aliases, last_name, method, own_nodes, receiver, walk, words
@@ -87,7 +88,7 @@ class Program:
     def __init__(self, tree: ast.Module, path: str = "") -> None:
         self.path = path
         self.aliases = import_aliases(tree)
-        listed, named = with_lists(with_columns(tree, self.aliases))
+        listed, named = with_lists(with_flags(with_columns(tree, self.aliases)))
         written, self.lines = with_phases(listed)
         self.tree, self.stand_for = sides_by_name(written)
         self.stand_for |= named

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from training.review.direction import direction
 from training.review.findings import Place, Subject, rule
+from training.review.flags import flags_of
 from training.review.keepers import becomes_best, tests_of
 from training.review.kinds import looks_held_out
 from training.review.program import Binding, Program, Scope
@@ -76,6 +77,7 @@ FINAL = {"final", "deployed", "deployment", "production", "refit"}
 def best_in_wrong_direction(subject: Subject) -> Iterator[Place]:
     """A score becomes the best so far where it is greater, by its name or making one that should fall, or the other way round; weights are kept there."""
     program = subject.program
+    yield from _flags(program)
     for node in (n for n in program.nodes[ast.If] if isinstance(n, ast.If)):
         if not _keeps_weights(node):
             continue
@@ -89,7 +91,7 @@ def best_in_wrong_direction(subject: Subject) -> Iterator[Place]:
             if {w for part in behind for n in identifiers(part) for w in words(n)} & {"victim", "attack", "adversarial", "fooling"}:
                 continue
             kept = "max" if isinstance(test.ops[0], ast.Gt | ast.GtE) == (score is test.left) else "min"
-            if (wanted := direction(program, score, scope)) and wanted != kept:
+            if (wanted := direction(program, score, scope) or direction(program, pair[1], scope)) and wanted != kept:
                 better = "smaller" if wanted == "min" else "greater"
                 yield node, f"weights are kept where {ast.unparse(test)}, and a {better} {ast.unparse(score)} is the better one"
 
@@ -99,6 +101,17 @@ def _keeps_weights(node: ast.If) -> bool:
     asked = [c for s in node.body for c in calls(s)]
     named = (n for c in asked if last_name(c.func) in ("deepcopy", "save") for n in (*(i for a in c.args[:1] for i in identifiers(a)), dotted(receiver(c))))
     return any(method(c) == "state_dict" for c in asked) or any(words(n) & OF_WEIGHTS for n in named)
+
+
+def _flags(program: Program) -> Iterator[Place]:
+    """`is_best = loss > best` beside `best = min(best, loss)`, and a best that has its new value when it is compared."""
+    blocks = (block for kind in (ast.For, ast.While, ast.FunctionDef, ast.With, ast.If) for n in program.nodes[kind] for block in (getattr(n, "body", None),))
+    for flag in (f for block in blocks if isinstance(block, list) for f in flags_of(block)):
+        test, now = ast.unparse(flag.told.value), ast.unparse(flag.updated)
+        if flag.late and isinstance(flag.told.value, ast.Compare) and isinstance(flag.told.value.ops[0], ast.Lt | ast.Gt) and flag.agrees:
+            yield flag.told, f"{now} stands before {flag.name} = {test}, which therefore never holds"
+        elif not flag.agrees and not flag.late:
+            yield flag.told, f"{flag.name} holds where {test}, and {now} keeps the {flag.kept}imum: what is saved are the other weights"
 
 
 @rule(

@@ -1,4 +1,4 @@
-"""Rule BH137: a learning rate that changes in a variable alone."""
+"""Rules BH137 and BH153: a learning rate that changes in a variable alone, and one that decays by all earlier decays."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_optimizer, is_optimizer_origin
 from training.review.program import Program
 from training.review.sides import reads_in
-from training.review.syntax import calls, identifiers, keyword, last_name, method, names_read, receiver, words
+from training.review.syntax import calls, constant, identifiers, keyword, last_name, method, names_read, receiver, walk, words
 
+RATES = {"lr", "learning_rate", "rate"}
 SHOWS = {"print", "info", "debug", "write", "set_postfix", "append", "log", "add_scalar", "set_description", "log_metric"}
 
 
@@ -52,6 +53,7 @@ def rate_changed_in_a_name(subject: Subject) -> Iterator[Place]:
     """A name that an optimizer of the same function was given as its rate is made of itself in a loop, and nothing but messages reads it there."""
     program = subject.program
     yield from _computed_for_nothing(program)
+    yield from _not_in_groups(program)
     if "param_groups" in program.identifiers:
         return
     for call in program.all_calls:
@@ -69,6 +71,77 @@ def rate_changed_in_a_name(subject: Subject) -> Iterator[Place]:
             if own and inside and not loops and not _read_otherwise(program, given, {call, binding.statement}):
                 yield binding.statement, f"{given.id} changes, and the optimizer keeps the rate that it was made with", inside[-1]
                 break
+
+
+def _not_in_groups(program: Program) -> Iterator[Place]:
+    """`optimizer.lr = rate`, which sets an attribute that no optimizer of torch reads; and a function that is to adjust the rate and does not touch the optimizer that it is given."""
+    for node in program.nodes[ast.Assign]:
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            if isinstance(target, ast.Attribute) and target.attr in RATES and _is_torchs(program, target.value):
+                yield node, f"{ast.unparse(target)} is read by nothing: an optimizer's rates are those of its param_groups"
+    for scope in program.scopes:
+        given = [p for p in scope.parameters if p in ("optimizer", "opt", "optim")]
+        if not given or not words(scope.name) & {"adjust", "set", "update", "change", "decay"} or not words(scope.name) & {"lr", "rate"}:
+            continue
+        if not any(isinstance(n, ast.Name) and n.id == given[0] for n in walk(scope.node)) and any(len(c.args) for c, _ in program.call_sites[scope]):
+            yield scope.node, f"{scope.name} is given {given[0]} and leaves it as it is: the rate that it computes reaches no parameter"
+
+
+def _is_torchs(program: Program, node: ast.expr) -> bool:
+    """Whether it is an optimizer of torch, as far as the file tells; by its name alone where the file says nothing of it."""
+    scope = program.scope(node)
+    made = program.origins(node, scope)
+    return (
+        any(is_optimizer_origin(o) for o in made)
+        if made
+        else isinstance(node, ast.Name) and node.id in ("optimizer", "opt") and is_optimizer(program, node, scope)
+    )
+
+
+@rule(
+    "BH153",
+    "decay-of-a-decayed-rate",
+    "error",
+    title="A rate is multiplied anew by the whole decay since the start",
+    why="`0.1 ** (epoch // 30)` is the decay from the first epoch on. Multiplied with the rate as it is now, in each epoch, it counts every earlier decay again: after epoch 60 the rate is gone within a few epochs.",
+    remedy="compute the rate from the first one: `group['lr'] = first * 0.1 ** (epoch // 30)`",
+    bad="""
+        import torch
+
+        def adjust(optimizer, epoch):
+            for group in optimizer.param_groups:
+                group["lr"] = group["lr"] * 0.1 ** (epoch // 30)
+        """,
+    good="""
+        import torch
+
+        def adjust(optimizer, epoch, first):
+            for group in optimizer.param_groups:
+                group["lr"] = first * 0.1 ** (epoch // 30)
+        """,
+)
+def decay_of_a_decayed_rate(subject: Subject) -> Iterator[Place]:
+    """A rate in a group, in an attribute or in a loop is made of itself times a power whose exponent grows with the epoch."""
+    program = subject.program
+    for node in (*program.nodes[ast.AugAssign], *program.nodes[ast.Assign]):
+        target = node.target if isinstance(node, ast.AugAssign) else node.targets[0] if isinstance(node, ast.Assign) else None
+        name = str(constant(target.slice)) if isinstance(target, ast.Subscript) else last_name(target) if target is not None else ""
+        if target is None or not words(name) & RATES or not isinstance(node, ast.AugAssign | ast.Assign):
+            continue
+        if isinstance(node, ast.AugAssign):
+            factors = [node.value] if isinstance(node.op, ast.Mult) else []
+        else:
+            both = [node.value.left, node.value.right] if isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.Mult) else []
+            factors = [f for f in both if ast.unparse(f) != ast.unparse(target)] if any(ast.unparse(f) == ast.unparse(target) for f in both) else []
+        powers = [n for f in factors for n in walk(f) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Pow)]
+        grows = any({"epoch", "ep", "step", "iteration", "iter", "it"} & {w for n in names_read(p.right) for w in words(n)} for p in powers)
+        again = not isinstance(target, ast.Name) or any(isinstance(a, ast.For | ast.While) for a in program.ancestors(node))
+        reset = isinstance(target, ast.Name) and any(
+            b.statement is not node and program.ancestors(node)[:1] == program.ancestors(b.statement)[:1]
+            for b in program.bindings_of(target, program.scope(node))
+        )
+        if grows and again and not reset:
+            yield node, f"{ast.unparse(target)} already holds the decay of the epochs before: {ast.unparse(node)} multiplies it once more"
 
 
 def _computed_for_nothing(program: Program) -> Iterator[Place]:

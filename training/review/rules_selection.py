@@ -323,6 +323,7 @@ def _beside_held_out(program: Program, node: ast.AST, place: ast.expr, score: as
     ]
     at_hand += [k for k in key if looks_held_out(k)]
     at_hand += [k for k, v in _entries(score, scope).items() if looks_held_out(k) or any(map(looks_held_out, identifiers(v)))]
+    at_hand += [f"a score of {a.id}" for n in inside if isinstance(n, ast.Call) for a in n.args if isinstance(a, ast.Name) and side_of(a.id) == "val"]
     if at_hand:
         yield place, f"{ast.unparse(score)} is a score of train rows, and {at_hand[0]} is at hand", loop
 

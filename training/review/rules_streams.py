@@ -168,7 +168,7 @@ def _trained_inside(program: Program, loop: ast.For, scope: Scope) -> Iterator[t
     """Networks made once before a loop that get a new optimizer in it, or in a function that it calls, which trains them and sets nothing back."""
     for call in (n for n in walk(loop) if isinstance(n, ast.Call)):
         function = program.callees_by_name(call, scope)
-        if function is not None and RESETS & {last_name(n.func) for n in walk(function.node) if isinstance(n, ast.Call)}:
+        if function is not None and _set_back_in(program, function):
             continue
         trained = _given_to_optimizers(program, function.node) if function is not None else set()
         plain = trained & set(function.parameters) - function.bindings.keys() if function is not None else set()
@@ -177,6 +177,13 @@ def _trained_inside(program: Program, loop: ast.For, scope: Scope) -> Iterator[t
             made = _made_before(program, name, loop, scope)
             if made is not None:
                 yield name, made
+
+
+def _set_back_in(program: Program, function: Scope) -> bool:
+    """Whether a function sets a network back before it makes an optimizer for it; what is copied or loaded behind that are its best weights."""
+    inside = [n for n in walk(function.node) if isinstance(n, ast.Call)]
+    made = [c.lineno for c in inside if program.resolve(c.func).startswith("torch.optim.")]
+    return any(last_name(c.func) in RESETS and (not made or c.lineno <= min(made)) for c in inside)
 
 
 def _given_to_optimizers(program: Program, node: ast.AST) -> set[str]:

@@ -49,6 +49,8 @@ class Division:
     groups: ast.expr | None = None
 
 
+POSITIONS = {"idx", "index", "indices", "ids", "rows", "mask", "positions", "inds", "ix"}
+FITTED = re.compile(r"(?:fit|fitting)_(?:idx|ids|index|indices|inds|ix|rows|mask|positions|loader|set|part)")
 ROWS = "x|y|i|ix|idx|ids|index|rows|mask|data|set|ds|dl|loader|df"
 SHORT = re.compile(rf"(?:(?:{ROWS})_)?(?:te|va)|(?:te|va)_(?:{ROWS})")  # by itself `te` is a target encoding as well
 
@@ -63,7 +65,7 @@ def side_of(name: str) -> str:
     """
     found = words(name)
     short = (SHORT.fullmatch(name.lower()) or [""])[0].split("_")
-    train, test = bool({"train", "training", "tr"} & found), bool({"test", "testing", "tst"} & found) or "te" in short
+    train, test = bool({"train", "training", "tr"} & found) or bool(FITTED.fullmatch(name.lower())), bool({"test", "testing", "tst"} & found) or "te" in short
     val = (looks_held_out(name) and not test) or "va" in short
     return "" if train + test + val != 1 else "train" if train else "test" if test else "val"
 
@@ -195,6 +197,8 @@ def _member(program: Program, selector: ast.expr, scope: Scope, known: dict[int,
     match selector:
         case ast.Name():
             bound = latest(program, selector, scope)
+            if bound is None and selector.id in scope.parameters and side_of(selector.id) and words(selector.id) & POSITIONS:
+                return ("given", id(scope)), selector.id  # positions that a caller shares out
             return _of_binding(program, selector.id, bound, known, depth) if bound is not None else None
         case ast.Attribute(value=ast.Name(), attr="indices"):
             return _member(program, selector.value, scope, known, depth)
@@ -329,7 +333,7 @@ def _divides(program: Program, members: list[Take]) -> bool:
     several = len({t.member for t in members}) > 1
     if kind == "slice" and isinstance(key, str) and is_random_order(program, key, members[0].scope):
         return several
-    sides = {t.side for t in members} - {""}
+    sides = {side_of(t.member) if kind == "given" else t.side for t in members} - {""}
     if kind == "mask":
         random = any(t.member.lstrip("~") and isinstance(t.selector, ast.Name | ast.UnaryOp) and _random_mask(program, t) for t in members)
         return several and (random or ("train" in sides and len(sides) > 1))
