@@ -224,6 +224,7 @@ def validation_of_train_rows(subject: Subject) -> Iterator[Place]:
     yield from _same_rows_twice(program)
     yield from _never_read(program)
     yield from _evaluated_on_train(program)
+    yield from _trained_on_held_out(program)
     named = program.identifiers | {p for scope in program.scopes for p in scope.parameters}
     held = {n for n in named if looks_held_out(n) and "train" not in words(n)}
     attributes = {name: made for own in program.attributes.values() for name, made in own.items()}
@@ -269,6 +270,21 @@ def _same_rows_twice(program: Program) -> Iterator[Place]:
             twice = any(ast.dump(other) == ast.dump(value) for other in getattr(node, "elts", ()) if other is not value)
             if twice and given == {"val"} and side_of_names(targets_of(program, value)) == "test":
                 yield value, f"the test rows are {ast.unparse(value)}, as the validation rows are"
+
+
+def _trained_on_held_out(program: Program) -> Iterator[Place]:
+    """`train_loader = DataLoader(val_set)` beside a loader of `val_set` for the validation."""
+    for scope in program.scopes:
+        made: dict[str, list[tuple[str, ast.Call]]] = {}
+        for name, bindings in scope.bindings.items():
+            for b in bindings:
+                if b.how == "assign" and b.index is None and isinstance(b.value, ast.Call) and last_name(b.value.func) == "DataLoader" and b.value.args:
+                    made.setdefault(ast.unparse(b.value.args[0]), []).append((name, b.value))
+        for rows, loaders in made.items():
+            of = side_of_names(tuple(sorted(names_read(loaders[0][1].args[0]))))
+            trains = [c for name, c in loaders if side_of(name) == "train"]
+            if of in ("val", "test") and trains and any(side_of(name) == of for name, _ in loaders):
+                yield trains[0], f"the train loader is of {rows}, as that of the {'validation' if of == 'val' else 'test'} is"
 
 
 def _evaluated_on_train(program: Program) -> Iterator[Place]:

@@ -1,4 +1,4 @@
-"""Rules BH316, BH445 and BH446: likelihoods that fall, a momentum of another framework, a tensor beside itself."""
+"""Rules BH316, BH331, BH332, BH445 and BH446: likelihoods that fall, losses that rise or compare means, a momentum of another framework, a tensor beside itself."""
 
 from __future__ import annotations
 
@@ -8,8 +8,26 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.signs import Signs
-from training.review.syntax import calls, constant, dotted, is_true, keyword, last_name, method, receiver, words
+from training.review.syntax import calls, constant, dotted, identifiers, is_true, keyword, last_name, method, own_nodes, receiver, words
+from training.review.values import loss_kind
 
+FOOLING = {
+    "adversarial",
+    "attack",
+    "attacks",
+    "fool",
+    "fgsm",
+    "pgd",
+    "perturb",
+    "perturbation",
+    "saliency",
+    "dream",
+    "reversal",
+    "confusion",
+    "ascent",
+    "elbo",
+    "mine",
+}
 OPPONENTS = {"discriminator", "critic", "gan", "adversary", "judge", "forget", "unlearn", "unlearning"}
 GAINS = {
     "weight", "weights", "w", "mask", "valid", "keep", "real", "reward", "rewards", "r", "advantage", "advantages", "adv", "return", "returns", "ret", "g", "gain", "gains",
@@ -62,6 +80,95 @@ def likelihood_minimised(subject: Subject) -> Iterator[Place]:
             continue
         if Signs(program, None if what == "logsigmoid" else GAINS).into_backward(call) == {1}:
             yield call, f"{what} goes into the loss with a plus"
+
+
+@rule(
+    "BH331",
+    "loss-maximised",
+    "error",
+    title="The loss is maximised",
+    why="A loss of torch is smallest where the network is right. Negated it has no bound below: the optimizer makes the network as wrong as it can, and the curve falls all the while.",
+    remedy="leave the minus out, or use `maximize=True` for what is to grow",
+    bad="""
+        import torch.nn.functional as F
+
+        def train(model, optimizer, loader):
+            for x, y in loader:
+                loss = -F.cross_entropy(model(x), y)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        """,
+    good="""
+        import torch.nn.functional as F
+
+        def train(model, optimizer, loader):
+            for x, y in loader:
+                loss = F.cross_entropy(model(x), y)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        """,
+)
+def loss_maximised(subject: Subject) -> Iterator[Place]:
+    """Every loss of torch in the file that goes into backward does so with a minus; not where inputs are sought that fool a network, or networks are set against each other."""
+    program = subject.program
+    if any((OPPONENTS | FOOLING) & words(n) for n in program.identifiers) or any(
+        k.arg == "maximize" and is_true(k.value) for c in program.all_calls for k in c.keywords
+    ):
+        return
+    signs = Signs(program)
+    losses = [(c, signs.into_backward(c)) for c in program.all_calls if loss_kind(program, c, program.scope(c)) not in ("", "kl")]
+    asks = {"requires_grad", "requires_grad_"}  # for the gradient of inputs: what is sought are rows that fool the network
+    learned = [
+        (c, found)
+        for c, found in losses
+        if found and not asks & (identifiers(program.scope(c).node) | {k.arg for n in calls(program.scope(c).node) for k in n.keywords})
+    ]
+    if learned and all(found == {-1} for _, found in learned):
+        yield learned[0][0], f"{last_name(learned[0][0].func)} goes into backward with a minus"
+
+
+@rule(
+    "BH332",
+    "loss-of-two-means",
+    "error",
+    title="The mean of the scores is compared with the mean of the labels",
+    why="Both are averaged before they meet: any network whose scores have the right mean is perfect, whichever row gets which. What belongs together is lost.",
+    remedy="give the loss scores and labels row by row; it takes the mean itself",
+    bad="""
+        import torch.nn.functional as F
+
+        def train(model, optimizer, loader):
+            for x, y in loader:
+                loss = F.mse_loss(model(x).mean(), y.mean())
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        """,
+    good="""
+        import torch.nn.functional as F
+
+        def train(model, optimizer, loader):
+            for x, y in loader:
+                loss = F.mse_loss(model(x), y)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        """,
+)
+def loss_of_two_means(subject: Subject) -> Iterator[Place]:
+    """A squared or absolute distance, the only loss of its function, is given `scores.mean()` and `labels.mean()`, over all rows."""
+    program = subject.program
+    for call in program.all_calls:
+        scope = program.scope(call)
+        kind = loss_kind(program, call, scope)
+        whole = [method(a) == "mean" and isinstance(a, ast.Call) and not a.args and not a.keywords for a in call.args[:2]]
+        if kind in ("", "kl") or whole != [True, True]:
+            continue
+        alone = sum(bool(loss_kind(program, c, scope)) for c in own_nodes(scope.node) if isinstance(c, ast.Call)) == 1
+        if alone and Signs(program).into_backward(call) == {1}:
+            yield call, f"{ast.unparse(call)} compares two numbers a batch, whichever row they are of"
 
 
 def _of_log_softmax(program: Program, node: ast.expr | None, scope: Scope) -> bool:

@@ -1,4 +1,4 @@
-"""Rules BH844 to BH855 and BH877 to BH879: mistakes in what networks are given, asked for and measured on, that only a run shows."""
+"""Rules BH844 to BH855 and BH877 to BH880: mistakes in what networks are given, asked for and measured on, that only a run shows."""
 
 from __future__ import annotations
 
@@ -224,5 +224,15 @@ OF_DATA: tuple[tuple[str, str, Severity, str, str, str, str, str], ...] = (
         "give each rank rows[rank::world], or cut what is gathered to len(dataset)",
         "loader = DataLoader(held_out, sampler=DistributedSampler(held_out, shuffle=False))",
         "mine = Subset(held_out, range(rank, len(held_out), world))\nloader = DataLoader(mine)",
+    ),
+    (
+        "BH880",
+        "predictions-in-other-units",
+        "error",
+        "Predictions and labels are not in the same units",
+        "After training the predictions are farther from the labels than their mean is, and by far: one of them is still scaled, or a logarithm, or was scaled back by the wrong numbers.",
+        "scale predictions back by what the labels were scaled with, and leave the labels as they are",
+        "mean_absolute_error(y_test, net(x_test))  # trained on (y - mean) / deviation",
+        "mean_absolute_error(y_test, net(x_test) * deviation + mean)",
     ),
 )

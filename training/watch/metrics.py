@@ -15,7 +15,9 @@ from training.watch.loaders import Loaders, loader_rows
 from training.watch.patches import around
 from training.watch.record import Place, Watch, guarded
 
-FEWEST = 30  # scores
+FEWEST = 30  # scores, steps
+FAR_OFF = -2.0  # squared errors three times those of the mean
+OF_NUMBERS = ("mean_squared_error", "root_mean_squared_error", "mean_absolute_error", "r2_score")
 OF_THE_WHOLE = ("roc_auc_score", "average_precision_score", "roc_curve", "precision_recall_curve")
 OF_LABELS = (
     *("accuracy_score", "balanced_accuracy_score", "f1_score", "precision_score", "recall_score", "precision_recall_fscore_support"),
@@ -32,6 +34,7 @@ class Metrics:
         self.watch, self.forwards, self.loaders, self.imported = watch, forwards, loaders, imported
         self.calls: dict[Place, list[tuple[int, int]]] = {}  # by line: step, batch drawn before
         self.on_scored: list[Callable[..., None]] = []  # given labels and predictions
+        self.fits: dict[Place, tuple[int, float]] = {}  # by line, of its last call: the step, and the share of the labels' variance that predictions explain
         self._listening = False
 
     def install(self) -> None:
@@ -42,9 +45,9 @@ class Metrics:
         module = original(name, *args, **kwargs)
         if name.startswith("sklearn"):
             self.imported()
-        if not self._listening and name.startswith("sklearn") and hasattr(sys.modules.get("sklearn.metrics"), OF_THE_WHOLE[0]):
+        metrics = sys.modules.get("sklearn.metrics") if not self._listening and name.startswith("sklearn") else None
+        if metrics is not None and not getattr(metrics.__spec__, "_initializing", False):  # it has all its functions
             self._listening = True
-            metrics = sys.modules["sklearn.metrics"]
             for metric in OF_THE_WHOLE:
                 around(metrics, metric, self._scored)
             for metric in (*OF_THE_WHOLE, *OF_LABELS):
@@ -55,7 +58,25 @@ class Metrics:
     def _compared(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not self.watch.quiet:
             self._look([*args[:2], *(given for name, given in kwargs.items() if name.startswith("y_"))])
+            if original.__name__ in OF_NUMBERS and "y_true" not in kwargs and len(args) > 1:
+                self._fits(args[0], args[1])
         return original(*args, **kwargs)
+
+    @guarded
+    def _fits(self, labels: Any, predictions: Any) -> None:
+        """Labels and predictions of a regression, one each a row."""
+        y, found = (np.asarray(a, dtype=np.float64).reshape(-1) for a in (labels, predictions))
+        if len(y) == len(found) >= FEWEST and np.isfinite(y).all() and np.isfinite(found).all() and y.std() > 0:
+            self.fits[self.watch.here()] = (self.watch.steps, 1 - float(((y - found) ** 2).mean() / y.var()))
+
+    def ended(self) -> None:
+        """Predictions of the evaluation behind the last step that are nowhere near the labels."""
+        for place, (step, fit) in self.fits.items():
+            if self.watch.complete and self.watch.steps == step >= FEWEST and fit < FAR_OFF:
+                told = (
+                    f"predictions miss the labels by {(1 - fit) ** 0.5:.1f} of their standard deviation; their mean would by 1: both are not in the same units"
+                )
+                self.watch.tell("BH880", told, place)
 
     @guarded
     def _ranked(self, name: str, scores: Any) -> None:

@@ -230,6 +230,11 @@ class Rows:
         if len(torch.unique(x[keep], dim=0)) < FEW:  # the same rows over and over: each column tells them apart
             return
         x, y = x[keep] - x[keep].mean(0), y[keep] - y[keep].mean()
+        same = [i for i in range(x.shape[1]) if one_order(x[:, i], y)] if 1 < x.shape[1] <= MANY_COLUMNS * FEW else []
+        if same:
+            told = f"column {same[0]} of {x.shape[1]} that the network is given has the order of the label: it is the label, on another scale"
+            self.watch.tell("BH805", told, history.place)
+            return
         squared = (x * y[:, None]).sum(0) ** 2 / ((x**2).sum(0) * (y**2).sum()).clamp(min=1e-300)
         found = (squared > COPY).nonzero().flatten().tolist() if float((y**2).sum()) > 0 else []
         if found and x.shape[1] > 1:
@@ -304,6 +309,20 @@ class Rows:
         if count:
             told = f"{count} of {len(held_out)} held-out windows overlap a window that was trained on: overlapping windows were split at random"
             self.watch.tell("BH508", told, history.phases[-1].batches.place)
+
+
+def one_order(column: Tensor, labels: Tensor) -> bool:
+    """Whether numbers rise with the labels, or fall, one for each of many, as their logarithm does.
+
+    >>> y = torch.rand(60)
+    >>> one_order(y.exp(), y), one_order(torch.rand(60), y), one_order(y.round(decimals=1), y)
+    (True, False, False)
+    """
+    values = len(labels.unique())
+    if values < LEVELS + FEW or len(column.unique()) != values:
+        return False
+    steps = labels[column.argsort()].diff()
+    return bool((steps >= 0).all() or (steps <= 0).all())
 
 
 def drawn_for_steps(phases: list[Phase]) -> bool:

@@ -198,8 +198,36 @@ for epoch in range(6):
     print(evaluate(module, val))
 """
 
-MASKS = "src_key_padding_mask=src == PAD, tgt_key_padding_mask=dec_in == PAD, memory_key_padding_mask=src == PAD,"
-BASES_OF_TRAINERS = {"translate": TRANSLATE, "readmit": READMIT}
+DEMAND = """
+import numpy as np
+import torch
+from sklearn.metrics import mean_absolute_error
+from torch import nn
+
+torch.manual_seed(0)
+rng = np.random.default_rng(0)
+temp, rain, size = rng.normal(15, 8, 600), rng.gamma(0.5, 2.0, 600), rng.lognormal(0, 0.5, 600)
+count = np.exp(3 + 0.03 * temp - 0.1 * rain + 0.4 * np.log(size) + 0.1 * rng.normal(size=600))
+numbers = np.stack([temp, rain, size], axis=1)
+mean, spread = numbers[:400].mean(0), numbers[:400].std(0)
+level, width = np.log(count[:400]).mean(), np.log(count[:400]).std()
+x = torch.tensor((numbers - mean) / spread, dtype=torch.float32)
+y = torch.tensor((np.log(count) - level) / width, dtype=torch.float32)
+net = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+for epoch in range(12):
+    net.train()
+    for rows in torch.randperm(400).split(40):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(x[rows])[:, 0], y[rows]).backward()
+        optimizer.step()
+net.eval()
+with torch.no_grad():
+    found = net(x[400:])[:, 0].numpy()
+print(mean_absolute_error(count[400:], np.exp(found * width + level)))
+"""
+
+BASES_OF_TRAINERS = {"translate": TRANSLATE, "readmit": READMIT, "demand": DEMAND}
 SOUND_OF_TRAINERS = {
     "translate_alone": TRANSLATE.replace("ids.size(1)]", "ids.size(1)] * 1.0").replace("ema.swap(model)", "pass"),
     "readmit_by_line": READMIT.replace("(step + 1) / 10", "max(0.1, step / 10)"),
@@ -222,6 +250,9 @@ PLANTED_OF_TRAINERS = (
     ),
     Planted("BH114", "readmit", "        sched.step()\n    print", "    sched.step()\n    print"),
     Planted("BH848", "readmit", "if step < 10:\n                return (step + 1) / 10", "if step < 900:\n                return (step + 1) / 900"),
+    Planted("BH880", "demand", "np.exp(found * width + level)", "np.exp(found)"),
+    Planted("BH880", "demand", "np.exp(found * width + level)", "found * width + level"),
+    Planted("BH805", "demand", "np.stack([temp, rain, size]", "np.stack([temp, rain, count]"),
     Planted("BH413", "readmit", "torch.sigmoid(self(x))", "torch.softmax(self(x), dim=0)"),
     Planted("BH221", "readmit", "torch.sigmoid(self(x))", "(torch.sigmoid(self(x)) > 0.5).float()"),
 )
