@@ -20,6 +20,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "elastic": {"mode": "elastic", "logical_shards": 4},
 }
 STOP = 5
+pytestmark = pytest.mark.long
 BAD_ROW = int(epoch_order(TrainConfig().seed, 0, 101)[3 * 16 + 2])  # in the fourth step, on the first rank
 
 

@@ -63,7 +63,7 @@ def outcome(home: Path) -> dict[str, Any]:
     return dict(json.loads(done.stdout), stderr=done.stderr)
 
 
-@pytest.mark.slow
+@pytest.mark.long  # 80 seconds; the folds themselves are tested in tests/training/data
 @pytest.mark.req("D3")
 def test_the_folds_are_trained_tested_and_reported(outcome: dict[str, Any]) -> None:
     assert outcome["kind"] == "group" and len(outcome["folds"]) == 2
@@ -79,7 +79,7 @@ def test_the_folds_are_trained_tested_and_reported(outcome: dict[str, Any]) -> N
     assert "cross-validation report" in page and outcome["verdict"][1:40] in page
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.req("D7")
 def test_each_fold_is_fitted_on_its_own_train(outcome: dict[str, Any], home: Path) -> None:
     means = []
@@ -92,7 +92,7 @@ def test_each_fold_is_fitted_on_its_own_train(outcome: dict[str, Any], home: Pat
     assert means[0] != means[1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.req("P6")
 def test_mlflow_holds_a_run_with_its_folds_and_no_model(outcome: dict[str, Any], home: Path) -> None:
     client = client_of(home)

@@ -12,7 +12,22 @@ from training.review.keepers import becomes_best, tests_of
 from training.review.kinds import looks_held_out
 from training.review.program import Binding, Program, Scope
 from training.review.sides import side_of, targets_of
-from training.review.syntax import calls, constant, dotted, has_unpacking, identifiers, is_false, keyword, last_name, method, names_read, receiver, walk, words
+from training.review.syntax import (
+    calls,
+    constant,
+    dotted,
+    has_unpacking,
+    identifiers,
+    is_false,
+    keyword,
+    last_name,
+    method,
+    names_read,
+    own_nodes,
+    receiver,
+    walk,
+    words,
+)
 
 WAITING = {"patience", "wait", "waited", "waiting", "bad", "stale", "counter", "strikes", "since", "improvement", "stall", "stalled", "worse"}
 STOPS_EARLY = {"patience", "best", "improve", "improved", "improvement", "early", "lowest", "highest", "top"}
@@ -155,6 +170,7 @@ def best_weights_not_restored(subject: Subject) -> Iterator[Place]:
     """In a loop and under a condition a name gets a network's weights, or an attribute does, and nothing in the file reads it."""
     program = subject.program
     yield from _saved_and_left(program)
+    yield from _last_for_best(program)
     read = {n.id for n in program.nodes[ast.Name] if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
     for scope in program.scopes:
         for name, bindings in scope.bindings.items():
@@ -187,6 +203,27 @@ def _saved_and_left(program: Program) -> Iterator[Place]:
             if scored and not any(line <= call.lineno for line in loads) and not _loads(program, call, scope):
                 yield call, f"test rows are scored by the weights of the last step: the best ones, saved in line {node.lineno}, are not loaded before", node
                 break
+
+
+def _last_for_best(program: Program) -> Iterator[Place]:
+    """`best.pt` is written on a condition and read by nobody, and test rows are scored by what `last.pt` holds."""
+    saves = [
+        c for c in program.all_calls if "save" in words(last_name(c.func)) and "best" in _texts(c) and any(isinstance(a, ast.If) for a in program.ancestors(c))
+    ]
+    loads = [c for c in program.all_calls if last_name(c.func) == "load" and c.args]
+    if not saves or any("best" in _texts(c) or any("best" in words(n) for n in identifiers(c)) for c in loads):
+        return
+    for load in (c for c in loads if _texts(c) & {"last", "latest", "final"}):
+        scope = program.scope(load)
+        resumes = any(isinstance(n, ast.For | ast.While) and n.lineno > load.lineno for n in own_nodes(scope.node))
+        after = [c for c in calls(scope.node) if c.lineno > load.lineno]
+        if not resumes and any(side_of(a.id) == "test" for c in after for a in c.args if isinstance(a, ast.Name)):
+            yield load, f"test rows are scored by the last weights: the best ones, saved in line {saves[0].lineno}, are read by nobody"
+
+
+def _texts(call: ast.Call) -> set[str]:
+    """The words of the texts in a call."""
+    return {w for n in walk(call) if isinstance(n, ast.Constant) and isinstance(n.value, str) for w in words(n.value.replace(".", "_").replace("/", "_"))}
 
 
 def _loads(program: Program, call: ast.Call, scope: Scope, depth: int = 2) -> bool:
