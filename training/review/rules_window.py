@@ -34,6 +34,19 @@ def fits(steps: Steps, branch: ast.If) -> bool:
     return head is not None and any(isinstance(a, ast.Name) and a.id in sizes for c in calls(head) for a in c.args)
 
 
+def _counts_full_windows(subject: Subject, branch: ast.If) -> bool:
+    """Whether the file reckons with `len(loader) // n` steps an epoch, n being the window's size."""
+    sizes = {last_name(n.right) for n in walk(branch.test) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod)} - {""}
+    return any(
+        isinstance(n, ast.BinOp)
+        and isinstance(n.op, ast.FloorDiv)
+        and isinstance(n.left, ast.Call)
+        and last_name(n.left.func) == "len"
+        and last_name(n.right) in sizes
+        for n in subject.program.nodes[ast.BinOp]
+    )
+
+
 def condition(branch: ast.If, scope: Scope) -> ast.expr:
     """The condition of a branch; of a name that is bound once, as `last = (i + 1) % n == 0`, what it stands for."""
     bound = scope.bindings.get(branch.test.id, []) if isinstance(branch.test, ast.Name) else []
@@ -155,6 +168,8 @@ def last_window_dropped(subject: Subject) -> Iterator[Place]:
             continue
         if not (isinstance(steps.loop.node.iter, ast.Call) and last_name(steps.loop.node.iter.func) == "enumerate"):
             continue
+        if _counts_full_windows(subject, branch):
+            continue  # the rest is left out knowingly, as by drop_last
         if not any(steps.loop not in e.loops for e in steps.trace if e.kind == "zero"):
             continue  # what is left over is carried into the next epoch's first window, and not lost
         outside = [e for e in steps.trace if e.kind == "step" and last_name_of_key(e.key) == last_name_of_key(steps.step.key) and steps.loop not in e.loops]

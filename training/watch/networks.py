@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,12 +71,12 @@ class Networks:
         network = twin(call.module)
         if network is None:
             return
-        before, after = scores_of(network, call, lambda t: t), scores_of(network, call, _other_first)
+        before, after, small = self._exactly(network, call, _other_first)
         if before is None or after is None or not before.ndim or len(before) != n or before.shape != after.shape:
             return
         if before.ndim == 2 and before.shape[1] == n and torch.equal(target.cpu(), torch.arange(n)):
             return  # each row against all others of its batch, as it is meant
-        again = scores_of(network, call, lambda t: t)
+        again = scores_of(network, call, lambda t: t) if small == SAME else before
         if again is None or again.shape != before.shape or not torch.allclose(again, before, rtol=SAME, atol=SAME, equal_nan=True):
             if self.loaders.shuffles:
                 told = "gives the same rows other scores when it is called again, in eval mode and with the same seed: it keeps something of earlier batches"
@@ -83,7 +84,7 @@ class Networks:
             return
         if call.inputs[0].ndim > 2 and call.inputs[0].shape[1] == n and _rows_in_columns(network, call, before):
             return
-        if float((after - before)[1:].abs().max()) > SAME * float(before.abs().max()):
+        if float((after - before)[1:].abs().max()) > small * float(before.abs().max()):
             self.watch.tell(
                 "BH801", f"in {type(call.module).__name__} other values in one row move the scores of other rows of its batch, in eval mode too", call.place
             )
@@ -108,14 +109,15 @@ class Networks:
             return
         turned = before.ndim > 2 and n != length and before.shape[:2] == (length, n)
         parts = [(s.transpose(0, 1) if turned else s).reshape(n, length, -1) for s in (before, after)]
-        moved, size = (p.nan_to_num(0.0).abs().max() for p in ((parts[1] - parts[0])[:, :-1], parts[0]))  # a place that attends to none has no number
-        ahead = float(moved / size.clamp(min=1e-12)) > small
+        change = (parts[1] - parts[0]).nan_to_num(0.0).abs()  # a place that attends to none has no number
+        moved, own, size = change[:, :-1].max(), change[:, -1].max(), parts[0].nan_to_num(0.0).abs().max()
+        ahead, own = (float(m / size.clamp(min=1e-12)) > small for m in (moved, own))
         following = bool(((labels[:, :-1] == tokens[:, 1:]) | (~shown | at_its_end(tokens))[:, 1:] | ~shown[:, :-1]).all()) and bool(shown[:, :-1].any())
         if following:
             self._places(call, target, certain=True)
         if following and ahead:
             self.watch.tell("BH802", f"{type(call.module).__name__} learns the next token, and its scores depend on tokens that come after", call.place)
-        elif not ahead and bool((labels == tokens)[shown].all()) and not following:
+        elif not ahead and own and bool((labels == tokens)[shown].all()) and not following:  # where none moves the network shifts them itself
             self.watch.tell("BH817", f"the labels are the very tokens that {type(call.module).__name__} is given: they are not shifted", call.place)
         elif not ahead and bool((labels[:, 1:] == tokens[:, :-1])[shown[:, 1:]].all()) and not following:
             self.watch.tell(
@@ -123,18 +125,23 @@ class Networks:
             )
 
     def _moved(self, network: nn.Module, call: Call, tokens: Tensor) -> tuple[Tensor | None, Tensor | None, float]:
-        """Scores before and after another last token, and from which share on they differ: in double precision, where the network bears it, what does not count is 0."""
+        """Scores before and after another last token, and from which share on they differ."""
 
         def other(t: Tensor) -> Tensor:
             return _other_last(t) if t.shape == tokens.shape and torch.equal(t, tokens) else t
 
-        try:
-            exact = scores_of(network.double(), call, lambda t: t)
-            if exact is not None and exact.numel() and self.exact(network, call):
-                return exact, scores_of(network, call, other), SAME_EXACTLY
-        finally:
-            network.float()
-        return scores_of(network, call, lambda t: t), scores_of(network, call, other), SAME
+        return self._exactly(network, call, other)
+
+    def _exactly(self, network: nn.Module, call: Call, change: Callable[[Tensor], Tensor]) -> tuple[Tensor | None, Tensor | None, float]:
+        """Scores before and after a change of the inputs, and from which share on they differ: in double precision, where the network bears it, noise is 0."""
+        if all(t.dtype == torch.float32 for t in (*network.parameters(), *network.buffers(), *call.inputs) if t.is_floating_point()):
+            try:
+                exact = scores_of(network.double(), call, lambda t: t)
+                if exact is not None and exact.numel() and self.exact(network, call):
+                    return exact, scores_of(network, call, change), SAME_EXACTLY
+            finally:
+                network.float()
+        return scores_of(network, call, lambda t: t), scores_of(network, call, change), SAME
 
     def exact(self, network: nn.Module, call: Call) -> bool:
         """Whether it gives the same scores twice."""
@@ -235,7 +242,8 @@ def _rows_in_columns(network: nn.Module, call: Call, before: Tensor) -> bool:
 
 def scores_of(network: nn.Module, call: Call, change: Any, seed: int = 0) -> Tensor | None:
     """The first floating-point result for changed inputs, in eval mode; None where the copy cannot be run so."""
-    swapped = {id(t): change(t.detach().clone()) for t in call.inputs}
+    double = any(p.dtype == torch.float64 for p in network.parameters())
+    swapped = {id(t): change(_as_wide(t.detach().clone(), double)) for t in call.inputs}
     args, kwargs = (_swap(g, swapped) for g in call.given)
     found = None
     for with_gradients in (False, True):  # fast kernels for inference give no number where attention is left nothing
@@ -248,6 +256,10 @@ def scores_of(network: nn.Module, call: Call, change: Any, seed: int = 0) -> Ten
         if found is None or not bool(found.isnan().any()):
             break
     return None if found is None else found.detach().double()
+
+
+def _as_wide(t: Tensor, double: bool) -> Tensor:
+    return t.double() if double and t.is_floating_point() else t
 
 
 def _by_row(given: Any, rows: int, depth: int = 3) -> bool:

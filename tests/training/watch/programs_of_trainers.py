@@ -227,9 +227,117 @@ with torch.no_grad():
 print(mean_absolute_error(count[400:], np.exp(found * width + level)))
 """
 
-BASES_OF_TRAINERS = {"translate": TRANSLATE, "readmit": READMIT, "demand": DEMAND}
+TEXTURES = """
+import math
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def textures(n, seed):
+    g = torch.Generator().manual_seed(seed)
+    y = torch.randint(0, 3, (n,), generator=g)
+    angle, phase = y * math.pi / 3 + 0.1 * torch.randn(n, generator=g), 6 * torch.rand(n, generator=g)
+    v, u = torch.meshgrid(torch.arange(12), torch.arange(12), indexing="ij")
+    waves = torch.sin((u * angle.cos()[:, None, None] + v * angle.sin()[:, None, None]) + phase[:, None, None])
+    return (waves + 0.5 * torch.randn(n, 12, 12, generator=g)).unsqueeze(1), y
+
+
+class Excite(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.down, self.up = nn.Linear(channels, channels // 2), nn.Linear(channels // 2, channels)
+
+    def forward(self, x):
+        s = x.mean(dim=(2, 3))
+        return x * torch.sigmoid(self.up(torch.relu(self.down(s)))).view(-1, x.shape[1], 1, 1)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+        self.body = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), Excite(8))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = self.stem(x)
+        return self.head(torch.relu(x + self.body(x)).mean(dim=(2, 3)))
+
+
+torch.manual_seed(0)
+train = DataLoader(TensorDataset(*textures(256, 0)), 32, shuffle=True)
+images, labels = textures(100, 1)
+net = Net()
+opt = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+for epoch in range(3):
+    net.train()
+    for x, y in train:
+        loss = nn.functional.cross_entropy(net(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    net.eval()
+    with torch.no_grad():
+        print((net(images).argmax(1) == labels).float().mean())
+"""
+SHIFTS = """
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+rng = np.random.default_rng(0)
+hours = np.arange(1200)
+at_work = ((hours % 24 > 7) & (hours % 24 < 19)).astype(float)
+load = 20 + 6 * at_work + rng.normal(0, 0.8, len(hours))
+series = np.stack([load, rng.normal(size=len(hours)), at_work], axis=1).astype("float32")
+series = (series - series[:900].mean(0)) / series[:900].std(0)
+
+
+class Windows(Dataset):
+    def __init__(self, series):
+        self.x = torch.from_numpy(series)
+
+    def __len__(self):
+        return len(self.x) - 24
+
+    def __getitem__(self, i):
+        return self.x[i : i + 24], self.x[i + 24, 2].gt(0).float()
+
+
+class Staffing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.GRU(3, 16, batch_first=True), nn.Linear(16, 1)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[1][-1]).squeeze(1)
+
+
+torch.manual_seed(0)
+net = Staffing()
+opt = torch.optim.AdamW(net.parameters(), lr=4e-3)
+val = DataLoader(Windows(series[900:]), 256)
+for epoch in range(3):
+    net.train()
+    for x, y in DataLoader(Windows(series[:900]), 32, shuffle=True):
+        loss = nn.functional.binary_cross_entropy_with_logits(net(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    net.eval()
+    with torch.no_grad():
+        print(sum(((net(x) > 0) == (y > 0)).sum().item() for x, y in val))
+"""
+
+BASES_OF_TRAINERS = {"translate": TRANSLATE, "readmit": READMIT, "demand": DEMAND, "textures": TEXTURES, "shifts": SHIFTS}
 SOUND_OF_TRAINERS = {
     "translate_alone": TRANSLATE.replace("ids.size(1)]", "ids.size(1)] * 1.0").replace("ema.swap(model)", "pass"),
+    "translate_shifted_inside": TRANSLATE.replace("model(src, dec_in)", "model(src, dec_out)").replace(
+        "def forward(self, src, dec_in):\n", "def forward(self, src, out):\n        dec_in = torch.cat([torch.full_like(out[:, :1], BOS), out[:, :-1]], 1)\n"
+    ),
     "readmit_by_line": READMIT.replace("(step + 1) / 10", "max(0.1, step / 10)"),
 }
 PLANTED_OF_TRAINERS = (
@@ -252,6 +360,8 @@ PLANTED_OF_TRAINERS = (
     Planted("BH848", "readmit", "if step < 10:\n                return (step + 1) / 10", "if step < 900:\n                return (step + 1) / 900"),
     Planted("BH880", "demand", "np.exp(found * width + level)", "np.exp(found)"),
     Planted("BH880", "demand", "np.exp(found * width + level)", "found * width + level"),
+    Planted("BH801", "textures", "s = x.mean(dim=(2, 3))", "s = x.mean(dim=(0, 2, 3))"),
+    Planted("BH805", "shifts", "self.x[i + 24, 2]", "self.x[i + 23, 2]"),
     Planted("BH805", "demand", "np.stack([temp, rain, size]", "np.stack([temp, rain, count]"),
     Planted("BH413", "readmit", "torch.sigmoid(self(x))", "torch.softmax(self(x), dim=0)"),
     Planted("BH221", "readmit", "torch.sigmoid(self(x))", "(torch.sigmoid(self(x)) > 0.5).float()"),
