@@ -385,7 +385,7 @@ def _ends(within: ast.AST, counter: str) -> bool:
             return train_loader, DataLoader(test_set, batch_size=256)
         """,
 )
-def test_rows_trained_on(subject: Subject) -> Iterator[Place]:
+def rows_trained_on(subject: Subject) -> Iterator[Place]:
     """Something that is named after train rows and after nothing else is made of data that is named after test rows."""
     program = subject.program
     for scope in program.scopes:

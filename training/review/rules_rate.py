@@ -1,4 +1,4 @@
-"""Rules BH137 and BH153: a learning rate that changes in a variable alone, and one that decays by all earlier decays."""
+"""Rules BH137, BH153 and BH154: a learning rate that changes in a variable alone, that decays by all earlier decays, or by the rest of a division."""
 
 from __future__ import annotations
 
@@ -142,6 +142,40 @@ def decay_of_a_decayed_rate(subject: Subject) -> Iterator[Place]:
         )
         if grows and again and not reset:
             yield node, f"{ast.unparse(target)} already holds the decay of the epochs before: {ast.unparse(node)} multiplies it once more"
+
+
+@rule(
+    "BH154",
+    "decay-by-remainder",
+    "warning",
+    title="The exponent of a decay is the rest of a division",
+    why="`0.1 ** (epoch % 30)` falls by ten in each epoch and jumps back after thirty: at its lowest the rate is 1e-29 of the first. A rate in steps counts whole divisions.",
+    remedy="`0.1 ** (epoch // 30)`",
+    bad="""
+        import torch
+
+        def adjust(optimizer, epoch, first):
+            for group in optimizer.param_groups:
+                group["lr"] = first * 0.1 ** (epoch % 30)
+        """,
+    good="""
+        import torch
+
+        def adjust(optimizer, epoch, first):
+            for group in optimizer.param_groups:
+                group["lr"] = first * 0.1 ** (epoch // 30)
+        """,
+)
+def decay_by_remainder(subject: Subject) -> Iterator[Place]:
+    """A power of a number below 1, or of a decay by its name, whose exponent is the rest of an epoch or a step by a number that is no cycle's."""
+    for node in subject.program.nodes[ast.BinOp]:
+        match node:
+            case ast.BinOp(op=ast.Pow(), left=base, right=ast.BinOp(op=ast.Mod(), left=counter, right=length)):
+                small = isinstance(value := constant(base), float) and 0 < value < 1
+                decays = small or bool({"gamma", "decay", "factor", "drop"} & words(last_name(base)))
+                cycles = {"cycle", "period", "restart", "t", "cycles", "restarts"} & {w for n in names_read(length) for w in words(n)}
+                if decays and not cycles and {"epoch", "ep", "step", "iteration", "iter", "it"} & {w for n in names_read(counter) for w in words(n)}:
+                    yield node, f"{ast.unparse(node)} begins anew whenever {ast.unparse(counter)} is divided by {ast.unparse(length)}: // counts the decays"
 
 
 def _computed_for_nothing(program: Program) -> Iterator[Place]:

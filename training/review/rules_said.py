@@ -1,4 +1,4 @@
-"""Rules BH237, BH238 and BH541: scores, loops and parts of a split that are called after another side than they are of."""
+"""Rules BH237, BH238, BH242 and BH541: scores, loops and parts of a split that are called after another side than they are of, and test rows that nothing reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program
 from training.review.sides import elements_of, side_of, targets_of
-from training.review.syntax import dotted, keyword, last_name, method, names_read, walk, words
+from training.review.syntax import calls, dotted, keyword, last_name, method, names_read, walk, words
 from training.review.trace import Event
 
 MEASURES = {
@@ -162,6 +162,61 @@ def _gone_over(event: Event, node: ast.AST, scope: object) -> Iterator[str]:
 
 
 @rule(
+    "BH242",
+    "test-rows-unread",
+    "warning",
+    title="The test loader is made and read by nothing, and the last score is of validation rows",
+    why="The validation rows chose the weights: a last score of them is the best of several draws, and too good. The rows that were kept for it are there and are not used.",
+    remedy="compute the last score over the test loader",
+    bad="""
+        import torch
+        from torch.utils.data import DataLoader
+
+        def fit(model, train_epoch, evaluate, train, val, test, epochs):
+            train_loader, val_loader, test_loader = DataLoader(train, 32, shuffle=True), DataLoader(val, 256), DataLoader(test, 256)
+            best, kept = 0.0, None
+            for epoch in range(epochs):
+                train_epoch(model, train_loader)
+                score = evaluate(model, val_loader)
+                if score > best:
+                    best, kept = score, {k: v.clone() for k, v in model.state_dict().items()}
+            model.load_state_dict(kept)
+            return evaluate(model, val_loader)
+        """,
+    good="""
+        import torch
+        from torch.utils.data import DataLoader
+
+        def fit(model, train_epoch, evaluate, train, val, test, epochs):
+            train_loader, val_loader, test_loader = DataLoader(train, 32, shuffle=True), DataLoader(val, 256), DataLoader(test, 256)
+            best, kept = 0.0, None
+            for epoch in range(epochs):
+                train_epoch(model, train_loader)
+                score = evaluate(model, val_loader)
+                if score > best:
+                    best, kept = score, {k: v.clone() for k, v in model.state_dict().items()}
+            model.load_state_dict(kept)
+            return evaluate(model, test_loader)
+        """,
+)
+def rows_unread(subject: Subject) -> Iterator[Place]:
+    """In one function a test loader is bound and never read, and the validation loader is given to a call in a loop and to another after it."""
+    program = subject.program
+    for scope in program.scopes:
+        loaders = {n for n in scope.bindings if {"loader", "dl", "dataloader", "iter", "batches"} & words(n)}
+        held = {n for n in loaders if side_of(n) == "val"}
+        if not held or not any(side_of(n) == "test" for n in loaders):
+            continue
+        read = {n.id for n in walk(scope.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        given = [(c, a.id) for c in calls(scope.node) for a in c.args if isinstance(a, ast.Name) and a.id in held]
+        looped = {c: n for c, n in given if any(isinstance(a, ast.For | ast.While) for a in program.ancestors(c))}
+        last = next((c for c, n in reversed(given) if c not in looped and any(m == n and d.lineno < c.lineno for d, m in looped.items())), None)
+        unread = sorted(n for n in loaders if side_of(n) == "test" and n not in read)
+        if last is not None and unread:
+            yield last, f"{unread[0]} is made and read by nothing: the last score is of the validation rows again"
+
+
+@rule(
     "BH541",
     "sides-exchanged",
     "error",
@@ -184,8 +239,9 @@ def _gone_over(event: Event, node: ast.AST, scope: object) -> Iterator[str]:
         """,
 )
 def sides_exchanged(subject: Subject) -> Iterator[Place]:
-    """Names of an unpacked split speak of the other side than their place; or a function is given the parts of a fold under parameters of the other side."""
+    """Names of an unpacked split speak of the other side than their place, or than the mask they are taken by; or a function is given the parts of a fold under parameters of the other side."""
     program = subject.program
+    yield from _masked_otherwise(program)
     for node in program.nodes[ast.Assign]:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.targets[0], ast.Tuple):
             call, names = node.value, [last_name(e) for e in node.targets[0].elts]
@@ -202,6 +258,24 @@ def sides_exchanged(subject: Subject) -> Iterator[Place]:
             yield place, f"{first} are the train rows of the fold, which come first, {second} the held-out ones"
         else:
             yield from _passed_exchanged(program, node, first, second)
+
+
+def _masked_otherwise(program: Program) -> Iterator[Place]:
+    """`fit, val = rows[in_val], rows[~in_val]`: both sides are taken by one mask, whose name speaks of the other one in each."""
+    found: dict[tuple[object, str], list[tuple[ast.Subscript, str, bool]]] = {}
+    for node in program.nodes[ast.Subscript]:
+        if not isinstance(node, ast.Subscript):
+            continue
+        turned = isinstance(node.slice, ast.UnaryOp) and isinstance(node.slice.op, ast.Invert)
+        mask = node.slice.operand if isinstance(node.slice, ast.UnaryOp) else node.slice
+        sides = {side_of(t) for t in targets_of(program, node)} - {""}
+        if isinstance(mask, ast.Name) and side_of(mask.id) and len(sides) == 1:
+            found.setdefault((program.scope(node), mask.id), []).append((node, sides.pop(), turned))
+    for (_, name), taken in found.items():
+        trains = side_of(name) == "train"
+        if {t for _, _, t in taken} == {True, False} and all((side == "train") == (trains == turned) for _, side, turned in taken):
+            first, side, turned = taken[0]
+            yield first, f"{side} rows are those that {name} {'leaves out' if turned else 'marks'}"
 
 
 def _misplaced(names: list[str]) -> tuple[str, str] | None:

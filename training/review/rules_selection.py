@@ -180,7 +180,7 @@ def _mean_of_batch(value: ast.expr) -> bool:
             print(evaluate(model, test_loader))
         """,
 )
-def test_set_chooses_model(subject: Subject) -> Iterator[Place]:
+def chosen_on_test_set(subject: Subject) -> Iterator[Place]:
     """In a loop, a value that a call made from something named test is compared with the best so far, which leads to a save, a stop, or a new best; or test rows
     are passed where validation rows are asked for.
     """

@@ -51,6 +51,7 @@ SHIFTS = {"shift", "skew", "relative", "rel"}  # relative positions are shifted 
 def view_as_transpose(subject: Subject) -> Iterator[Place]:
     """The sizes of a tensor's own shape, in another order, are given to `view` or `reshape` of it, or of what has its dimensions: layers and functions that keep all but the last."""
     program = subject.program
+    yield from _columns_reshaped(program)
     for call in program.all_calls:
         functional = program.resolve(call.func) == "torch.reshape"
         if method(call) not in ("view", "reshape") or not call.args or SHIFTS & words(program.scope(call).name):
@@ -68,6 +69,32 @@ def view_as_transpose(subject: Subject) -> Iterator[Place]:
             )  # [B, heads, T, …] of [B, T, …]
             if (permuted or moved_back) and not _changed_between(program, source, scope, call, given):
                 yield call, f"{source.id} is viewed with its own sizes in another order: this mixes elements, it does not transpose"
+
+
+def _columns_reshaped(program: Program) -> Iterator[Place]:
+    """`np.stack([table["a"], table["b"]]).reshape(-1, 2)`: columns one below the other, read as rows."""
+    for call in program.all_calls:
+        match call:
+            case ast.Call(func=ast.Attribute(value=ast.Call(func=made, args=[ast.List() | ast.Tuple() as columns]) as stack, attr="reshape" | "view")):
+                sizes = call.args[0].elts if len(call.args) == 1 and isinstance(call.args[0], ast.Tuple | ast.List) else call.args
+                wide = len(columns.elts)
+                whole = last_name(made) in ("stack", "vstack", "array") and constant(keyword(stack, "axis")) in (None, 0)
+                if (
+                    whole
+                    and keyword(stack, "dim") is None
+                    and len(sizes) == 2
+                    and wide > 1
+                    and constant(sizes[1]) == wide
+                    and all(map(_is_column, columns.elts))
+                ):
+                    yield call, f"{wide} columns lie one after the other here, and each row of this reshape takes {wide} values of one column"
+
+
+def _is_column(node: ast.expr) -> bool:
+    """`table["a"]`, also with `.values`, `.to_numpy()`, `.astype(...)` behind it."""
+    while isinstance(node, ast.Attribute | ast.Call):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
 
 
 def _dimensions(source: str, factors: list[ast.expr], scope: Scope) -> int:
