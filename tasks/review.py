@@ -91,6 +91,8 @@ def review_run(program: Path, arguments: Sequence[str], seconds: float, ranks: i
     Raises:
         ConfigError: it is no Python file, makes no group for several ranks, or ended without an error before anything of a training was seen.
     """
+    if not program.exists():
+        raise ConfigError(f"{program} does not exist (looked for in {Path.cwd()}); --run takes one Python file, the program that trains")
     if program.suffix != ".py" or not program.is_file():
         raise ConfigError(f"{program}: --run takes one Python file, the program that trains")
     text = program.read_text(encoding="utf-8", errors="replace")

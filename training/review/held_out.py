@@ -10,6 +10,7 @@ from training.review.syntax import constant, identifiers, last_name, names_read,
 
 MAKES_ROWS = {"DataLoader", "TensorDataset", "Subset", "tensor", "as_tensor", "from_numpy"}
 OTHER_SIDES = (HELD_OUT | {"train", "training"}) - {"test", "testing", "tst"}
+BESIDE = {"known", "seen", "mask", "history", "exclude", "excluded", "positives", "interactions"}  # pairs that a ranking leaves out
 DEPTH = 3
 
 
@@ -57,4 +58,5 @@ def measures_test(program: Program, binding: Binding, loop: ast.AST, depth: int 
 def from_test(program: Program, call: ast.Call, scope: Scope) -> bool:
     """Whether an argument is the test set, by its name or that of what it was made of, and nothing says validation."""
     given = [*call.args, *(k.value for k in call.keywords)]
-    return any(names_test_rows(program, a, scope) for a in given) and not any({"val", "valid", "validation", "dev"} & words(last_name(a)) for a in given)
+    said = [words(last_name(a)) for a in given]
+    return any(names_test_rows(program, a, scope) for a in given) and not any({"val", "valid", "validation", "dev"} & w and not BESIDE & w for w in said)

@@ -133,8 +133,7 @@ def _is_used(program: Program, call: ast.Call, names: set[str], sides: Sides) ->
     for node in walk(sides.scope.node):
         match node:
             case ast.BinOp(op=ast.Sub() | ast.Div(), left=left, right=right) if reads(right):
-                taken = any(id(n) in sides.taken for n in walk(left))
-                if (taken or names_read(left) & (sides.parts | within)) and not any(named_role(n) for n in (left,)):
+                if (_taken(left, sides) or names_read(left) & (sides.parts | within)) and not any(named_role(n) for n in (left,)):
                     return True
             case ast.Call() if node is not call:
                 given = [*node.args, *(k.value for k in node.keywords)]
@@ -142,9 +141,14 @@ def _is_used(program: Program, call: ast.Call, names: set[str], sides: Sides) ->
                     continue
                 filled = method(node) == "fillna" and bool(names_read(receiver(node)) & sides.parts)
                 own = isinstance(node.func, ast.Name) and (node.func.id in program.classes or bool(program.callees(node, sides.scope)))
-                if filled or (own and (id(node) in sides.taken or any(names_read(a) & sides.parts for a in given))):
+                if filled or (own and (id(node) in sides.taken or any(names_read(a) & sides.parts or _taken(a, sides) for a in given))):
                     return True
     return False
+
+
+def _taken(node: ast.expr, sides: Sides) -> bool:
+    """Whether rows of a side are taken in an expression."""
+    return any(id(n) in sides.taken for n in walk(node))
 
 
 def own_learner(program: Program, call: ast.Call) -> str:
@@ -195,6 +199,7 @@ def of_each_side(program: Program) -> Iterator[tuple[ast.expr, str, str]]:
         if where:
             yield node, found[1], where
     yield from _by_itself_elsewhere(program)
+    yield from _given_with_itself(program)
     for call in (c for c in program.all_calls if last_name(c.func) in CENTRES):
         where = _by_ranges(program, call)
         if where:
@@ -209,6 +214,22 @@ def _held_out_alone(program: Program, node: ast.expr, rows: ast.expr) -> str:
     named = rows.slice if isinstance(rows, ast.Subscript) and isinstance(rows.slice, ast.Name) else rows
     held = isinstance(named, ast.Name) and side_of(named.id) in ("val", "test")
     return ast.unparse(rows) if held and any(ast.unparse(t) == ast.unparse(rows) for t in statement.targets) else ""
+
+
+def _given_with_itself(program: Program) -> Iterator[tuple[ast.expr, str, str]]:
+    """Held-out rows that are given to a function or class of the file together with their own mean: `Rows(x[test], x[test].mean(), x[test].std())`."""
+    for call in program.all_calls:
+        given = [*call.args, *(k.value for k in call.keywords)]
+        made = {last_name(a.func): receiver(a) for a in given if isinstance(a, ast.Call) and last_name(a.func) in CENTRES}
+        for statistic, rows in made.items():
+            held = rows is not None and {side_of(n) for n in names_read(rows)} & {"val", "test"} and any(ast.dump(a) == ast.dump(rows) for a in given)
+            if (
+                held
+                and rows is not None
+                and isinstance(call.func, ast.Name)
+                and (call.func.id in program.classes or program.callees(call, program.scope(call)))
+            ):
+                yield call, statistic, ast.unparse(rows)
 
 
 def _by_itself_elsewhere(program: Program) -> Iterator[tuple[ast.expr, str, str]]:

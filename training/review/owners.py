@@ -20,6 +20,9 @@ def rows_of_owners(program: Program) -> Iterator[tuple[ast.expr, str]]:
         for group, loop in _lists_of_owners(maker):
             for call, caller in program.call_sites[maker]:
                 for name, rows in _unpacked(program, maker, call, caller, group):
+                    for order, helper in _counted_by_a_helper(program, caller, name):
+                        told = f"{helper} puts rows in random order and only counts {group}, which says that several belong together (line {line_of(loop)})"
+                        yield order, told
                     if not _only_looked_at(program, caller, name):
                         continue
                     for split, scope, parts in (*splits(program), *shuffled_cuts(program)):
@@ -27,6 +30,23 @@ def rows_of_owners(program: Program) -> Iterator[tuple[ast.expr, str]]:
                         if scope is caller and rows & behind:
                             told = f"rows are split at random, though {group} (line {line_of(loop)}) says that several belong together"
                             yield split, told
+
+
+def _counted_by_a_helper(program: Program, caller: Scope, name: str) -> Iterator[tuple[ast.Call, str]]:
+    """Permutations in a function that is given the list and asks for its length alone: the call that draws, and the function."""
+    for call in (c for c in calls(caller.node) if program.scope(c) is caller):
+        helper = program.callees_by_name(call, caller)
+        given = [p for p in helper.parameters if last_name(argument(call, helper, p)) == name] if helper is not None else []
+        if helper is None or not given:
+            continue
+        reads = [n for n in walk(helper.node) if isinstance(n, ast.Name) and n.id == given[0] and isinstance(n.ctx, ast.Load)]
+        above = [program.parents[n] for n in reads]
+        counted = all(
+            (isinstance(a, ast.Call) and last_name(a.func) in ("len", "print")) or (isinstance(a, ast.Attribute) and a.attr in ("shape", "size")) for a in above
+        )
+        drawn = [c for c in calls(helper.node) if last_name(c.func) in ("permutation", "randperm", "shuffle")]
+        if reads and counted and drawn:
+            yield drawn[0], helper.name
 
 
 def _lists_of_owners(maker: Scope) -> Iterator[tuple[str, ast.For]]:

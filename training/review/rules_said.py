@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.program import Program
+from training.review.program import Program, Scope
 from training.review.sides import elements_of, side_of, targets_of
 from training.review.syntax import calls, dotted, keyword, last_name, method, names_read, walk, words
 from training.review.trace import Event
@@ -165,7 +165,7 @@ def _gone_over(event: Event, node: ast.AST, scope: object) -> Iterator[str]:
     "BH242",
     "test-rows-unread",
     "warning",
-    title="The test loader is made and read by nothing, and the last score is of validation rows",
+    title="Test rows are there and read by nothing, and the last score is of validation rows",
     why="The validation rows chose the weights: a last score of them is the best of several draws, and too good. The rows that were kept for it are there and are not used.",
     remedy="compute the last score over the test loader",
     bad="""
@@ -200,10 +200,10 @@ def _gone_over(event: Event, node: ast.AST, scope: object) -> Iterator[str]:
         """,
 )
 def rows_unread(subject: Subject) -> Iterator[Place]:
-    """In one function a test loader is bound and never read, and the validation loader is given to a call in a loop and to another after it."""
+    """In one function test rows are bound and never read, and the validation rows are given to a call in a loop and to another after it."""
     program = subject.program
     for scope in program.scopes:
-        loaders = {n for n in scope.bindings if {"loader", "dl", "dataloader", "iter", "batches"} & words(n)}
+        loaders = {n for n in scope.bindings if {"loader", "dl", "dataloader", "iter", "batches"} & words(n) or _is_table(scope, n)}
         held = {n for n in loaders if side_of(n) == "val"}
         if not held or not any(side_of(n) == "test" for n in loaders):
             continue
@@ -214,6 +214,13 @@ def rows_unread(subject: Subject) -> Iterator[Place]:
         unread = sorted(n for n in loaders if side_of(n) == "test" and n not in read)
         if last is not None and unread:
             yield last, f"{unread[0]} is made and read by nothing: the last score is of the validation rows again"
+
+
+def _is_table(scope: Scope, name: str) -> bool:
+    """Whether a name is that of a side and no more, `test` or `val_rows`, and a call gave it beside those of other sides."""
+    bound = scope.bindings[name]
+    plain = bool(side_of(name)) and len(words(name) - {"set", "ds", "data", "rows", "df", "frame", "part", "split"}) == 1
+    return plain and len(bound) == 1 and bound[0].index is not None and isinstance(bound[0].value, ast.Call)
 
 
 @rule(

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from itertools import combinations
 
+from training.review.bounds import meeting, whole_beside_part
 from training.review.findings import Place, Subject, rule
 from training.review.intervals import overlap, share_of
 from training.review.program import Program, Scope
@@ -62,6 +63,9 @@ def sides_share_rows(subject: Subject) -> Iterator[Place]:
     yield from _train_has_all(program)
     yield from _split_twice(program)
     yield from _two_orders(program)
+    for node, message, scope in (*meeting(program), *whole_beside_part(program)):
+        if line_of(node) not in told:
+            yield node, message, scope.node if scope.name else node
 
 
 def apart(program: Program, a: ast.expr, b: ast.expr) -> bool:

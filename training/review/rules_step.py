@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.kinds import is_scheduler_origin
 from training.review.loops import Placed, Steps, common_loop, step_groups
 from training.review.program import Program
 from training.review.rules_window import window_of
@@ -220,10 +221,12 @@ def _hands_on(program: Program, call: ast.Call, losses: set[str]) -> bool:
         """,
 )
 def step_missing(subject: Subject) -> Iterator[Place]:
-    """An optimizer is cleared in a loop with a backward, and no `step` of anything stands in the file."""
-    if subject.framework or "step" in {n.attr for n in subject.program.nodes[ast.Attribute] if isinstance(n, ast.Attribute)}:
+    """An optimizer is cleared in a loop with a backward, and no `step` of anything but schedules stands in the file."""
+    program = subject.program
+    steps = [n for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and n.attr == "step"]
+    if subject.framework or any(not any(map(is_scheduler_origin, program.origins(n.value, program.scope(n)))) for n in steps):
         return
-    if any("step" in name for name in subject.program.called_names):
+    if any("step" in name and name != "step" for name in program.called_names):
         return
     for trace in subject.traces:
         for event in trace:

@@ -60,7 +60,9 @@ def threshold_chosen_on_scored_rows(subject: Subject) -> Iterator[Place]:
                     continue
                 given = _chosen_on(program, scope, name, binding)
                 chosen_on = {n for n in given if not is_model(program, ast.Name(n, ast.Load()), scope)}
-                if len(given) < 2 or not chosen_on or any(words(s) & NOT_FINAL for s in _behind(chosen_on, scope, binding) | set(words(scope.name))):
+                behind = _behind(chosen_on, scope, binding)
+                around = set() if any(map(is_test, behind)) else set(words(scope.name))  # `train()` may hold the whole program
+                if len(given) < 2 or not chosen_on or any(words(s) & NOT_FINAL for s in behind | around):
                     continue
                 uses = list(_uses(program, scope, name, binding))
                 if uses and all(used and _same_rows(program, used, chosen_on, scope, binding) for used in uses):
@@ -71,11 +73,21 @@ def threshold_chosen_on_scored_rows(subject: Subject) -> Iterator[Place]:
 def _behind(names: set[str], scope: Scope, binding: Binding, depth: int = 0) -> set[str]:
     """The names of data that some data came of; what a network was made of, whose method was called, is none."""
     found = set(names)
-    for made in (b for n in names if not is_test(n) for b in scope.bindings.get(n, ()) if line_of(b.statement) <= line_of(binding.statement)):
+    for made in (b for n in names if not is_test(n) for b in _in_force(scope, n, binding)):
         methods = {n for c in calls(made.value) for n in names_read(c.func)}
         inner = names_read(made.value) - methods - found
         found |= _behind(inner, scope, made, depth + 1) if depth < 3 else inner
     return found
+
+
+def _in_force(scope: Scope, name: str, binding: Binding) -> list[Binding]:
+    """What a name may hold where the threshold is chosen: nothing from before a value that it gets in any case, in the function's own block."""
+    made = sorted((b for b in scope.bindings.get(name, ()) if line_of(b.statement) <= line_of(binding.statement)), key=lambda b: line_of(b.statement))
+    block = getattr(scope.node, "body", [])
+    for at in reversed(range(len(made))):
+        if made[at].how == "assign" and made[at].statement in block and name not in names_read(made[at].value):
+            return made[at:]
+    return made
 
 
 def _cutting(scope: Scope) -> set[str]:
@@ -100,9 +112,11 @@ def _tries_cuts(program: Program, binding: Binding, scope: Scope) -> bool:
 
 def _same_rows(program: Program, used: set[str], chosen_on: set[str], scope: Scope, binding: Binding) -> bool:
     """Whether data is that by which the threshold was chosen, or made of it alone, by networks or not."""
-    if used <= chosen_on:
-        return True
     line = line_of(binding.statement)
+    if used <= chosen_on:
+        first = {n: {ast.dump(b.value) for b in _in_force(scope, n, binding)} for n in used}
+        later = [(n, b) for n in used for b in scope.bindings.get(n, ()) if line_of(b.statement) > line and b.how == "assign"]
+        return all(ast.dump(b.value) in first[n] for n, b in later)
     for name in used - chosen_on:
         bound = [b for b in scope.bindings.get(name, ()) if b.how == "assign"]
         called = {n for b in bound for c in calls(b.value) for n in names_read(c.func)}

@@ -257,6 +257,8 @@ def _of_binding(program: Program, name: str, bound: Binding, known: dict[int, as
         return ("split", id(split)), name
     if bound.index is not None and isinstance(value, ast.Call) and last_name(value.func) in PIECES:
         return ("pieces", id(value)), name
+    if bound.index is not None and isinstance(value, ast.Call) and side_of(name) and program.callees_by_name(value, bound.scope) is not None:
+        return ("returned", id(value)), name  # positions that a function of the file gives back, if rows are taken by them
     if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice) and isinstance(value.value, ast.Name):
         if moves(program, value.slice, bound.scope):
             return None
@@ -302,11 +304,12 @@ def divisions(program: Program) -> list[Division]:
     for members in dividing(program):
         kind, key = members[0].family
         split = calls_by_id.get(key) if kind == "split" and isinstance(key, int) else None
+        by = members[0].selector if kind == "returned" else None  # whatever its function keeps together
         tables: dict[str, Take] = {}
         for take in members:
             if not _is_order(program, take.rows, take.scope):
                 tables.setdefault(ast.dump(take.rows), take)
-        found += [Division(t.node, t.scope, [t.rows], keyword(split, "groups", 2) if split is not None else column_of(t)) for t in tables.values()]
+        found += [Division(t.node, t.scope, [t.rows], keyword(split, "groups", 2) if split is not None else by or column_of(t)) for t in tables.values()]
     return found + [lifted for d in found for lifted in _handed(program, d)]
 
 
@@ -333,7 +336,7 @@ def _divides(program: Program, members: list[Take]) -> bool:
     several = len({t.member for t in members}) > 1
     if kind == "slice" and isinstance(key, str) and is_random_order(program, key, members[0].scope):
         return several
-    sides = {side_of(t.member) if kind == "given" else t.side for t in members} - {""}
+    sides = {side_of(t.member) if kind in ("given", "returned") else t.side for t in members} - {""}
     if kind == "mask":
         random = any(t.member.lstrip("~") and isinstance(t.selector, ast.Name | ast.UnaryOp) and _random_mask(program, t) for t in members)
         return several and (random or ("train" in sides and len(sides) > 1))

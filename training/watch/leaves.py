@@ -24,10 +24,10 @@ class Leaf:
 
     parameter: Tensor  # kept: a network that only a function of the program holds is gone at the end
     name: str
-    state: tuple[int, float]  # at first sight: its version, which does not tell of changes by way of `.data`, and the sum of its values
+    state: tuple[int, float | None]  # at first sight: its version, which does not tell of changes by way of `.data`, and the sum of its values
     taken_over: bool  # in eval mode, or its weights were loaded: it is not meant to learn
     times: int = 0
-    restored: tuple[int, float] | None = None  # when weights were loaded into it that nothing had moved before
+    restored: tuple[int, float | None] | None = None  # when weights were loaded into it that nothing had moved before
     restored_at: int = -1  # step
 
 
@@ -145,12 +145,16 @@ class Leaves:
             self.watch.tell("BH422", f"{len(names)} parameters get gradients, and no optimizer holds them: {', '.join(names[:4])}", at)
 
     def moved(self) -> bool:
-        """Whether any of them was changed since it was first seen."""
-        return any(state_of(leaf.parameter) != leaf.state for leaf in self.of.values())
+        """Whether any of them was changed since it was first seen; loading the values that it has changes none."""
+        for leaf in self.of.values():
+            (version, total), (first_version, first_total) = state_of(leaf.parameter), leaf.state
+            if total != first_total or (total is None and version != first_version):
+                return True
+        return False
 
 
-def state_of(parameter: Tensor) -> tuple[int, float]:
-    """The version of a parameter and the sum of its values; the version alone of one that is spread over ranks, or whose gathered values FSDP has let go of."""
+def state_of(parameter: Tensor) -> tuple[int, float | None]:
+    """The version of a parameter and the sum of its values; the version and None of one that is spread over ranks, or whose gathered values FSDP has let go of."""
     values = parameter.detach()
     there = type(values) is Tensor and values.untyped_storage().nbytes() >= values.nbytes
-    return parameter._version, float(values.double().sum()) if there else 0.0
+    return parameter._version, float(values.double().sum()) if there else None

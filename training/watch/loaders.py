@@ -222,10 +222,14 @@ def loader_rows(loader: DataLoader[Any]) -> int:
 
 
 def unmixed(labels: list[Tensor]) -> bool:
-    """Whether batches differ in their labels as no mixed order lets them.
+    """Whether batches differ in their labels as no mixed order lets them: in their classes, or from the least measured value to the greatest.
 
-    >>> unmixed([torch.full((8,), float(i // 4)) for i in range(8)])
-    True
+    Measured values that go up and down are those of a series, whose rows come in the order of time.
+
+    >>> unmixed([torch.full((8,), float(i // 4)) for i in range(8)]), unmixed([torch.full((8,), i / 4) for i in range(8)])
+    (True, True)
+    >>> unmixed([torch.full((8,), math.sin(i)) for i in range(8)])
+    False
     >>> unmixed([torch.arange(8.0) % 2 for _ in range(8)])
     False
     """
@@ -234,4 +238,6 @@ def unmixed(labels: list[Tensor]) -> bool:
     whole = torch.cat(labels)
     means = torch.stack([b.mean() for b in labels])
     total = float(whole.var())
-    return total > 0 and float(means.var()) / total > UNMIXED
+    steps = means.diff()
+    sorted_so = bool((whole == whole.round()).all()) or bool((steps >= 0).all()) or bool((steps <= 0).all())
+    return total > 0 and sorted_so and float(means.var()) / total > UNMIXED

@@ -27,6 +27,7 @@ from training.watch.contrasts import Contrasts
 from training.watch.copies import Copies
 from training.watch.cuts import Cuts
 from training.watch.fits import Fits
+from training.watch.fixed_order import FixedOrder
 from training.watch.forwards import Call, Forwards
 from training.watch.gradients import Gradients
 from training.watch.halves import Halves
@@ -190,19 +191,20 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     for listener in (*late, Contrasts(seen, functions)):
         listener.install()
 
-    lengths, places = Lengths(seen), Places(seen)
+    lengths, places, fixed = Lengths(seen), Places(seen), FixedOrder(seen, loaders)
 
     def lost(call: Call, scores: Tensor, target: Tensor) -> None:
         rows.lost(call, scores, target)
         lengths.lost(call, scores, target)
         networks.lost(call, scores, target)
         places.lost(call, scores, target)
+        fixed.lost(call, scores, target)
 
     functions.on_loss.append(lost)
     seen.listeners += [Sets(seen, loaders), Copies(seen, forwards, gradients), Balance(seen, loaders, classes)]
     seen.listeners += [forwards, functions, loaders, gradients, Adversaries(seen, gradients), Opponents(seen, gradients, functions)]
     seen.listeners += [precision, kept, networks, rows, tokens, fits, sides, schedules, recurrence, ranks, orders, metrics]
-    seen.listeners += [*samples, Streams(seen), ShortBatches(seen, loaders), lengths, places, *late, Updates(seen, gradients), movement]
+    seen.listeners += [*samples, Streams(seen), ShortBatches(seen, loaders), lengths, places, fixed, *late, Updates(seen, gradients), movement]
     return functions, lambda: ranks.told(rows.first(), next((h.made for h in gradients.held.values()), None), sides.told())
 
 

@@ -39,6 +39,9 @@ class Networks:
         self.watch, self.loaders = watch, loaders
         self.looks: dict[int, int] = {}
         self.seen: dict[int, bytes] = {}
+        self.last: Call | None = None
+        self.firsts: dict[int, tuple[float, ...]] = {}
+        self.tries: dict[int, int] = {}
         self.varies: set[int] = set()
         self.shifted: dict[int, int] = {}
         self.far: dict[int, Far] = {}
@@ -62,11 +65,31 @@ class Networks:
             if other.dtype == torch.int64 and other.ndim == 2 and first.ndim > 1 and len(other) == len(first):
                 self._tokens(call, target, other)
 
+    def forwarded(self, call: Call) -> None:
+        """A network with parts ran, by which something may be learned."""
+        if call.grad and next(call.module.children(), None) is not None:
+            self.last = call
+
+    def backed(self, *_: object) -> None:
+        """Try the network of a loss that is given no labels, as one of pairs: rows that are drawn, or looked up by their numbers, stand for themselves."""
+        call, self.last = self.last, None
+        if call is None or not call.inputs or id(call.module) in self.looks or sum(t.numel() for t in call.inputs) > MOST:
+            return
+        key, first = id(call.module), call.inputs[0]
+        shown = tuple(first.detach().reshape(-1)[:16].tolist())
+        drawn = self.loaders.shuffles or first.dtype == torch.int64
+        if self.firsts.setdefault(key, shown) == shown or self.tries.get(key, 0) >= LOOKS or not drawn:
+            return
+        if any(t.ndim > 1 and t.shape[1] == len(t) for t in call.inputs):
+            return  # of each row with all others
+        self.tries[key] = self.tries.get(key, 0) + 1
+        self._rows(call, None)
+
     # ----------------------------------------------------------------------------------------- rows
 
-    def _rows(self, call: Call, target: Tensor) -> None:
-        n = len(call.inputs[0])
-        if n < FEWEST or not target.ndim or len(target) != n or any(t.ndim == 0 or len(t) != n for t in call.inputs):
+    def _rows(self, call: Call, target: Tensor | None) -> None:
+        n = call.rows
+        if n < FEWEST or any(t.ndim == 0 or len(t) != n for t in call.inputs) or (target is not None and (not target.ndim or len(target) != n)):
             return
         network = twin(call.module)
         if network is None:
@@ -74,7 +97,7 @@ class Networks:
         before, after, small = self._exactly(network, call, _other_first)
         if before is None or after is None or not before.ndim or len(before) != n or before.shape != after.shape:
             return
-        if before.ndim == 2 and before.shape[1] == n and torch.equal(target.cpu(), torch.arange(n)):
+        if before.ndim == 2 and before.shape[1] == n and (target is None or torch.equal(target.cpu(), torch.arange(n))):
             return  # each row against all others of its batch, as it is meant
         again = scores_of(network, call, lambda t: t) if small == SAME else before
         if again is None or again.shape != before.shape or not torch.allclose(again, before, rtol=SAME, atol=SAME, equal_nan=True):

@@ -38,6 +38,7 @@ class Seeds:
         self.since: set[Seed] = set()  # that were set since the last step
         self.orders: dict[Place, Order] = {}
         self.rows = 0  # that were trained on since the last permutation
+        self.batch = 0  # of them in the batch at hand
         self.times: weakref.WeakKeyDictionary[torch.optim.Optimizer, Counter[Seed]] = weakref.WeakKeyDictionary()
 
     def install(self) -> None:
@@ -69,7 +70,11 @@ class Seeds:
     def forwarded(self, call: Call) -> None:
         """Rows that a network is trained on."""
         if call.grad and call.training:
-            self.rows += call.rows
+            self.batch = max(self.batch, call.rows)  # two calls may be given the same rows, as of pairs
+
+    def backed(self, *_: object) -> None:
+        """A batch is through."""
+        self.rows, self.batch = self.rows + self.batch, 0
 
     def _set(self, original: Callable[..., Any], seed: Any) -> Any:
         if not self.watch.quiet and not self.forked:

@@ -11,6 +11,7 @@ from tests.training.watch.programs_of_losses import BASES_OF_LOSSES, PLANTED_OF_
 from tests.training.watch.programs_of_opponents import BASES_OF_OPPONENTS, PLANTED_OF_OPPONENTS, SOUND_OF_OPPONENTS
 from tests.training.watch.programs_of_pairs import BASES_OF_PAIRS, PLANTED_OF_PAIRS, SOUND_OF_PAIRS
 from tests.training.watch.programs_of_parts import BASES_OF_PARTS, PLANTED_OF_PARTS, SOUND_OF_PARTS, Planted
+from tests.training.watch.programs_of_rankings import BASES_OF_RANKINGS, PLANTED_OF_RANKINGS, SOUND_OF_RANKINGS
 from tests.training.watch.programs_of_samples import BASES_OF_SAMPLES, PLANTED_OF_SAMPLES, SOUND_OF_SAMPLES
 from tests.training.watch.programs_of_streams import BASES_OF_STREAMS, PLANTED_OF_STREAMS, SOUND_OF_STREAMS
 from tests.training.watch.programs_of_swaps import BASES_OF_SWAPS, PLANTED_OF_SWAPS, SOUND_OF_SWAPS
@@ -173,6 +174,7 @@ BASES = {
     **BASES_OF_HALVES,
     **BASES_OF_OPPONENTS,
     **BASES_OF_PAIRS,
+    **BASES_OF_RANKINGS,
     **BASES_OF_WINDOWS,
     **BASES_OF_TRAINERS,
 }
@@ -355,6 +357,7 @@ PLANTED = (
     *PLANTED_OF_HALVES,
     *PLANTED_OF_OPPONENTS,
     *PLANTED_OF_PAIRS,
+    *PLANTED_OF_RANKINGS,
     *PLANTED_OF_WINDOWS,
     *PLANTED_OF_TRAINERS,
 )
@@ -561,6 +564,7 @@ SOUND = {
     **SOUND_OF_HALVES,
     **SOUND_OF_OPPONENTS,
     **SOUND_OF_PAIRS,
+    **SOUND_OF_RANKINGS,
     **SOUND_OF_WINDOWS,
     **SOUND_OF_TRAINERS,
 }
