@@ -64,7 +64,9 @@ def review_source(source: Source, rules: Sequence[Rule], seen: Sequence[Finding]
 def _applied(rule: Rule, subject: Subject, source: Source) -> list[Finding]:
     """What a rule finds; its own failure is a finding too, since it must neither hide what the others find nor pass for a file without this mistake."""
     try:
-        found = {(f.line, f.column, f.message): f for f in rule.findings(subject)}
+        found: dict[tuple[int, str], Finding] = {}
+        for f in rule.findings(subject):  # one line may break a rule in several places: once is enough
+            found.setdefault((f.line, f.message), f)
         return list(
             {(f.line, f.column): f for f in (source.placed(_as_written(f, subject.program)) for f in found.values())}.values()
         )  # a block that is written out for each phase may say it twice

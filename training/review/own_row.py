@@ -10,43 +10,70 @@ from training.review.syntax import constant, dotted, identifiers, last_name, met
 from training.review.whole import LABEL_WORDS
 
 WINDOWS = {"rolling", "ewm", "expanding"}
+RUNNING = {"cumsum", "cummax", "cumprod"}
 MOVED = {"shift", "diff", "pct_change", "roll"}
 TAKEN_BY = {"to_numpy", "astype", "reshape", "tensor", "as_tensor", "array", "asarray", "from_numpy"}
 
 
 def own_label_in_window(program: Program) -> Iterator[tuple[ast.expr, str]]:
-    """`df["mean"] = df["sales"].rolling(3).mean()` where `sales` of the same row is the label: a window that ends at the row holds it."""
-    if not WINDOWS & program.called_names:
+    """`df["mean"] = df["sales"].rolling(3).mean()` where `sales` of the same row is the label: a window that ends at the row holds it.
+
+    So does a running sum, `groups["sales"].cumsum()`, from which the row's own value is not taken.
+    """
+    if not (WINDOWS | RUNNING) & program.called_names:
         return
-    labels = _labels(program)
-    for node in program.nodes[ast.Assign] if labels else ():
+    labels, lists = _labels(program), _lists(program)
+    read = _read_as_label(program) if not _shifted(program) else set()
+    for node in program.nodes[ast.Assign]:
         target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
         if not isinstance(node, ast.Assign) or not isinstance(target, ast.Subscript):
             continue
         feature = constant(target.slice)
-        window = next((c for c in walk(node.value) if isinstance(c, ast.Call) and method(c) in WINDOWS), None)
-        called = {last_name(c.func) for c in walk(node.value) if isinstance(c, ast.Call)}
+        known = labels | {n for n in read if any(feature in listed and n not in listed for listed in lists)}
+        parts = [node.value, *_behind(program, node.value)] if known else []
+        window = next((c for p in parts for c in walk(p) if isinstance(c, ast.Call) and method(c) in WINDOWS | RUNNING), None)
+        called = {last_name(c.func) for p in parts for c in walk(p) if isinstance(c, ast.Call)}
         if window is None or called & MOVED or any(k.arg == "closed" for k in window.keywords) or not isinstance(target.value, ast.Name):
             continue
-        label = next((n for n in sorted(labels) if n in _columns(node.value)), None)
-        if label is None or feature in labels or (isinstance(feature, str) and _elsewhere(program, feature, node)):
+        label = next((n for n in sorted(known) if any(n in _columns(p) for p in parts if any(w is window for w in walk(p)))), None)
+        if label is None or feature in known or (isinstance(feature, str) and label in labels and _elsewhere(program, feature, node)):
             continue
+        if any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Sub) and label in _columns(n.right) for p in parts for n in walk(p)):
+            continue  # the sum of all rows before: `cumsum() - own`
         yield window, f"the window ends at the row itself, and {label!r} of the same row is the label: shift it by one row first"
+
+
+def _behind(program: Program, value: ast.expr) -> list[ast.expr]:
+    """What the names of an expression hold that are bound once, to a running sum or a window."""
+    names = {n.id: n for n in walk(value) if isinstance(n, ast.Name)}
+    bound = [b for n in names.values() for b in [program.bindings_of(n, program.scope(n))] if len(b) == 1 and b[0].how == "assign" and b[0].index is None]
+    return [b[0].value for b in bound if any(isinstance(c, ast.Call) and method(c) in WINDOWS | RUNNING for c in walk(b[0].value))]
+
+
+def _lists(program: Program) -> list[set[str]]:
+    """The lists of columns that are written in the file."""
+    lists = [n.elts for n in (*program.nodes[ast.List], *program.nodes[ast.Tuple]) if isinstance(n, ast.List | ast.Tuple)]
+    return [{str(constant(e)) for e in elements} for elements in lists if len(elements) > 1 and all(isinstance(constant(e), str) for e in elements)]
 
 
 def _labels(program: Program) -> set[str]:
     """Columns that are left out of the features, and read by themselves as the label; none where a row's label is of a later row."""
+    return set() if _shifted(program) else _left_out(program) & _read_as_label(program)
+
+
+def _shifted(program: Program) -> bool:
+    """Whether a row's label may be of a later row."""
     for call in program.all_calls:
         by = call.args[0] if call.args else next((k.value for k in call.keywords if k.arg == "periods"), None)
         if method(call) == "shift" and not (_is_column(receiver(call))):
-            return set()  # the whole table, or features of it, are shifted
+            return True  # the whole table, or features of it, are shifted
         if last_name(call.func) in ("shift", "roll") and isinstance(by, ast.UnaryOp):
-            return set()
+            return True
     for slice_ in program.nodes[ast.Slice]:  # windows of rows before the label
         bounds = [slice_.lower, slice_.upper] if isinstance(slice_, ast.Slice) else []
         if isinstance(bounds[0], ast.BinOp | ast.Name) and isinstance(bounds[1], ast.BinOp | ast.Name) and _moves(program, bounds):
-            return set()
-    return _left_out(program) & _read_as_label(program)
+            return True
+    return False
 
 
 def _moves(program: Program, bounds: list[ast.expr | None]) -> bool:

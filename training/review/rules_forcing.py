@@ -111,9 +111,16 @@ def _forcing(program: Program, owner: ast.ClassDef) -> tuple[str, int, object] |
         return None
     for index, name in enumerate(forward.parameters):
         spoken = words(name)
-        if {"teacher", "forcing"} <= spoken or "forcing" in spoken or name in ("tf_ratio", "tfr", "sampling_prob"):
+        drawn = bool({"force", "forced", "teach", "teaching", "teacher"} & spoken) and _drawn_against(forward.node, name)
+        if drawn or {"teacher", "forcing"} <= spoken or "forcing" in spoken or name in ("tf_ratio", "tfr", "sampling_prob"):
             return name, index - 1, constant(defaults(forward.node).get(name))
     return None
+
+
+def _drawn_against(forward: ast.AST, name: str) -> bool:
+    """Whether a random number is compared with it: `torch.rand(n, 1) < force`."""
+    tests = [n for n in walk(forward) if isinstance(n, ast.Compare) and name in names_read(n)]
+    return any(isinstance(c, ast.Call) and last_name(c.func) in ("rand", "random", "uniform", "rand_like") for t in tests for c in walk(t))
 
 
 def _is_put_off(program: Program, owner: ast.ClassDef, name: str) -> bool:

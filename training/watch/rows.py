@@ -29,6 +29,7 @@ SPARE = 0.1  # of the rows may hold a value that another one holds as well
 STRAY = 0.1  # of the rows of a held-out batch may be equal to train rows
 COVERED, MOSTLY = 0.5, 0.95  # of the train rows; of the rows of an evaluation: train rows are measured on purpose
 HORIZON, BATCHES, FEWEST, WIDEST = 3, 4, 8, 512  # values that are forecast, batches that are looked at and their rows, values that are given
+HALF = 0.5  # of the values
 COLUMNS = 2  # that are scaled so, before it is told
 
 
@@ -286,7 +287,7 @@ class Rows:
             self.watch.tell(
                 "BH820", "evaluated rows are scaled otherwise than the train rows: most columns differ in mean or deviation by several times", place
             )
-        elif any(int(standard(rows).sum()) >= COLUMNS for rows in (other, *self._phases_alone(history, len(train[0])))):
+        elif any(scaled_alone(rows, train) for rows in (other, *self._phases_alone(history, len(train[0])))):
             self.watch.tell("BH502", f"{len(other)} held-out rows have mean 0 and deviation 1: they are scaled by statistics of their own", place)
         elif int((standard(together) & ~standard(train)).sum()) >= COLUMNS:
             self.watch.tell(
@@ -360,6 +361,21 @@ def standard(values: Tensor) -> Tensor:
     """
     close = max(CLOSE, 2 / len(values))  # a deviation may count one row less, in each of two parts
     return (values.mean(0).abs() < EXACT) & ((values.std(0, unbiased=False) - 1).abs() < close)
+
+
+def scaled_alone(rows: Tensor, train: Tensor) -> bool:
+    """Whether several columns have mean 0 and deviation 1 in these rows, and values that train rows do not have.
+
+    What comes round, as the sine of the hour does, has that mean on every side, and the same values.
+
+    >>> x, hour = torch.randn(480, 2, dtype=torch.float64), torch.arange(480.0, dtype=torch.float64)
+    >>> turns = 2**0.5 * torch.stack([(hour * torch.pi / 12).sin(), (hour * torch.pi / 12).cos()], dim=1)
+    >>> scaled_alone((x - x.mean(0)) / x.std(0), turns), scaled_alone(turns, turns)
+    (True, False)
+    """
+    columns = standard(rows).nonzero().reshape(-1).tolist()
+    fresh = (float(torch.isin(rows[:, c].float(), train[:, c].float()).double().mean()) < HALF for c in columns)
+    return sum(fresh) >= COLUMNS
 
 
 def bounded(values: Tensor) -> Tensor:
