@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope, argument
 from training.review.syntax import calls, constant, last_name, method, names_read, own_nodes, walk, words
 
-MASKS = {"mask", "masks", "known", "seen", "lengths", "lens", "padding", "pad", "weights", "censored", "exclude", "excluded"}
+MASKS = {"mask", "masks", "known", "seen", "padding", "censored", "exclude", "excluded"}
 
 
 @rule(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import permutations
@@ -83,6 +84,10 @@ class Held:
     ever: int = 0  # backward passes that reached it
     by_closure: bool = False
     moved: bool = False  # weights differ from those of the first step, or did before a state was loaded
+    made_at: int = 0  # steps of the program by then
+    last_at: int = 0  # by its last step
+    frozen: list[Tensor] = field(default_factory=list)  # parameters of networks that were frozen when it was made
+    thawed: Counter[int] = field(default_factory=Counter)  # its steps at which these had gradients, by id
 
     def items(self) -> Iterator[tuple[Tensor, Parameter]]:
         """All its parameters, those of groups that were added later, too."""
@@ -151,7 +156,8 @@ class Gradients:
 
     @guarded
     def _hold(self, optimizer: torch.optim.Optimizer) -> None:
-        held = Held(optimizer, self.watch.here(), self.states)
+        held = Held(optimizer, self.watch.here(), self.states, made_at=self.watch.steps)
+        held.frozen = [p for root in self.forwards.roots for p in root.parameters() if not p.requires_grad]
         self.leaves.walked.clear()
         mine = {id(p) for p, _ in held.items()}
         again = [h for h in self.held.values() if h.made == held.made and h.steps and mine & {id(p) for p, _ in h.items()}]
@@ -204,6 +210,8 @@ class Gradients:
     @guarded
     def _count(self, held: Held) -> None:
         held.steps += 1
+        held.last_at = self.watch.steps
+        held.thawed.update(id(p) for p in held.frozen if p.requires_grad and p.grad is not None)
         if not held.moved and held.steps > 1 and not held.steps & (held.steps - 1):
             held.moved = any(not torch.equal(share(p), b) for p, b in held.before)
         self._window(held)
@@ -311,6 +319,16 @@ class Gradients:
         if self.held and self.watch.steps:
             self.leaves.unheld({id(p) for h in self.held.values() for p, _ in h.items()}, next(iter(self.held.values())).made)
         self._in_turns()
+        self._thawed()
+
+    def _thawed(self) -> None:
+        """Networks that were unfrozen after their optimizer had been made of what was not frozen."""
+        for held in self.held.values():
+            others = {id(p) for h in self.held.values() if h is held or h.last_at > held.made_at for p, _ in h.items()}
+            late = [p for p in held.frozen if held.thawed[id(p)] >= SOME and id(p) not in others]
+            if late and not any(rule == "BH422" for rule, _ in self.watch.found):
+                told = f"{len(late)} parameters were frozen when {type(held.optimizer).__name__} was made, get gradients now, and no optimizer that steps holds them"
+                self.watch.tell("BH422", told, held.made)
 
     def _judge(self, held: Held) -> None:
         name, place = type(held.optimizer).__name__, held.stepped_at
@@ -352,7 +370,11 @@ class Gradients:
     def _unreached(self, held: Held) -> None:
         names = {id(p): n for root in self.forwards.roots for n, p in root.named_parameters()}
         trainable = [(p, s) for p, s in held.items() if p.requires_grad]
-        without = [names.get(id(p), "a parameter") for p, s in trainable if not s.reached]
+        shapes = [p.shape for p, _ in held.items()]
+        alike = [h for h in self.held.values() if h is not held and h.made == held.made and [p.shape for p, _ in h.items()] == shapes]
+        reached = {i for h in alike for i, (_, s) in enumerate(h.items()) if s.reached}  # in another run of the same lines: an input is left out in this one
+        places = {id(s): i for i, (_, s) in enumerate(held.items())}
+        without = [names.get(id(p), "a parameter") for p, s in trainable if not s.reached and places[id(s)] not in reached]
         if not without or len(without) == len(trainable):
             return
         told = (

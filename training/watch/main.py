@@ -188,7 +188,8 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
         Seeds(seen),
         Halves(seen, functions, gradients),
     ]
-    for listener in (*late, Contrasts(seen, functions)):
+    late.append(Contrasts(seen, functions))
+    for listener in late:
         listener.install()
 
     lengths, places, fixed = Lengths(seen), Places(seen), FixedOrder(seen, loaders)

@@ -29,6 +29,8 @@ SPARE = 0.1  # of the rows may hold a value that another one holds as well
 STRAY = 0.1  # of the rows of a held-out batch may be equal to train rows
 COVERED, MOSTLY = 0.5, 0.95  # of the train rows; of the rows of an evaluation: train rows are measured on purpose
 HORIZON, BATCHES, FEWEST, WIDEST = 3, 4, 8, 512  # values that are forecast, batches that are looked at and their rows, values that are given
+AGAIN = 10  # times that a row is given
+DIGITS = 4  # after the point, of a sine that comes round
 HALF = 0.5  # of the values
 COLUMNS = 2  # that are scaled so, before it is told
 
@@ -265,6 +267,8 @@ class Rows:
         for place, asked in history.phases[-1].sets.items():
             if asked.total < FEW or asked.times < FEW / 2 or len(asked.known) > COVERED * len(trained.rows):
                 continue
+            if asked.times > AGAIN * len(asked.known):
+                continue  # a state that a game comes back to, as the corner in which it is stuck
             expected = repeated + SIGMAS * (repeated * (1 - repeated) / asked.total) ** 0.5
             if max(STRAY, expected) <= asked.times / asked.total < MOSTLY:
                 told = f"{asked.times} of {asked.total} rows of the evaluation are rows that were trained on"
@@ -374,8 +378,13 @@ def scaled_alone(rows: Tensor, train: Tensor) -> bool:
     (True, False)
     """
     columns = standard(rows).nonzero().reshape(-1).tolist()
-    fresh = (float(torch.isin(rows[:, c].float(), train[:, c].float()).double().mean()) < HALF for c in columns)
-    return sum(fresh) >= COLUMNS
+    return sum(not _comes_round(rows[:, c], train[:, c]) for c in columns) >= COLUMNS
+
+
+def _comes_round(values: Tensor, train: Tensor) -> bool:
+    """Whether a column has few values, and mostly those of train rows."""
+    values, train = (t.double().round(decimals=DIGITS) for t in (values, train))
+    return len(values.unique()) < HALF * len(values) and float(torch.isin(values, train).double().mean()) >= HALF
 
 
 def bounded(values: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from tests.training.watch.programs_of_pairs import BASES_OF_PAIRS, PLANTED_OF_PA
 from tests.training.watch.programs_of_parts import BASES_OF_PARTS, PLANTED_OF_PARTS, SOUND_OF_PARTS, Planted
 from tests.training.watch.programs_of_rankings import BASES_OF_RANKINGS, PLANTED_OF_RANKINGS, SOUND_OF_RANKINGS
 from tests.training.watch.programs_of_samples import BASES_OF_SAMPLES, PLANTED_OF_SAMPLES, SOUND_OF_SAMPLES
+from tests.training.watch.programs_of_stages import BASES_OF_STAGES, PLANTED_OF_STAGES, SOUND_OF_STAGES
 from tests.training.watch.programs_of_streams import BASES_OF_STREAMS, PLANTED_OF_STREAMS, SOUND_OF_STREAMS
 from tests.training.watch.programs_of_swaps import BASES_OF_SWAPS, PLANTED_OF_SWAPS, SOUND_OF_SWAPS
 from tests.training.watch.programs_of_tokens import BASES_OF_TOKENS, PLANTED_OF_TOKENS, SOUND_OF_TOKENS
@@ -167,6 +168,7 @@ BASES = {
     **BASES_OF_TOKENS,
     **BASES_OF_UPDATES,
     **BASES_OF_COUNTS,
+    **BASES_OF_STAGES,
     **BASES_OF_STREAMS,
     **BASES_OF_SWAPS,
     **BASES_OF_AXES,
@@ -350,6 +352,7 @@ PLANTED = (
     *PLANTED_OF_TOKENS,
     *PLANTED_OF_UPDATES,
     *PLANTED_OF_COUNTS,
+    *PLANTED_OF_STAGES,
     *PLANTED_OF_STREAMS,
     *PLANTED_OF_SWAPS,
     *PLANTED_OF_AXES,
@@ -557,6 +560,7 @@ SOUND = {
     **SOUND_OF_TOKENS,
     **SOUND_OF_UPDATES,
     **SOUND_OF_COUNTS,
+    **SOUND_OF_STAGES,
     **SOUND_OF_STREAMS,
     **SOUND_OF_SWAPS,
     **SOUND_OF_AXES,
