@@ -209,11 +209,15 @@ def of_each_side(program: Program) -> Iterator[tuple[ast.expr, str, str]]:
 def _held_out_alone(program: Program, node: ast.expr, rows: ast.expr) -> str:
     """Held-out rows whose place is taken by such rows of the same name: `X_val = (X_val - X_val.mean(0)) / X_val.std(0)`; their text."""
     statement = program.statement(node)
-    if not isinstance(node, ast.BinOp) or not isinstance(statement, ast.Assign) or statement.value is not node:
+    if not isinstance(node, ast.BinOp) or not isinstance(statement, ast.Assign):
         return ""
+    targets = [t for t in statement.targets if statement.value is node]
+    for target in statement.targets:  # `a, b = (a - m) / s, (b - b.mean(0)) / b.std(0)`
+        if isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple) and node in statement.value.elts:
+            targets += [t for t, v in zip(target.elts, statement.value.elts, strict=False) if v is node]
     named = rows.slice if isinstance(rows, ast.Subscript) and isinstance(rows.slice, ast.Name) else rows
     held = isinstance(named, ast.Name) and side_of(named.id) in ("val", "test")
-    return ast.unparse(rows) if held and any(ast.unparse(t) == ast.unparse(rows) for t in statement.targets) else ""
+    return ast.unparse(rows) if held and any(ast.unparse(t) == ast.unparse(rows) for t in targets) else ""
 
 
 def _given_with_itself(program: Program) -> Iterator[tuple[ast.expr, str, str]]:

@@ -13,7 +13,7 @@ from training.review.signs import Signs, is_turned
 from training.review.syntax import calls, dotted, exponent, identifiers, is_true, keyword, last_name, method, own_nodes, receiver, walk, words
 from training.review.values import value_of
 
-REWARDS = {"reward", "rewards", "return", "returns", "advantage", "advantages", "adv", "advs", "gae", "gaes"}
+REWARDS = {"reward", "rewards", "return", "returns", "advantage", "advantages", "adv", "advs", "gae", "gaes", "gain", "gains", "delta", "deltas", "td"}
 SHORT = {"R", "G", "A", "Gt"}
 COSTS = {"loss", "losses", "cost", "costs", "nll", "error", "penalty", "penalties", "regret", "length", "lengths", "latency", "neg", "negative"}
 DECIDED = {"argmax", "mode"}

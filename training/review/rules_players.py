@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.syntax import calls, constant, dotted, identifiers, keyword, last_name, method, names_read, receiver, walk, words
+from training.review.rules_policy import of_logs
+from training.review.syntax import calls, constant, dotted, exponent, identifiers, keyword, last_name, method, names_read, receiver, walk, words
 from training.review.values import loss_calls, value_of
 
 AVERAGES = {"ema", "shadow", "average", "averaged", "avg", "slow", "polyak"}
@@ -233,6 +234,28 @@ def clipped_objective_turned_round(subject: Subject) -> Iterator[Place]:
             and logs & {"old", "behaviour", "behavior", "prev", "ref"}
         ):
             yield call, f"{ast.unparse(receiver(call) or call)} is a difference of logarithms, and is clamped about 1 as a ratio is"
+        yield from _wrong_ratio(program, call, scope)
+
+
+def _wrong_ratio(program: Program, call: ast.Call, scope: Scope) -> Iterator[Place]:
+    """A ratio of probabilities that is the old one by the new one, or that is clamped about 0."""
+    of = receiver(call) if last_name(call.func) in ("clamp", "clip") else None
+    inner = exponent(value_of(program, of, scope)) if isinstance(of, ast.Name) else None
+    inner = value_of(program, inner, scope) if isinstance(inner, ast.Name) else inner
+    if not (of is not None and isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Sub) and of_logs(inner.left) and of_logs(inner.right)):
+        return
+    name = ast.unparse(of)
+    if _about_one(call) and _is_fresh(program, inner.right, scope) and not _is_fresh(program, inner.left, scope):
+        yield call, f"{name} is the probability of before by that of now: {ast.unparse(inner)} is the wrong way round"
+    bounds = call.args[:2]
+    if len(bounds) == 2 and isinstance(bounds[0], ast.UnaryOp) and ast.unparse(bounds[0].operand) == ast.unparse(bounds[1]):
+        yield call, f"{name} is a ratio, which is about 1, and is clamped about 0"
+
+
+def _is_fresh(program: Program, node: ast.expr, scope: Scope) -> bool:
+    """Whether it is a log probability under the policy as it is now: what `log_prob` of a distribution gives in this function."""
+    made = value_of(program, node, scope) if isinstance(node, ast.Name) else node
+    return any(isinstance(c, ast.Call) and method(c) == "log_prob" for c in walk(made))
 
 
 def _clamps(program: Program, node: ast.expr, scope: Scope) -> ast.Call | None:

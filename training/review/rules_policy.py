@@ -59,8 +59,9 @@ def advantage_with_gradient(subject: Subject) -> Iterator[Place]:
 
 
 def of_logs(node: ast.expr) -> bool:
-    """Whether it is named after log probabilities."""
-    return any(kind <= words(name) for name in identifiers(node) for kind in LOGS)
+    """Whether it is named after log probabilities, as `rows["log_prob"]` is by its key."""
+    keys = {n.value for n in walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    return any(kind <= words(name) for name in (*identifiers(node), *keys) for kind in LOGS)
 
 
 def _value_in(program: Program, weight: ast.Name, scope: Scope) -> str:

@@ -83,6 +83,24 @@ def returns_out_of_time(subject: Subject) -> Iterator[Place]:
                 else:
                     told = f"{found.total} is summed from the first reward on: at each step it holds what was earned before, and nothing of what follows"
                 yield found.kept, told, found.loop
+        for node, loop, total in _stored_forwards(scope):
+            turned = [n for n in walk(scope.node) if _is_turn(n)]
+            if not turned:
+                yield node, f"{total} is summed from the first reward on: at each step it holds what was earned before, and nothing of what follows", loop
+
+
+def _stored_forwards(scope: Scope) -> Iterator[tuple[ast.Assign, ast.For, str]]:
+    """`for t in range(n): total = delta + gamma * total; gains[t] = total`: where it is stored, the loop, and the sum."""
+    for loop in (n for n in own_nodes(scope.node) if isinstance(n, ast.For) and isinstance(n.target, ast.Name) and not _backwards(n.iter)):
+        totals = set(_totals(loop))
+        at = last_name(loop.target)
+        rewards = {w for n in identifiers(loop) for w in words(n)} | {str(constant(n)) for n in walk(loop) if isinstance(n, ast.Constant)}
+        for node in loop.body if totals and rewards & {"reward", "rewards", "rew", "rews", "delta", "deltas"} else ():
+            match node:
+                case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=into), slice=ast.Name(id=place))], value=ast.Name(id=total)):
+                    said = words(into) | words(total) | words(scope.name)
+                    if place == at and total in totals and said & (RETURNS | {"advantage", "advantages", "adv", "advs", "gae", "gain", "gains"}):
+                        yield node, loop, total
 
 
 def _sums(scope: Scope) -> Iterator[Summed]:

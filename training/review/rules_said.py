@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.program import Program, Scope
+from training.review.program import Program, Scope, argument
 from training.review.sides import elements_of, side_of, targets_of
 from training.review.syntax import calls, dotted, keyword, last_name, method, names_read, walk, words
 from training.review.trace import Event
@@ -249,6 +249,7 @@ def sides_exchanged(subject: Subject) -> Iterator[Place]:
     """Names of an unpacked split speak of the other side than their place, or than the mask they are taken by; or a function is given the parts of a fold under parameters of the other side."""
     program = subject.program
     yield from _masked_otherwise(program)
+    yield from _given_as_train(program)
     for node in program.nodes[ast.Assign]:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.targets[0], ast.Tuple):
             call, names = node.value, [last_name(e) for e in node.targets[0].elts]
@@ -265,6 +266,22 @@ def sides_exchanged(subject: Subject) -> Iterator[Place]:
             yield place, f"{first} are the train rows of the fold, which come first, {second} the held-out ones"
         else:
             yield from _passed_exchanged(program, node, first, second)
+
+
+def _given_as_train(program: Program) -> Iterator[Place]:
+    """`probe(encoder, test, test)` of a function whose parameters are called train and test: it learns from held-out rows."""
+    for function, sites in program.call_sites.items():
+        sides = {p: side_of(p) for p in function.parameters}
+        if "train" not in sides.values() or not {"val", "test"} & set(sides.values()):
+            continue
+        for call, scope in sites:
+            given = {p: argument(call, function, p) for p, side in sides.items() if side}
+            spoken = {p: {side_of(n) for n in names_read(a)} - {""} for p, a in given.items() if a is not None}
+            if any(p for p, found in spoken.items() if sides[p] != "train" and found == {"train"}):
+                continue  # a fold, or a swap, of both
+            for name, found in spoken.items():
+                if sides[name] == "train" and len(found) == 1 and not found & {"train"}:
+                    yield call, f"{ast.unparse(given[name] or call)} is given as {name}", scope.node if scope.name else call
 
 
 def _masked_otherwise(program: Program) -> Iterator[Place]:

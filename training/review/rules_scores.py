@@ -1,4 +1,4 @@
-"""Rules BH221, BH222 and BH226: decisions where scores are wanted, scores where decisions are wanted, and either in the place of labels."""
+"""Rules BH221, BH222, BH226 and BH247: decisions where scores are wanted, scores where decisions are wanted, and either in the place of labels."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.kinds import is_model
 from training.review.program import Program, Scope
 from training.review.provenance import DECIDES, KEEPS_VALUES, PUTS_TOGETHER, role, sources
-from training.review.syntax import constant, has_unpacking, keyword, last_name, method, receiver, words
+from training.review.syntax import constant, has_unpacking, identifiers, keyword, last_name, method, receiver, words
 from training.review.values import activation, reaching
 
 RANKS = {"roc_auc_score", "average_precision_score", "roc_curve", "precision_recall_curve", "log_loss", "brier_score_loss", "ndcg_score", "det_curve"}
@@ -16,6 +17,9 @@ IN_ORDER = RANKS | {
     "precision_score", "recall_score", "confusion_matrix", "classification_report", "balanced_accuracy_score", "fbeta_score", "precision_recall_fscore_support",
     "r2_score", "mean_absolute_percentage_error", "explained_variance_score", "top_k_accuracy_score", "hinge_loss",
 }  # fmt: skip
+SQUASHES = {"sigmoid", "softmax", "log_softmax", "logsigmoid", "expit", "Sigmoid", "Softmax", "LogSoftmax", "sigmoid_"}
+PROBABLE = {"prob", "probs", "proba", "probability", "probabilities"}
+KEEPS_SCORES = {"squeeze", "cpu", "numpy", "detach", "float", "flatten", "view", "reshape", "double", "tolist"}
 OTHER_ORDER = ("torchmetrics.", "torcheval.metrics.")  # scores first
 
 
@@ -214,3 +218,87 @@ def _undecided(program: Program, forward: ast.AST, done: frozenset[str]) -> bool
     """Whether a network's output is a number between others, and nothing made a class of it."""
     ends = activation(program, forward, program.scope(forward)) if isinstance(forward, ast.Call) else ""
     return "decided" not in done and ends != "argmax" and ("squashed" in done or ends in ("sigmoid", "softmax", "log_softmax", "linear"))
+
+
+@rule(
+    "BH247",
+    "scores-called-probabilities",
+    "warning",
+    title="Scores are kept under the name of probabilities, and cut at a share",
+    why="The loss takes logits, so that the network gives numbers from below -5 to above 5. Cut at 0.5, or averaged, they are no probabilities: a score of 0.3 stands for 57 %.",
+    remedy="`torch.sigmoid(model(x))`, or softmax, before they are kept",
+    bad="""
+        import torch
+        from torch.nn import functional as F
+
+        def step(model, x, y):
+            return F.binary_cross_entropy_with_logits(model(x), y)
+
+        @torch.no_grad()
+        def recall(model, loader):
+            model.eval()
+            probs, truth = [], []
+            for x, y in loader:
+                probs.append(model(x))
+                truth.append(y)
+            probs, truth = torch.cat(probs), torch.cat(truth)
+            return ((probs > 0.3) & (truth > 0.5)).sum() / truth.sum()
+        """,
+    good="""
+        import torch
+        from torch.nn import functional as F
+
+        def step(model, x, y):
+            return F.binary_cross_entropy_with_logits(model(x), y)
+
+        @torch.no_grad()
+        def recall(model, loader):
+            model.eval()
+            probs, truth = [], []
+            for x, y in loader:
+                probs.append(torch.sigmoid(model(x)))
+                truth.append(y)
+            probs, truth = torch.cat(probs), torch.cat(truth)
+            return ((probs > 0.3) & (truth > 0.5)).sum() / truth.sum()
+        """,
+)
+def scores_called_probabilities(subject: Subject) -> Iterator[Place]:
+    """`probs = model(x)` or `probs.append(model(x))` in a file whose loss takes logits, whose networks end without sigmoid and softmax, and where neither is taken of that name."""
+    program = subject.program
+    if not {"binary_cross_entropy_with_logits", "BCEWithLogitsLoss"} & program.identifiers:
+        return
+    squashed = [c for c in program.all_calls if last_name(c.func) in SQUASHES]
+    inside = [program.scope(c).owner for c in squashed]
+    if any(owner is not None and program.is_module(owner) for owner in inside):
+        return  # the network may give probabilities in eval mode
+    taken = {n for c in squashed for n in identifiers(c)}
+    for call in program.all_calls:
+        scope, above = program.scope(call), _kept(program, call)
+        if not is_model(program, call.func, scope):
+            continue
+        named = _name_of(above)
+        if words(named) & PROBABLE and named not in taken and not words(named) & {"log", "logit", "logits"}:
+            yield call, f"{named} holds what {ast.unparse(call.func)} gives, which are logits"
+
+
+def _kept(program: Program, call: ast.Call) -> ast.AST:
+    """What surrounds a call but for conversions: `model(x).squeeze(1).cpu().numpy()`."""
+    node: ast.AST = call
+    while True:
+        above = program.parents[node]
+        if isinstance(above, ast.Attribute):
+            after = program.parents[above]
+            if not (isinstance(after, ast.Call) and after.func is above and above.attr in KEEPS_SCORES):
+                return above
+            node = after
+        else:
+            return above
+
+
+def _name_of(above: ast.AST) -> str:
+    """The name that a value is bound to, or whose list it is appended to."""
+    if isinstance(above, ast.Assign) and len(above.targets) == 1:
+        return last_name(above.targets[0])
+    if isinstance(above, ast.Call) and method(above) == "append":
+        return last_name(receiver(above))
+    return ""

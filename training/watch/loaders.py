@@ -228,7 +228,7 @@ def unmixed(labels: list[Tensor]) -> bool:
 
     >>> unmixed([torch.full((8,), float(i // 4)) for i in range(8)]), unmixed([torch.full((8,), i / 4) for i in range(8)])
     (True, True)
-    >>> unmixed([torch.full((8,), math.sin(i)) for i in range(8)])
+    >>> unmixed([torch.full((8,), np.sin(i)) for i in range(8)])
     False
     >>> unmixed([torch.arange(8.0) % 2 for _ in range(8)])
     False

@@ -21,6 +21,7 @@ BARELY, LARGE = 0.01, 40.0  # of the size of the mean; deviation
 FEWEST = 4  # values of a row: a single column has an offset now and then
 GUESSING, LABELS = 3.0, 8  # times the loss of guessing; labels of a batch
 LEAST = 3.0  # loss
+RARE = 0.25  # share of one of two classes
 CUT, VALUES, WHOLE = 20, 16, 0.1  # times, values of a tensor, share of them that are whole anyway
 CASTS = ("to", "byte", "int", "long", "short", "type")
 BACK = ("float", "double", "half", "bfloat16", "to", "type", "sub", "__sub__", "div", "__truediv__", "mul", "__mul__")
@@ -50,11 +51,13 @@ class Scales:
         self.of: dict[int, Spread] = {}
         self.pending: list[Call] = []
         self.begun: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self.leaning: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.cut: list[tuple[Given, Given]] = []  # whole numbers, and the fractions that they were
 
     def install(self) -> None:
         """Listen."""
         self.functions.listen(("cross_entropy",), before=self._begins)
+        self.functions.listen(("binary_cross_entropy_with_logits",), before=self._leans)
         self.functions.listen(CASTS, after=self._cast)
         self.functions.listen(BACK, before=self._back)
 
@@ -138,6 +141,20 @@ class Scales:
             told = f"the first cross-entropy is {loss:.3g}, guessing among {classes} classes gives {guessing:.3g}"
             size = float(scores.std())
             self.watch.tell("BH847", f"{told}: the scores of {type(call.module).__name__} begin with a deviation of {size:.2g}, where at most about 1 is usual")
+
+    def _leans(self, name: str, input: Tensor, target: Tensor, *_: Any, **__: Any) -> None:
+        """The first decisions of a network whose last bias is to begin at the share of the rare class."""
+        call = self.forwards.last
+        if call is None or not input.requires_grad or not call.grad or call.module in self.leaning or input.numel() < LABELS or input.shape != target.shape:
+            return
+        self.leaning.add(call.module)
+        if any(m in self.forwards.loaded for m in call.module.modules()) or any(id(p) in self.forwards.trained for p in call.module.parameters()):
+            return
+        share, begun = float(target.detach().double().mean()), float(torch.sigmoid(input.detach().double()).mean())
+        rare = min(share, 1 - share)
+        if 0 < rare < RARE and abs(begun - (1 - share)) < rare:
+            told = f"{share:.0%} of the labels are 1, and the first scores of {type(call.module).__name__} say {begun:.0%}"
+            self.watch.tell("BH847", f"{told}: the bias of its last layer begins at the share of the other class, its sign is wrong", call.place)
 
     # ------------------------------------------------------------------------------------------- end
 

@@ -79,6 +79,31 @@ with torch.no_grad():
     print((net(x).argmax(1) == y).float().mean())
 """
 
+PRIOR = """
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+x = torch.randn(600, 6)
+y = (x[:, 0] + 0.5 * torch.randn(600) > 1.6).float()
+net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+share = y[:480].mean().item()
+nn.init.normal_(net[-1].weight, std=0.01)
+nn.init.constant_(net[-1].bias, math.log(share / (1 - share)))
+optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+for epoch in range(4):
+    for rows in torch.randperm(480).split(120):
+        optimizer.zero_grad()
+        F.binary_cross_entropy_with_logits(net(x[rows]).squeeze(1), y[rows]).backward()
+        optimizer.step()
+net.eval()
+with torch.no_grad():
+    print(F.binary_cross_entropy_with_logits(net(x[480:]).squeeze(1), y[480:]))
+"""
+
 # One input is left out in the first of two runs: its weights get no gradient there.
 ABLATION = """
 import torch
@@ -140,10 +165,11 @@ for epoch in range(3):
     print(total / 480)
 """
 
-BASES_OF_STAGES = {"queue": QUEUE, "stages": STAGES}
+BASES_OF_STAGES = {"queue": QUEUE, "stages": STAGES, "prior": PRIOR}
 SOUND_OF_STAGES = {"ablation": ABLATION, "hours": HOURS}
 
 PLANTED_OF_STAGES = (
     Planted("BH866", "queue", "view(waves[rows]), view(waves[rows])", "2 * [view(waves[rows])]"),
+    Planted("BH847", "prior", "math.log(share / (1 - share))", "math.log((1 - share) / share)"),
     Planted("BH422", "stages", "trunk.requires_grad_(True)\nsecond = of_what_learns(0.003)\n", "second = of_what_learns(0.003)\ntrunk.requires_grad_(True)\n"),
 )
