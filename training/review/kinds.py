@@ -32,7 +32,9 @@ def is_optimizer(program: Program, node: ast.expr | None, scope: Scope) -> bool:
     known = program.origins(node, scope)
     if any(is_optimizer_origin(o) for o in known):
         return True
-    named = bool(OPTIMIZER.match(last_name(node))) or (not known and last_name(node) in program.optimizer_names and not is_model(program, node, scope))
+    named = (bool(OPTIMIZER.match(last_name(node))) and "steps" not in words(last_name(node))) or (
+        not known and last_name(node) in program.optimizer_names and not is_model(program, node, scope)
+    )
     return not any(o.name.startswith("torch.") for o in known) and named
 
 

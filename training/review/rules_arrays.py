@@ -208,6 +208,7 @@ def _sorted(program: Program, scope: Scope) -> Iterator[Place]:
     for name, call in found.items():
         line = line_of(program.statement(call))
         older = {n for n in (*scope.bindings, *scope.parameters) if all(line_of(program.statement(b.statement)) < line for b in scope.bindings.get(n, ()))}
+        older -= {n for n in older if any(isinstance(b.value, ast.List) and not b.value.elts for b in scope.bindings.get(n, ()))}  # filled afterwards
         indices = any(isinstance(n, ast.Subscript) and last_name(n.slice) == name for n in walk(scope.node))
         other = next((n for n in sorted(older - found.keys()) if not indices and _beside(program, scope, name, n, line)), None)
         if other is not None:
@@ -244,7 +245,10 @@ def _sorts(scope: Scope) -> Iterator[tuple[str, ast.Call]]:
             inner = [c for c in walk(node.value) if isinstance(c, ast.Call) and last_name(c.func) in SORTS]
             rows = receiver(inner[0]) if len(inner) == 1 and method(inner[0]) and names_read(receiver(inner[0])) == {last_name(target)} else None
             rows = rows or (inner[0].args[0] if len(inner) == 1 and inner[0].args else None)
-            order_kept = any(k.arg and "return" in k.arg for c in inner for k in c.keywords)  # an index comes with it
+            order_kept = any(k.arg and "return" in k.arg for c in inner for k in c.keywords) or any(
+                last_name(e).strip("_") and any(last_name(e) in names_read(n) for n in own_nodes(scope.node) if isinstance(n, ast.Call | ast.Subscript))
+                for e in (node.targets[0].elts[1:] if isinstance(node.targets[0], ast.Tuple) else ())
+            )  # an index comes with it
             if isinstance(target, ast.Name) and isinstance(rows, ast.Name) and rows.id == target.id and not order_kept:
                 yield target.id, inner[0]
 

@@ -10,6 +10,8 @@ from training.review.program import Program, Scope, argument
 from training.review.syntax import calls, constant, last_name, method, names_read, own_nodes, walk, words
 
 MASKS = {"mask", "masks", "known", "seen", "padding", "censored", "exclude", "excluded"}
+FLAGS = {"return", "path", "paths", "use", "with", "has", "is", "num", "size", "mode", "same", "idx", "ids", "id"}
+REDUCED = {"softmax", "mean", "sum", "cross_entropy", "scaled_dot_product_attention", "matmul", "bmm", "einsum", "max", "topk", "argsort", "sort", "baddbmm"}
 
 
 @rule(
@@ -168,7 +170,7 @@ def mask_never_read(subject: Subject) -> Iterator[Place]:
         if not isinstance(node, ast.FunctionDef) or (node.decorator_list and any(last_name(d) in ("abstractmethod", "overload") for d in node.decorator_list)):
             continue
         read = {n.id for n in walk(node) if isinstance(n, ast.Name)}
-        unread = [p for p in scope.parameters if MASKS & words(p) and p not in read and not p.startswith("_")]
+        unread = [p for p in scope.parameters if MASKS & words(p) and not FLAGS & words(p) and p != "padding" and p not in read and not p.startswith("_")]
         if not unread or not _computes(node) or "locals" in read or _one_of_several(program, scope):
             continue
         for name in unread:
@@ -178,8 +180,10 @@ def mask_never_read(subject: Subject) -> Iterator[Place]:
 
 
 def _computes(node: ast.FunctionDef) -> bool:
-    """Whether a function does anything: more than `pass`, `raise` and a docstring."""
-    return any(isinstance(n, ast.Return) and n.value is not None and not isinstance(n.value, ast.Constant) for n in own_nodes(node))
+    """Whether a function sums up, weighs or ranks something that a mask could leave out, and gives back a value."""
+    returns = any(isinstance(n, ast.Return) and n.value is not None and not isinstance(n.value, ast.Constant) for n in own_nodes(node))
+    over = any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.MatMult) for n in own_nodes(node))
+    return returns and (over or any(last_name(c.func) in REDUCED or "loss" in words(last_name(c.func)) for c in calls(node)))
 
 
 def _one_of_several(program: Program, scope: Scope) -> bool:

@@ -99,7 +99,12 @@ def best_in_wrong_direction(subject: Subject) -> Iterator[Place]:
         scope = program.scope(node)
         for test in tests_of(node):
             pair = becomes_best(program, node, test, scope)
-            if pair is None or not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE):
+            if (
+                pair is None
+                or not isinstance(test, ast.Compare)
+                or not _becomes_there(program, node, pair[1], scope)
+                or not isinstance(test.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE)
+            ):
                 continue
             score = pair[0]
             behind = [score, *(b.value for b in program.bindings_of(score, scope))]
@@ -109,6 +114,13 @@ def best_in_wrong_direction(subject: Subject) -> Iterator[Place]:
             if (wanted := direction(program, score, scope) or direction(program, pair[1], scope)) and wanted != kept:
                 better = "smaller" if wanted == "min" else "greater"
                 yield node, f"weights are kept where {ast.unparse(test)}, and a {better} {ast.unparse(score)} is the better one"
+
+
+def _becomes_there(program: Program, node: ast.If, best: ast.expr, scope: Scope) -> bool:
+    """Whether the best so far gets its new value where the condition holds, and not where it does not."""
+    otherwise = {n for s in node.orelse for n in walk(s)}
+    inside = [b for b in program.bindings_of(best, scope) if node in program.ancestors(b.statement)]
+    return not inside or any(b.statement not in otherwise for b in inside)
 
 
 def _keeps_weights(node: ast.If) -> bool:

@@ -194,8 +194,8 @@ def _guarded_by_decorator(program: Program, scope: Scope) -> bool:
 def _asks_for_first(program: Program, event: Event) -> bool:
     """Whether a condition around it asks for the first process in another way: the environment, a function or an attribute of this file, a local number."""
     for test in (b.test for b, _ in event.branches if isinstance(b, ast.If)):
-        if any(constant(n) in ("RANK", "LOCAL_RANK", "SLURM_PROCID") for n in walk(test)):
-            return True
+        if any("rank" in words(str(constant(n))) or constant(n) == "SLURM_PROCID" for n in walk(test)):
+            return True  # `config["local_rank"]`, `os.environ["RANK"]`
         called = [f for n in walk(test) if isinstance(n, ast.Call) for f in program.callees(n, event.scope)]
         held = [b.value for n in walk(test) if isinstance(n, ast.Attribute) for b in program.bindings_of(n, event.scope)]
         if any({"get_rank", "RANK"} & identifiers(part) for part in (*(f.node for f in called), *held)):
@@ -249,18 +249,26 @@ def _known_to_be_guarded(event: Event, called: set[Scope]) -> bool:
 def collective_on_one_rank(subject: Subject) -> Iterator[Place]:
     """A collective under a condition on the rank, and none for the other ranks."""
     program = subject.program
-    for trace in subject.traces:
-        found = [
-            e
-            for e in trace
-            if isinstance(e.node, ast.Call) and program.resolve(e.node.func).startswith("torch.distributed.") and last_name(e.node.func) in COLLECTIVES
-        ]
-        for event in found:
-            ranks = program.rank_names | (set(event.scope.parameters) - COUNTED)  # a number from elsewhere that decides over a collective
-            guards = [b for b in event.branches if isinstance(b[0], ast.If) and one_rank(b[0].test, ranks)]
-            paired = any(o is not event and last_name(o.call.func) == last_name(event.call.func) and _other_side(event, o, program.rank_names) for o in found)
-            if guards and not paired and "group" not in {k.arg for k in event.call.keywords}:
-                yield event.node, f"{last_name(event.call.func)} runs on one rank alone: it waits for the others for ever"
+    found = [
+        e
+        for trace in subject.traces
+        for e in trace
+        if isinstance(e.node, ast.Call) and program.resolve(e.node.func).startswith("torch.distributed.") and last_name(e.node.func) in COLLECTIVES
+    ]
+    for event in found:
+        ranks = program.rank_names | (set(event.scope.parameters) - COUNTED)  # a number from elsewhere that decides over a collective
+        guards = [b for b in event.branches if isinstance(b[0], ast.If) and one_rank(b[0].test, ranks)]
+        if guards and "group" not in {k.arg for k in event.call.keywords} and not any(_paired(event, o, guards, ranks) for o in found):
+            yield event.node, f"{last_name(event.call.func)} runs on one rank alone: it waits for the others for ever"
+
+
+def _paired(event: Event, other: Event, guards: list[tuple[ast.AST, bool]], ranks: set[str]) -> bool:
+    """Whether the other ranks take part elsewhere: under a condition on the rank too, or, of what all but the first do, under none."""
+    if other is event or last_name(other.call.func) != last_name(event.call.func):
+        return False
+    of_others = all(isinstance(b, ast.If) and taken and isinstance(b.test, ast.UnaryOp) for b, taken in guards)
+    free = not any(isinstance(b, ast.If) and one_rank(b.test, ranks) for b, _ in other.branches)
+    return _other_side(event, other, ranks) or (of_others and free and other.frame is not event.frame)
 
 
 PROCESSES = {"local", "gpu", "proc", "process", "worker", "node"}  # as a number that is greater than 0 on all but the first
@@ -274,16 +282,20 @@ def one_rank(test: ast.expr, ranks: set[str]) -> bool:
         return one_rank(test.operand, ranks)
     if isinstance(test, ast.Compare):
         against = constant(test.comparators[0])
-        if any(isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn) for op in test.ops):
-            return False  # whether there are ranks at all, or a group of some
+        if isinstance(test.ops[0], ast.In | ast.NotIn):  # `local_rank in (-1, 0)`: the first one, or the only one
+            known = {constant(e) for e in getattr(test.comparators[0], "elts", ())}
+            return 0 in known and known <= {0, -1} and any("rank" in words(n) for n in identifiers(test.left))
+        if isinstance(test.ops[0], ast.Is | ast.IsNot):
+            return False  # whether there are ranks at all
         first, same = against == 0, isinstance(test.ops[0], ast.Eq | ast.NotEq)
         if against == -1 or isinstance(test.ops[0], ast.GtE):
             return False  # whether there are ranks at all
-        bare = isinstance(test.left, ast.Name | ast.Attribute)
+        bare = isinstance(test.left, ast.Name) or (isinstance(test.left, ast.Attribute) and (test.left.attr in ranks or dotted(test.left).startswith("self.")))
         given = first and bare and (same or bool(words(last_name(test.left)) & PROCESSES))
         named = any("rank" in words(n) or (given and n in ranks) for n in identifiers(test.left))
         return named and (first or not isinstance(test.ops[0], ast.Gt | ast.Lt))
-    return bool((RANKS - {"rank"} | {"rank0"}) & words(last_name(test.func if isinstance(test, ast.Call) else test)))
+    said = words(last_name(test.func if isinstance(test, ast.Call) else test))
+    return bool((RANKS - {"rank"} | {"rank0"}) & said) and "on" not in said  # `run_on_main` asks where something else is to run
 
 
 def _other_side(event: Event, other: Event, ranks: set[str]) -> bool:

@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import HELD_OUT, is_frozen_name, looks_held_out
 from training.review.loops import last_name_of_key
 from training.review.program import Program, Scope
-from training.review.syntax import dotted, identifiers, last_name, receiver, walk, words
+from training.review.syntax import dotted, identifiers, is_false, last_name, method, own_nodes, receiver, walk, words
 from training.review.trace import Event, Loop
 from training.review.unnamed import collected_with_gradients, never_in_eval_mode, switching_never_off
 
@@ -156,12 +156,22 @@ def no_grad_missing(subject: Subject) -> Iterator[Place]:
         return
     for loop, forwards, _ in evaluations(subject):
         first = forwards[0]
-        if not any(name.rpartition(".")[2] in QUIET or (not name.startswith("torch.") and "grad" in name) for name, _ in first.contexts) and (
-            loop.scope.name or subject.trains
-        ):
+        quiet = any(name.rpartition(".")[2] in QUIET or (not name.startswith("torch.") and "grad" in name) for name, _ in first.contexts)
+        if not quiet and not _frozen_before(loop) and (loop.scope.name or subject.trains):
             yield first.node, "gradients are on in this evaluation", loop.scope.node if loop.scope.name else loop.node
     for loop, forward in collected_with_gradients(subject):
         yield forward.node, f"{dotted(forward.call.func)} is in eval mode, and its outputs are collected with their graphs", loop.scope.node
+
+
+def _frozen_before(loop: Loop) -> bool:
+    """Whether the same function has set every parameter free of gradients: `for p in model.parameters(): p.requires_grad = False`."""
+    for node in own_nodes(loop.scope.node):
+        if isinstance(node, ast.For) and method(node.iter) == "parameters" and node.lineno < getattr(loop.node, "lineno", 0):
+            bare = [s for s in node.body if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Attribute) and s.targets[0].attr == "requires_grad"]
+            called = [s for s in node.body if isinstance(s, ast.Expr) and method(s.value) == "requires_grad_"]
+            if any(is_false(s.value) for s in bare) or any(is_false(s.value.args[0]) for s in called if isinstance(s.value, ast.Call) and s.value.args):
+                return True
+    return False
 
 
 @rule(

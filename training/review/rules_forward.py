@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_frozen_name, is_model
 from training.review.program import Program, Scope
 from training.review.rules_module import is_layer
-from training.review.syntax import FunctionNode, calls, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk
+from training.review.syntax import FunctionNode, calls, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
 from training.review.values import reaching, reaching_elements
 
 ADDS_TO = {"index_add", "scatter_add", "index_copy", "scatter_reduce", "index_reduce"}
@@ -54,7 +54,8 @@ def forward_detached(subject: Subject) -> Iterator[Place]:
     program = subject.program
     for owner in program.module_classes:
         forward = program.methods[owner].get("forward")
-        if forward is None or {"requires_grad", "requires_grad_"} & identifiers(owner):
+        frozen = any(k.arg == "requires_grad" for c in calls(owner) for k in c.keywords)
+        if forward is None or frozen or {"requires_grad", "requires_grad_"} & identifiers(owner):
             continue
         yield from _trained_without_gradient(program, owner, forward)
         for scope, node in [(s, n) for s in (forward, *_parts_of(program, owner, forward)) for n in own_nodes(s.node)]:
@@ -273,7 +274,12 @@ def result_discarded(subject: Subject) -> Iterator[Place]:
         call, name = node.value, program.resolve(node.value.func)
         if name.startswith("torch.") and name.rpartition(".")[2] in pure and not any(k.arg in ("inplace", "out") for k in call.keywords):
             yield call, f"{dotted(call.func)} returns its result, and nothing keeps it"
-        elif method(call) in methods and isinstance(receiver(call), ast.Name) and _within_forward(program, call):
+        elif (
+            method(call) in methods
+            and isinstance(receiver(call), ast.Name)
+            and "model" not in words(last_name(receiver(call)))
+            and _within_forward(program, call)
+        ):
             yield call, f".{method(call)}() returns its result, and nothing keeps it"
         elif method(call) in ("to", "cuda", "half", "float") and _from_batch(program, receiver(call), program.scope(call)):
             yield call, f".{method(call)}() of a tensor returns a new one, and nothing keeps it"

@@ -22,6 +22,8 @@ DEPTH = 4  # how many names the parameters of a distribution are followed throug
 
 KEEPS_CUT = {"sum", "mean", "requires_grad_", "to", "cuda", "cpu", "clone", "float", "double", "view", "reshape", "squeeze"}
 
+NUMBERS = {"np", "numpy", "statistics", "math", "float", "round"}  # modules and functions whose results have no graph
+
 
 @rule(
     "BH308",
@@ -150,8 +152,10 @@ def _rebound(event: Event, inside: list[Event], losses: set[str]) -> bool:
     if any(e.kind == "assign" and e.key == event.key and e is not event for e in inside):
         return True
     for other in before:
-        if other.kind == "assign" and other.key in losses and isinstance(other.node, ast.Assign) and method(other.node.value) in ("item", "detach", "cpu"):
-            return True
+        if other.kind == "assign" and other.key in losses and isinstance(other.node, ast.Assign):
+            made = other.node.value
+            if method(made) in ("item", "detach", "cpu") or (isinstance(made, ast.Call) and dotted(made.func).partition(".")[0] in NUMBERS):
+                return True
     target = receiver(event.node)
     return bool(target is not None and any(e.kind == "assign" and last_name_of_key(e.key) == last_name(target) for e in before))
 
@@ -346,7 +350,8 @@ def sample_without_gradient(subject: Subject) -> Iterator[Place]:
         graphless = any({"no_grad", "inference_mode"} & identifiers(n) for n in (*decorators, *quiet))
         known = made and all(o.name.startswith("torch.distributions.") and o.last in REPARAMETRIZED and _computed(o) for o in made)
         rollout = isinstance(program.parents[call], ast.Return) and _scores_elsewhere(program, scope)
-        if known and not graphless and not rollout and not drawn & scored:
+        through = any(isinstance(n, ast.BinOp) and drawn & names_read(n) and any(method(c) == "detach" for c in calls(n)) for n in own_nodes(scope.node))
+        if known and not graphless and not rollout and not through and not drawn & scored:
             yield call, "sample() has no gradient: what gives its mean and deviation does not learn from what is made of it", scope.node
     for call, drawn_by in drawn_without_gradient(program):
         if not words(program.scope(call).name) & ON_PURPOSE:

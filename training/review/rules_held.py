@@ -65,6 +65,8 @@ def frozen_by_attribute(subject: Subject) -> Iterator[Place]:
         if not (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute) and node.targets[0].attr == "requires_grad"):
             continue
         owner, scope = node.targets[0].value, program.scope(node)
+        if isinstance(owner, ast.Name) and owner.id == "self":
+            continue  # an attribute of one's own, which may be read
         bound = scope.bindings.get(owner.id, []) if isinstance(owner, ast.Name) else []
         over = [last_name(b.value.func) for b in bound if b.how == "loop" and isinstance(b.value, ast.Call) and b.statement in program.ancestors(node)]
         indices = [b.index for b in bound if b.how == "loop" and b.statement in program.ancestors(node)]

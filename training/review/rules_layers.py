@@ -32,7 +32,7 @@ BATCH_FIRST_AT: dict[str, int | None] = {"LSTM": 4, "GRU": 4, "RNN": 5, "Multihe
 FINDS_LAYERS = {"children", "modules", "named_children", "named_modules", "getattr", "_modules", "__getattr__", "__dict__", "get_submodule", "attrgetter"}
 ELEMENTWISE = {"log", "log1p", "sqrt", "abs", "float", "clamp", "asinh", "log2", "log10", "exp", "tanh", "sigmoid", "to", "nan_to_num"}
 NOISY = {"channel", "awgn", "dequantise", "dequantize", "dequantised", "dequantized", "dequantisation", "dequantization", "smoothed", "smoothing"}
-SHARED = {"shared", "tied", "unrolled", "recurrent", "universal"}
+SHARED = {"share", "shared", "tied", "unrolled", "recurrent", "universal"}
 NOISE = {"randn_like", "rand_like", "randn", "rand", "normal"}
 
 
@@ -413,6 +413,8 @@ def one_layer_n_times(subject: Subject) -> Iterator[Place]:
 def _shared_on_purpose(program: Program, call: ast.Call, layer: ast.expr) -> bool:
     """Whether names say that one layer is gone through again and again."""
     target = getattr(program.statement(call), "targets", [None])[0]
+    if any(isinstance(a, ast.If | ast.IfExp) and SHARED & {w for n in identifiers(a.test) for w in words(n)} for a in program.ancestors(call)):
+        return True
     return bool(SHARED & (words(last_name(layer)) | words(last_name(target) if isinstance(target, ast.expr) else "")))
 
 

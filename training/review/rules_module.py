@@ -25,7 +25,7 @@ def is_layer(program: Program, node: ast.AST | None, scope: Scope) -> bool:
     name = program.resolve(node.func)
     last = name.rpartition(".")[2]
     if name.startswith("torch.nn.") and last[:1].isupper():
-        return last not in STATELESS and not last.endswith("Loss") and ".utils." not in name
+        return not name.startswith("torch.nn.attention.") and last not in STATELESS and not last.endswith("Loss") and ".utils." not in name
     owner = program.classes.get(dotted(node.func))
     return owner is not None and program.is_module(owner) and _learns(program, owner)
 
@@ -76,6 +76,8 @@ def modules_in_list(subject: Subject) -> Iterator[Place]:
     for owner in program.module_classes:
         text = ast.unparse(owner)
         for name, bindings in program.attributes[owner].items():
+            if any(isinstance(b.value, ast.Call) and last_name(b.value.func) in CONTAINERS for b in bindings):
+                continue  # `+=` puts its layers into the container
             for binding in bindings:
                 made = _listed(program, binding.value, binding.scope) or _appended(program, owner, name, binding.value)
                 if made is not None and binding.index is None and not _registered(owner, name, text):
@@ -123,8 +125,11 @@ def _registered(owner: ast.ClassDef, name: str, text: str) -> bool:
     """Whether the class hands the list to a container, or registers its members one by one."""
     if "add_module(" in text or "register_parameter(" in text or "register_module(" in text or "setattr(self" in text:
         return True
-    handed = [c for c in walk(owner) if isinstance(c, ast.Call) and last_name(c.func) in CONTAINERS | {"extend"}]
-    return any(isinstance(n, ast.Attribute) and n.attr == name for c in handed for a in c.args for n in walk(a))
+    handed = [
+        c for c in walk(owner) if isinstance(c, ast.Call) and (last_name(c.func) in CONTAINERS | {"extend"} or last_name(c.func).lstrip("_")[:1].isupper())
+    ]
+    given = [a for c in handed for a in (*c.args, *(k.value for k in c.keywords))]  # a part made of it may register them itself
+    return any(isinstance(n, ast.Attribute) and n.attr == name for a in given for n in walk(a))
 
 
 @rule(
@@ -220,7 +225,9 @@ def dropout_always_on(subject: Subject) -> Iterator[Place]:
         if name.startswith("torch.nn.functional.") and last in ("dropout", "dropout1d", "dropout2d", "dropout3d", "feature_dropout"):
             drawn = isinstance(call.args[0], ast.Call) and last_name(call.args[0].func) in ("ones", "ones_like", "new_ones") if call.args else False
             is_mask = drawn and not program.is_module(program.scope(call).owner)  # a mask that a function draws, no layer
-            if keyword(call, "training", 2) is None and not has_unpacking(call) and constant(keyword(call, "p", 1)) != 0 and not is_mask:
+            in_training = any(isinstance(a, ast.If | ast.IfExp) and "training" in identifiers(a.test) for a in program.ancestors(call))
+            flagged = keyword(call, "training", 2) is not None or in_training
+            if not flagged and not has_unpacking(call) and constant(keyword(call, "p", 1)) != 0 and not is_mask:
                 yield call, f"{last} is on in evaluation too: its flag `training` is not given"
         elif last == "partial" and call.args and program.resolve(call.args[0]).startswith("torch.nn.functional.") and "dropout" in last_name(call.args[0]):
             if not any(k.arg in ("training", None) for c in (call, *_calls_of(program, call)) for k in c.keywords):

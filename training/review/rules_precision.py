@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.half import half_casts
 from training.review.kinds import is_frozen_name, is_scaler
 from training.review.program import Program
-from training.review.syntax import calls, dotted, identifiers, is_false, keyword, last_name, method, receiver
+from training.review.syntax import calls, dotted, identifiers, is_false, keyword, last_name, method, receiver, words
 from training.review.trace import Event, Loop
 
 
@@ -235,6 +235,8 @@ def float16_without_scaler(subject: Subject) -> Iterator[Place]:
     program = subject.program
     if "GradScaler" in program.identifiers or subject.framework or not subject.trains or "accelerate" in program.modules_imported:
         return
+    if any(method(c) == "backward" and words(dotted(receiver(c))) & {"accelerator", "fabric", "engine"} for c in program.all_calls):
+        return  # these scale it themselves
     if any("scal" in name.lower() for name in program.identifiers) or "set_autocast_dtype" in program.identifiers or _divides_gradients(program):
         return
     for trace in subject.traces:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.rules_distributed import REDUCES
+from training.review.rules_sides import apart
 from training.review.syntax import calls, dotted, identifiers, keyword, last_name, method, names_read, receiver, walk, words
 
 RANK_SHARES = {"shard", "split_dataset_by_node"}
@@ -164,7 +165,7 @@ def shared_out_twice(subject: Subject) -> Iterator[Place]:
         if isinstance(replicas, ast.Constant) and replicas.value is not None:
             continue
         taken = _share_of_rank(program, rows, program.scope(call), call.lineno) if rows is not None else None
-        if taken is not None:
+        if taken is not None and not apart(program, taken, call):
             yield call, f"line {taken.lineno} takes this rank's share of the rows already, and the sampler takes a share of that"
 
 

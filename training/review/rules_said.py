@@ -68,8 +68,8 @@ def score_under_another_name(subject: Subject) -> Iterator[Place]:
             continue
         given = {side_of(last_name(a)) for a in call.args if isinstance(a, ast.Name | ast.Attribute | ast.Starred)} - {""}
         given |= {side_of(str(a.slice.value)) for a in call.args if isinstance(a, ast.Subscript) and isinstance(a.slice, ast.Constant)} - {""}
-        if len(given) != 1:
-            continue
+        if len(given) != 1 or any("evaluation" in words(last_name(a)) for a in call.args):
+            continue  # which rows are for evaluation is not said
         of, (called, name) = next(iter(given)), _called(program, call)
         if (
             called

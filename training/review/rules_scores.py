@@ -146,7 +146,12 @@ def _order(program: Program, call: ast.Call) -> tuple[str, str] | None:
     name = program.resolve(call.func)
     if name.startswith("sklearn.metrics.") and last_name(call.func) in IN_ORDER:
         return "labels", "scores"
-    if name.startswith(OTHER_ORDER) and ".functional." in name and not words(last_name(call.func)) & {"pairwise", "kl"}:
+    if (
+        name.startswith(OTHER_ORDER)
+        and ".functional." in name
+        and not last_name(call.func).startswith("_")
+        and not words(last_name(call.func)) & {"pairwise", "kl"}
+    ):
         return "scores", "labels"
     made = program.origins(receiver(call) if method(call) == "update" else call.func, program.scope(call)) if not name else ()
     return ("scores", "labels") if made and all(o.name.startswith(OTHER_ORDER) for o in made) else None

@@ -400,9 +400,10 @@ def best_weights_not_copied(subject: Subject) -> Iterator[Place]:
             and is_model(program, binding.value, scope)
             and "model" in words(name)
         )
-        looped = any(isinstance(a, ast.For | ast.While) for a in program.ancestors(binding.statement)) or (
-            any(isinstance(a, ast.If) for a in program.ancestors(binding.statement)) and scope.owner
-        )
+        loop = next((a for a in program.ancestors(binding.statement) if isinstance(a, ast.For | ast.While)), None)
+        looped = loop is not None or (live and scope.owner and any(isinstance(a, ast.If) for a in program.ancestors(binding.statement)))
+        if looped and any(loop in (b.statement, *program.ancestors(b.statement)) for n in names_read(kept) for b in scope.bindings.get(n, ())):
+            continue  # each passage makes a network of its own
         if (live or alias) and looped and not _copied_later(program, name, binding.statement):
             yield binding.value, f"{name} refers to the live weights: training goes on in them"
     yield from ((call, f"{name} refers to the live weights: training goes on in them") for call, name in live_states_in_dicts(program))
@@ -420,7 +421,8 @@ def _restored_later(program: Program, name: str, binding: Binding, scope: Scope)
     """Whether a name is bound under a condition in a loop, and loaded back after that loop."""
     around = program.ancestors(binding.statement)
     loops = [a for a in around if isinstance(a, ast.For | ast.While)]
-    if scope.owner and any(isinstance(a, ast.If) for a in around):  # kept on an object, and loaded back wherever that is used
+    asks = [a for a in around if isinstance(a, ast.If) and last_name(getattr(a.test, "func", None)) not in ("hasattr", "isinstance", "callable")]
+    if scope.owner and asks:  # kept on an object, and loaded back wherever that is used
         return any(method(c) == "load_state_dict" and c.args and isinstance(c.args[0], ast.Attribute) and c.args[0].attr == name for c in program.all_calls)
     if not loops or not any(isinstance(a, ast.If) for a in around[: around.index(loops[0])]):
         return False

@@ -13,6 +13,7 @@ from training.review.values import loss_calls, reaching
 
 MASKS = {"mask", "masks", "label", "labels", "seg", "segmentation", "annotation", "annotations", "classes"}
 BLENDS = {"bilinear", "bicubic", "linear", "trilinear"}
+THRESHOLDS = {"gt", "ge", "lt", "le", "gt_", "ge_", "lt_", "le_"}
 WHOLE = {"long", "int", "short", "byte"}
 RESHAPES = {"flatten", "reshape", "view", "contiguous", "transpose", "permute", "to", "clone", "long"}
 
@@ -135,7 +136,8 @@ def _made_whole(program: Program, call: ast.Call, scope: Scope) -> bool:
         node = above
     name = last_name(above.targets[0]) if isinstance(above, ast.Assign) else ""
     cast = [c for c in calls(scope.node) if method(c) in WHOLE and names_read(receiver(c) or c) == {name}]
-    return bool(name) and bool(cast) and not any(isinstance(n, ast.Compare) and name in names_read(n) for n in walk(scope.node))
+    cut = any(method(c) in THRESHOLDS and name in names_read(c) for c in calls(scope.node))
+    return bool(name) and bool(cast) and not cut and not any(isinstance(n, ast.Compare) and name in names_read(n) for n in walk(scope.node))
 
 
 def _compared(program: Program, call: ast.Call, scope: Scope) -> bool:

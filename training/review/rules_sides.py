@@ -70,9 +70,18 @@ def sides_share_rows(subject: Subject) -> Iterator[Place]:
 
 def apart(program: Program, a: ast.expr, b: ast.expr) -> bool:
     """Whether two expressions stand in different branches, or in one for a certain number of rows."""
-    here, there = ({n for n in program.ancestors(x) if isinstance(n, ast.If | ast.IfExp | ast.Match)} for x in (a, b))
-    few = any(isinstance(n, ast.If) and isinstance(n.test, ast.Compare) and isinstance(constant(n.test.comparators[0]), int) for n in here)
+    here, there = (set(_branches(program, x)) for x in (a, b))
+    few = any(isinstance(n, ast.If) and isinstance(n.test, ast.Compare) and isinstance(constant(n.test.comparators[0]), int) for n, _ in here)
     return here != there or few
+
+
+def _branches(program: Program, node: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
+    """The conditions around a node, each with whether it stands where the condition does not hold."""
+    inner = node
+    for above in program.ancestors(node):
+        if isinstance(above, ast.If | ast.IfExp | ast.Match):
+            yield above, inner in above.orelse if isinstance(above, ast.If) else inner is getattr(above, "orelse", None)
+        inner = above
 
 
 def _shared(program: Program, a: Chosen, b: Chosen) -> str:

@@ -114,7 +114,7 @@ def _held_back(program: Program, backward: Event, steps: Steps) -> str:
     window = window_of(steps)
     ends = "" if window is None else ast.unparse(condition(window, steps.step.scope))
     contexts = [node for name, node in backward.contexts if name.rpartition(".")[2] == "no_sync"]
-    chosen = [i for _, node in backward.contexts for i in _choices(program, node, backward.scope)]
+    chosen = [i for _, node in backward.contexts for i in _choices(program, node, program.scope(node))]
     if chosen:
         tests = [ast.unparse(value_of(program, i.test, backward.scope)) for i in chosen if method(i.body) == "no_sync"]
         return "at the end" if ends and ends in tests else ""

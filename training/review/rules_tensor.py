@@ -58,8 +58,8 @@ def view_as_transpose(subject: Subject) -> Iterator[Place]:
             continue
         scope, viewed, sizes = program.scope(call), (call.args[0] if functional else receiver(call)), (call.args[1:] if functional else call.args)
         given = list(sizes[0].elts) if len(sizes) == 1 and isinstance(sizes[0], ast.Tuple | ast.List) else sizes
-        factors = [f for size in given for f in _factors(size)]
         for source in same_dimensions(program, viewed, scope):
+            factors = [f for size in given for f in _in_order(program, _factors(size), source.id, call, scope)]
             order = _with_rest([_size_of(program, f, source.id, call, scope) for f in factors], factors, _dimensions(source.id, factors, scope))
             known = [o for o in order if o is not None]
             permuted = len(known) >= 2 and len(known) == len(order) and sorted(known) == list(range(len(known))) and known != sorted(known)
@@ -115,6 +115,18 @@ def _with_rest(order: list[int | None], factors: list[ast.expr], dimensions: int
     if len(at) == 1 and rest and all(o is not None for i, o in enumerate(order) if i != at[0]):
         return [*order[: at[0]], *rest, *order[at[0] + 1 :]]
     return order[:-1] if at == [len(order) - 1] else order
+
+
+def _in_order(program: Program, factors: list[ast.expr], source: str, call: ast.Call, scope: Scope) -> list[ast.expr]:
+    """The factors of one size as neighbours in memory where they are such: `time * variables` is as many as `variables * time`, and `2 * n` splits no other axis."""
+    sizes = [_size_of(program, f, source, call, scope) for f in factors]
+    known = [s for s in sizes if s is not None]
+    if len(factors) == 1 or not known:
+        return factors
+    if sorted(known) == list(range(min(known), max(known) + 1)):
+        named = sorted((s, i) for i, s in enumerate(sizes) if s is not None)
+        return [factors[i] for _, i in named] + [f for f, s in zip(factors, sizes, strict=True) if s is None and constant(f) is None]
+    return factors
 
 
 def _factors(size: ast.expr) -> list[ast.expr]:

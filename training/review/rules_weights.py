@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.syntax import constant, dotted, identifiers, keyword, last_name, method, names_read, receiver, walk, words
+from training.review.syntax import constant, defaults, dotted, identifiers, keyword, last_name, method, names_read, receiver, walk, words
 from training.review.values import number
 
 SLOW = {"target", "tgt", "ema", "teacher", "shadow", "average", "averaged", "avg", "slow", "polyak", "soft", "momentum", "t"}
@@ -64,9 +64,9 @@ def slow_copy_is_quick(subject: Subject) -> Iterator[Place]:
                 continue
             stays = _stays(program, call, scope)
             share = call.args[1] if method(call) == "lerp_" and len(call.args) == 2 else None
-            if stays is None and isinstance(share, ast.Name | ast.Attribute) and {"decay", "momentum"} & words(last_name(share)):
+            if stays is None and isinstance(share, ast.Name | ast.Attribute) and _stays_by_name(program, share):
                 yield call, f"lerp_ takes the share that is new, and {ast.unparse(share)} is called after the share that stays"
-            if (exchanged := _exchanged(call)) is not None:
+            if (exchanged := _exchanged(program, call)) is not None:
                 yield call, f"{ast.unparse(exchanged)} is called after the share that stays, and is the share that is new"
             if stays is not None and 0 < stays < HALF:
                 yield call, f"{stays:g} of the slow weights stays at each step, and {1 - stays:g} is new"
@@ -170,14 +170,21 @@ def _written(loop: ast.For, call: ast.expr, scope: Scope) -> set[str]:
     return own | (set() if others & (SLOW - {"t"}) else set(words(scope.name)))
 
 
-def _exchanged(call: ast.Call) -> ast.expr | None:
+def _stays_by_name(program: Program, share: ast.expr) -> bool:
+    """Whether a setting is called after the share that stays: a decay is; a momentum, unless its default says that it is the share that is new, as in batch norm."""
+    name = last_name(share)
+    given = [constant(d) for s in program.scopes if name in s.parameters for d in (defaults(s.node).get(name),)]
+    return bool({"decay", "momentum", "ema"} & words(name)) and not any(isinstance(g, float) and g < HALF for g in given)
+
+
+def _exchanged(program: Program, call: ast.Call) -> ast.expr | None:
     """`decay` of `slow.mul_(1 - decay).add_(quick, alpha=decay)`."""
     of, new = receiver(call), keyword(call, "alpha")
     if not (method(call) == "add_" and isinstance(of, ast.Call) and method(of) == "mul_" and of.args and isinstance(new, ast.Name | ast.Attribute)):
         return None
     kept = of.args[0]
     rest = isinstance(kept, ast.BinOp) and isinstance(kept.op, ast.Sub) and constant(kept.left) in (1, 1.0) and ast.dump(kept.right) == ast.dump(new)
-    return new if rest and {"decay", "momentum", "ema"} & words(last_name(new)) else None
+    return new if rest and _stays_by_name(program, new) else None
 
 
 def _exchanged_in_sum(program: Program, node: ast.Assign | ast.Call, scope: Scope) -> str:
@@ -201,7 +208,7 @@ def _exchanged_in_sum(program: Program, node: ast.Assign | ast.Call, scope: Scop
     if stays is not None and comes is not None and abs(stays + comes - 1) < NEAR and 0 < stays < HALF:
         return f"{stays:g} of the slow weights stays at each step, and {comes:g} is new"
     rest = isinstance(kept, ast.BinOp) and isinstance(kept.op, ast.Sub) and constant(kept.left) in (1, 1.0) and ast.dump(kept.right) == ast.dump(new)
-    named = {"decay", "momentum", "ema"} & words(last_name(new))
+    named = _stays_by_name(program, new)
     return f"{ast.unparse(new)} is called after the share that stays, and is the share that is new" if rest and named else ""
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from training.review.intervals import ALL, Interval, interval
-from training.review.program import Program, Scope
-from training.review.sides import PERMUTED, latest, origin_key, row_takes, side_of_names, targets_of
+from training.review.program import Binding, Program, Scope
+from training.review.sides import PERMUTED, latest, origin_key, row_takes, side_of, side_of_names, targets_of
 from training.review.splitting import line_of
 from training.review.syntax import constant, keyword, last_name, method, names_read, receiver, walk
 
@@ -33,7 +33,8 @@ def chosen(program: Program) -> Iterator[Chosen]:
     for node, rows, selector in row_takes(program):
         scope = program.scope(node)
         side = side_of_names(targets_of(program, node))
-        if not side or not names_read(rows) or _one_by_one(program, selector):
+        read_anew = any(isinstance(n, ast.Call) and method(n) in ("read", "readlines", "pop", "next") for n in walk(rows))
+        if not side or not names_read(rows) or read_anew or _one_by_one(program, selector) or not _are_rows(program, node):
             continue
         found = _selection(program, selector, rows, scope)
         if found is not None:
@@ -44,6 +45,23 @@ def chosen(program: Program) -> Iterator[Chosen]:
             scope, side = program.scope(call), side_of_names(targets_of(program, call))
             if side and constant(keyword(call, "frac")) != 1:
                 yield Chosen(call, table_key(program, of, scope), side, ast.dump(call), ALL, scope, call)
+
+
+def _are_rows(program: Program, node: ast.expr) -> bool:
+    """Whether it is part of what a statement assigns as rows: no type, no bound of a slice, no part of a path, and none of which a key takes one side."""
+    statement, inner = program.statement(node), node
+    if isinstance(statement, ast.AnnAssign) and any(n is node for n in walk(statement.annotation)):
+        return False
+    for above in program.ancestors(node):
+        if above is statement:
+            return True
+        if isinstance(above, ast.Slice) or (isinstance(above, ast.BinOp) and isinstance(above.right, ast.JoinedStr)):
+            return False
+        if isinstance(above, ast.Subscript) and above.value is inner and side_of(str(constant(above.slice))):
+            return False  # `folds[i]["train"]`
+        if isinstance(above, ast.expr):
+            inner = above
+    return True
 
 
 def _one_by_one(program: Program, selector: ast.expr) -> bool:
@@ -76,7 +94,7 @@ def _selection(program: Program, selector: ast.expr, rows: ast.expr, scope: Scop
             return ("order " + table_key(program, order, scope), within, None) if isinstance(order, ast.Name) else None
         case ast.Name() if depth < 3:
             bound = latest(program, selector, scope)
-            if bound is None or bound.how not in ("assign", "loop"):
+            if bound is None or bound.how not in ("assign", "loop") or _is_key(bound):
                 return None
             draw = drawn(program, selector, scope)
             if draw is not None:
@@ -87,6 +105,12 @@ def _selection(program: Program, selector: ast.expr, rows: ast.expr, scope: Scop
         case ast.Attribute(value=ast.Name(), attr="indices" | "index"):
             return _pure(program, selector, scope)
     return None
+
+
+def _is_key(bound: Binding) -> bool:
+    """Whether a loop goes through numbers or keys, of which each takes one entry: `for name, metric in metrics.items()`."""
+    asked = last_name(bound.value.func) if bound.how == "loop" and isinstance(bound.value, ast.Call) else ""
+    return (asked in ("range", "keys")) or (asked in ("items", "enumerate") and bound.index == 0)
 
 
 def _pure(program: Program, selector: ast.expr, scope: Scope) -> tuple[str, Interval, ast.Call | None] | None:

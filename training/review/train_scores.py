@@ -37,6 +37,9 @@ def is_train_score(program: Program, score: ast.expr, scope: Scope, loop: ast.AS
     names = {n for n in names_read(score) if n in scope.bindings}
     if not names or any(looks_held_out(n) for n in identifiers(score)) or not _only_reads(score):
         return False
+    chosen = [b for n in names for b in scope.bindings[n] if any(isinstance(a, ast.If) for a in program.ancestors(b.statement))]
+    if any(looks_held_out(i) for b in chosen for i in identifiers(b.value)):
+        return False  # in another branch it is a held-out score
     made = [_of_backward(program, name, scope, score, loop, 0) for name in sorted(names)]
     return True in made and False not in made
 

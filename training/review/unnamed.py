@@ -106,4 +106,6 @@ def _collects(program: Program, call: ast.Call, loop: Loop) -> bool:
         return True
     names = {dotted(t) for t in getattr(program.statement(call), "targets", ())} - {""}
     appended = [c.args[0] for c in walk(loop.node) if isinstance(c, ast.Call) and method(c) in ("append", "extend") and len(c.args) == 1]
-    return any(any(n is call or (isinstance(n, ast.Name) and n.id in names) for n in walk(a)) for a in appended)
+    free = [a for a in appended if not any(method(n) in ("detach", "item", "tolist", "detach_") for n in walk(a))]
+    cut = any(method(a) == "detach" for a in program.ancestors(call) if isinstance(a, ast.Call))
+    return not cut and any(any(n is call or (isinstance(n, ast.Name) and n.id in names) for n in walk(a)) for a in free)
