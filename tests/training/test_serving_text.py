@@ -280,6 +280,7 @@ model.predict(rows, params={"max_new_tokens": 12, "temperature": 0.9, "top_k": 5
 """
 
 
+@pytest.mark.long
 @pytest.mark.req("R1")
 @pytest.mark.req("R4")
 def test_a_consumer_with_nothing_of_ours_gets_losses_and_completions(served: Served, uri: str, tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def objected(report: PreflightReport) -> dict[str, CheckResult]:
 
 
 @pytest.mark.req("M4")
-@pytest.mark.parametrize("network", [*some(FAULTS, 3), *some(LOSSES, 3), *some(NUMERICS, 3)])
+@pytest.mark.parametrize("network", [*some(FAULTS, 4), *some(LOSSES, 3), *some(NUMERICS, 4)])
 def test_the_mistake_of_a_network_is_named_by_its_check(tmp_path: Path, network: str) -> None:
     file, kind = next((file, kind) for file, kind in {"networks": FAULTS, "unread": LOSSES, "numerics": NUMERICS}.items() if network in kind)
     task, check, words = kind[network]
@@ -194,7 +194,7 @@ def test_the_mistake_of_a_network_is_named_by_its_check(tmp_path: Path, network:
 
 
 @pytest.mark.req("M4")
-@pytest.mark.parametrize("network", some(HEALTHY, 4))
+@pytest.mark.parametrize("network", some(HEALTHY, 5))
 def test_a_healthy_network_is_let_through_without_a_warning(tmp_path: Path, network: str) -> None:
     task = sorted(CLASSES)[HEALTHY.index(network) % len(CLASSES)]
     report = report_on(tmp_path, task, f"tests.zoo.healthy:{network}")

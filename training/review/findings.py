@@ -41,7 +41,7 @@ class Subject:
     @cached_property
     def traces(self) -> list[list[Event]]:
         """What the file does, in order."""
-        return traces(self.program)
+        return traces(self.program) if "torch" in self.program.modules_imported or not OTHER_LIBRARIES & self.program.modules_imported else []
 
     @cached_property
     def trains(self) -> bool:
@@ -50,10 +50,13 @@ class Subject:
 
     @cached_property
     def framework(self) -> bool:
-        """Whether Lightning, a Trainer or the like runs the loop, and does there what a hand-written one must do."""
-        return bool(self.program.modules_imported & FRAMEWORKS) or any(name.endswith("Trainer") for name in self.program.aliases.values())
+        """Whether Lightning, a Trainer or the like runs the loop, and does there what a hand-written one must do; one that starts a function of the file on its workers does not."""
+        trainers = (name for name in self.program.aliases.values() if name.endswith("Trainer") and not name.startswith("ray."))
+        by_fabric = {"fabric", "Fabric"} & self.program.identifiers  # which leaves the loop to its user
+        return (bool(self.program.modules_imported & FRAMEWORKS) and not by_fabric) or any(trainers)
 
 
+OTHER_LIBRARIES = {"tensorflow", "mxnet", "jax", "flax", "paddle", "mindspore"}  # whose loops have other rules
 FRAMEWORKS = {"lightning", "pytorch_lightning", "lightning_fabric", "composer", "ignite", "fastai", "deepspeed", "catalyst", "skorch"}
 Place = tuple[ast.AST, str] | tuple[ast.AST, str, ast.AST]
 Check = Callable[[Subject], Iterable[Place]]

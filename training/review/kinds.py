@@ -16,7 +16,7 @@ MODEL = re.compile(
 PRETRAINED = re.compile(r"Model|[a-z0-9]For[A-Z]")  # transformers.BertModel, transformers.T5ForConditionalGeneration
 ACTIONS = {
     "add", "build", "compile", "create", "eval", "evaluate", "export", "fit", "freeze", "from", "get", "init", "load", "log", "make", "new", "prepare",
-    "print", "register", "reset", "restore", "run", "sample", "save", "set", "setup", "summary", "test", "train", "unwrap", "update", "validate", "wrap",
+    "print", "register", "reset", "restore", "run", "sample", "save", "set", "setup", "summary", "sync", "test", "train", "unwrap", "update", "validate", "wrap",
 }  # fmt: skip
 THINGS = {
     "args", "cfg", "class", "cls", "config", "dict", "dim", "dir", "file", "id", "input", "inputs", "kwargs", "loss", "name", "names", "out", "output", "outputs",

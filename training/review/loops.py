@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from training.review.findings import Subject
 from training.review.kinds import is_optimizer_origin
-from training.review.program import Program
-from training.review.syntax import LoopNode, dotted, last_name, receiver, walk, words
+from training.review.program import Program, Scope
+from training.review.syntax import FunctionNode, LoopNode, dotted, last_name, own_nodes, receiver, walk, words
 from training.review.trace import Event, Loop
 
 
@@ -24,7 +24,8 @@ class Placed(NamedTuple):
 class Steps(NamedTuple):
     """One `step`: the innermost loop that holds it and a backward (None where there is none), and what happens in that loop.
 
-    `clears` are those that can concern this optimizer; `clears_outside` stand in no such loop.
+    `clears` are those that can concern this optimizer; `clears_outside` stand in no such loop. `again`: there is no loop in sight, and what is written
+    is one step of an optimizer that outlives it, `train_step(self, batch)`, which whoever has the loop calls again and again.
     """
 
     step: Event
@@ -35,11 +36,20 @@ class Steps(NamedTuple):
     clears: list[Placed]
     clears_outside: list[Event]
     trace: list[Event]
+    again: bool = False
+
+    @property
+    def around(self) -> ast.AST:
+        """What is repeated: the loop, or the function."""
+        return self.loop.node if self.loop is not None else _root(self.step).node
 
     @property
     def name(self) -> str:
         """The optimizer as it is written."""
         return self.step.key.rpartition(":")[2] or "optimizer"
+
+
+STEPPING = {"step", "update", "batch", "iteration", "optimize", "optimise", "learn", "backward"}  # of functions that are one step
 
 
 def common_loop(a: Event, b: Event) -> Loop | None:
@@ -72,7 +82,28 @@ def _around(program: Program, trace: list[Event], position: int, step: Event) ->
         [c for c in clears if loop is None or loop in c.event.loops],
         [c.event for c in clears if loop is not None and loop not in c.event.loops],
         trace,
+        loop is None and is_called_again(program, step),
     )
+
+
+def _root(event: Event) -> Scope:
+    """The function at which the reading began that came to an event."""
+    frame = event.frame
+    while frame.caller is not None:
+        frame = frame.caller
+    return frame.scope
+
+
+def is_called_again(program: Program, event: Event) -> bool:
+    """Whether what concerns an optimizer stands in no loop, in a method or function that nobody in the file calls, and the optimizer is its object's or is given to it."""
+    function, owner = _root(event), event.key.partition(".")[0]
+    if event.loops or not isinstance(function.node, FunctionNode) or program.call_sites[function] or {"test", "tests", "main", "run"} & words(function.name):
+        return False
+    if function.name == "__init__" or any("test" in words(last_name(b)) for b in getattr(function.owner, "bases", ())):
+        return False
+    held = owner == "self" and "." in event.key and event.key.count(".") == 1
+    made = any(last_name(n) == event.key.rpartition(".")[2] for s in own_nodes(function.node) if isinstance(s, ast.Assign) for n in s.targets)
+    return not made and (held or (owner in function.parameters and event.key == owner and bool(STEPPING & words(function.name))))
 
 
 def last_name_of_key(key: str) -> str:

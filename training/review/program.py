@@ -184,9 +184,21 @@ class Program:
         known: str | None = node.__dict__.get("_resolved")
         if known is None:
             root, dot, rest = dotted(node).partition(".")
-            known = self.aliases[root] + dot + rest if root in self.aliases else ""
+            known = self.aliases[root] + dot + rest if root in self.aliases and not self._hidden(root, node) else ""
             node.__dict__["_resolved"] = known
         return known
+
+    def _hidden(self, root: str, node: ast.AST) -> bool:
+        """Whether a function around gives an imported name a value of its own: `loss` of `from . import loss` in a function with `loss = loss_fn(x)`."""
+        around: ast.AST | None = node
+        while around is not None and around not in self.scope_of:
+            around = self.parents.get(around)
+        scope = self.scope_of[around] if around is not None else None
+        while scope is not None and scope.name:
+            if root in scope.parameters or any(b.how != "augment" for b in scope.bindings.get(root, ())):
+                return not any(root in import_aliases(ast.Module([n], [])) for n in own_nodes(scope.node) if isinstance(n, ast.Import | ast.ImportFrom))
+            scope = scope.parent
+        return False
 
     def is_torch(self, node: ast.AST | None, *names: str) -> bool:
         """Whether it is one of these names from anywhere within torch."""

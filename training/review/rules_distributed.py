@@ -258,8 +258,13 @@ def collective_on_one_rank(subject: Subject) -> Iterator[Place]:
     for event in found:
         ranks = program.rank_names | (set(event.scope.parameters) - COUNTED)  # a number from elsewhere that decides over a collective
         guards = [b for b in event.branches if isinstance(b[0], ast.If) and one_rank(b[0].test, ranks)]
-        if guards and "group" not in {k.arg for k in event.call.keywords} and not any(_paired(event, o, guards, ranks) for o in found):
+        if guards and not _of_a_group(event.call) and not any(_paired(event, o, guards, ranks) for o in found):
             yield event.node, f"{last_name(event.call.func)} runs on one rank alone: it waits for the others for ever"
+
+
+def _of_a_group(call: ast.Call) -> bool:
+    """Whether a collective is among some of the ranks, whatever the others do."""
+    return "group" in {k.arg for k in call.keywords} or any("group" in words(last_name(a)) for a in call.args)
 
 
 def _paired(event: Event, other: Event, guards: list[tuple[ast.AST, bool]], ranks: set[str]) -> bool:

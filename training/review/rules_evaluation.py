@@ -27,8 +27,11 @@ def evaluations(subject: Subject) -> Iterator[tuple[Loop, list[Event], list[Even
         loops = list(dict.fromkeys(e.loops[-1] for e in trace if e.loops))
         for loop in loops:
             inside = [e for e in trace if loop in e.loops]
-            if any(e.kind in ("backward", "step") or (e.kind == "call" and e.key.endswith("autograd.grad")) for e in inside) or not _over_held_out(
-                loop, inside
+            own = loop.scope.owner is not None and loop.scope.name == "forward" and subject.program.is_module(loop.scope.owner)  # a pass of the network
+            if (
+                own
+                or any(e.kind in ("backward", "step") or (e.kind == "call" and e.key.endswith("autograd.grad")) for e in inside)
+                or not _over_held_out(loop, inside)
             ):
                 continue
             forwards = [e for e in inside if e.kind == "forward" and not is_frozen_name(e.key)]

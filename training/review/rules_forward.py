@@ -299,6 +299,8 @@ def _from_batch(program: Program, node: ast.expr | None, scope: Scope) -> bool:
     """Whether a name is an element of what a loop over batches gives."""
     if not isinstance(node, ast.Name) or is_model(program, node, scope):
         return False
+    if any(k.arg is None and last_name(k.value) == node.id for c in program.all_calls for k in c.keywords):
+        return False  # `model(**batch)`: a mapping that moves its tensors itself
     given = [c for c in program.all_calls if program.scope(c) is scope and any(isinstance(a, ast.Name) and a.id == node.id for a in c.args)]
     if node.id in scope.parameters and any(is_model(program, c.func, scope) or _moved_network(c) for c in given):
         return True

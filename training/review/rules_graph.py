@@ -157,6 +157,8 @@ def _rebound(event: Event, inside: list[Event], losses: set[str]) -> bool:
             if method(made) in ("item", "detach", "cpu") or (isinstance(made, ast.Call) and dotted(made.func).partition(".")[0] in NUMBERS):
                 return True
     target = receiver(event.node)
+    if target is not None and any(e.kind == "call" and e.key in (f"{event.frame.key(target)}.pop", f"{event.frame.key(target)}.popleft") for e in inside):
+        return True  # a queue
     return bool(target is not None and any(e.kind == "assign" and last_name_of_key(e.key) == last_name(target) for e in before))
 
 
@@ -210,8 +212,14 @@ def loss_cut_from_graph(subject: Subject) -> Iterator[Place]:
             for node in own_nodes(event.scope.node):
                 forced = isinstance(node, ast.Call) and method(node) == "requires_grad_" and dotted(receiver(node)) == target.id
                 assigned = isinstance(node, ast.Assign) and dotted(node.targets[0]) == f"{target.id}.requires_grad"
-                if forced or assigned:
+                if (forced or assigned) and not _begins_with(event, target.id):
                     yield node, f"{target.id} would have a gradient by itself if it depended on the network", event.node
+
+
+def _begins_with(event: Event, name: str) -> bool:
+    """Whether a function adds terms to what it names: a zero that it begins with may ask for a gradient."""
+    bound = event.scope.bindings.get(name, ())
+    return any(b.how == "augment" or (isinstance(b.value, ast.BinOp) and name in names_read(b.value)) for b in bound)
 
 
 def _cut(program: Program, node: ast.expr) -> bool:

@@ -402,12 +402,17 @@ def one_layer_n_times(subject: Subject) -> Iterator[Place]:
         given = call.args[0].value if isinstance(call.args[0], ast.Starred) else call.args[0]
         match given:
             case ast.BinOp(left=ast.List(elts=[layer]), op=ast.Mult()) | ast.BinOp(op=ast.Mult(), right=ast.List(elts=[layer])):
-                if not (isinstance(layer, ast.Call) and last_name(layer.func).startswith(WITHOUT_WEIGHTS)) and not _shared_on_purpose(program, call, layer):
+                if not (isinstance(layer, ast.Call) and _without_weights(last_name(layer.func))) and not _shared_on_purpose(program, call, layer):
                     yield given, f"{ast.unparse(layer)} is one layer, however often it stands there"
             case ast.ListComp(elt=ast.Name(id=name), generators=[ast.comprehension(target=target)]) if name not in {
                 n.id for n in walk(target) if isinstance(n, ast.Name)
             } and not SHARED & words(name):
                 yield given, f"{name} is one layer, however often it stands there"
+
+
+def _without_weights(layer: str) -> bool:
+    """Whether a class is one of layers that learn nothing, by its name."""
+    return layer.startswith(WITHOUT_WEIGHTS) or bool({"skip", "identity"} & words(layer))
 
 
 def _shared_on_purpose(program: Program, call: ast.Call, layer: ast.expr) -> bool:

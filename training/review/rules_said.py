@@ -268,10 +268,13 @@ def sides_exchanged(subject: Subject) -> Iterator[Place]:
             yield from _passed_exchanged(program, node, first, second)
 
 
+MEASURED = {"metric", "metrics", "result", "results", "score", "scores", "loss", "losses", "stats"}  # what is reported of a side
+
+
 def _given_as_train(program: Program) -> Iterator[Place]:
     """`probe(encoder, test, test)` of a function whose parameters are called train and test: it learns from held-out rows."""
     for function, sites in program.call_sites.items():
-        sides = {p: side_of(p) for p in function.parameters}
+        sides = {p: side_of(p) for p in function.parameters if not MEASURED & words(p)}
         if "train" not in sides.values() or not {"val", "test"} & set(sides.values()):
             continue
         for call, scope in sites:

@@ -6,11 +6,11 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import is_scheduler_origin
-from training.review.loops import Placed, Steps, common_loop, step_groups
+from training.review.kinds import is_model, is_optimizer, is_scheduler, is_scheduler_origin
+from training.review.loops import Placed, Steps, common_loop, is_called_again, last_name_of_key, step_groups
 from training.review.program import Program
 from training.review.rules_window import window_of
-from training.review.syntax import dotted, keyword, last_name, method, walk
+from training.review.syntax import calls, dotted, keyword, last_name, method, receiver, walk, words
 from training.review.trace import Event
 from training.review.values import loss_kind
 
@@ -43,13 +43,19 @@ from training.review.values import loss_kind
         """,
 )
 def zero_grad_missing(subject: Subject) -> Iterator[Place]:
-    """A loop with `backward` and `step`, and nothing in it that clears the gradients of that optimizer."""
+    """A loop with `backward` and `step`, or a method that is called once a batch, and nothing in it that clears the gradients of that optimizer."""
     for steps in step_groups(subject):
         made_inside = any(e.kind == "assign" and e.key == steps.step.key for e in steps.inside)  # a new one for new tensors
-        if steps.loop is None or not steps.backwards or steps.clears or made_inside:
+        if not steps.backwards or steps.clears or made_inside or not (steps.loop is not None or (steps.again and not _clears_elsewhere(subject.program))):
             continue
         where = "is cleared outside this loop only" if steps.clears_outside else "is never cleared"
-        yield steps.step.node, f"the gradient that {steps.name}.step() uses {where}", steps.loop.node
+        yield steps.step.node, f"the gradient that {steps.name}.step() uses {where}", steps.around
+
+
+def _clears_elsewhere(program: Program) -> bool:
+    """Whether any gradient is cleared in the file, by a method or by hand."""
+    by_hand = any(isinstance(t, ast.Attribute) and t.attr == "grad" for n in program.nodes[ast.Assign] if isinstance(n, ast.Assign) for t in n.targets)
+    return by_hand or any("zero" in name and "grad" in name for name in program.called_names)
 
 
 @rule(
@@ -121,12 +127,12 @@ def step_before_backward(subject: Subject) -> Iterator[Place]:
     for steps in step_groups(subject):
         clear = _cleared_since_backward(steps)
         if clear is not None and steps.backwards and not any(b.position < steps.position for b in steps.backwards):
-            yield steps.step.node, f"{steps.name}.step() comes before backward: its gradient is empty", steps.loop.node if steps.loop else steps.step.node
+            yield steps.step.node, f"{steps.name}.step() comes before backward: its gradient is empty", steps.around
 
 
 def _cleared_since_backward(steps: Steps) -> Placed | None:
     """The unconditional clear that lies, going round the loop, between the last backward and the step."""
-    if steps.loop is None or steps.step.via == "closure":
+    if not (steps.loop is not None or steps.again) or steps.step.via == "closure":
         return None
     ring = sorted([*((b.position, "B", b.event) for b in steps.backwards), *((c.position, "Z", c.event) for c in steps.clears)], key=lambda item: item[0])
     before = [item for item in ring if item[0] < steps.position] or ring
@@ -164,26 +170,57 @@ def _cleared_since_backward(steps: Steps) -> Placed | None:
         """,
 )
 def backward_missing(subject: Subject) -> Iterator[Place]:
-    """A loop that clears and steps the same optimizer and computes a loss, in a file where nothing computes a gradient."""
-    if {"backward", "manual_backward", "grad", "grad_and_value", "value_and_grad"} & subject.program.called_names or subject.framework:
+    """A loop that clears and steps the same optimizer and computes a loss, where nothing in it computes a gradient."""
+    if subject.framework:
         return
+    elsewhere = bool({"backward", "manual_backward", "grad", "grad_and_value", "value_and_grad"} & (subject.program.called_names | subject.program.identifiers))
     for steps in step_groups(subject):
-        if steps.loop is None or not steps.clears or steps.step.via or "grad" in subject.program.identifiers:
+        if not (steps.loop is not None or steps.again) or not steps.clears or steps.step.via or steps.step.call.args or _computes_gradients(steps):
             continue
-        losses = {name for e in steps.inside if isinstance(e.node, ast.Assign) and _is_loss(subject.program, e) for name in map(last_name, e.node.targets)}
+        losses = {
+            name
+            for e in steps.inside
+            if isinstance(e.node, ast.Assign) and (_is_computed(subject.program, e) if elsewhere else _is_loss(subject.program, e))
+            for name in map(last_name, e.node.targets)
+        }
         handed_on = any(
             e.kind == "call" and _hands_on(subject.program, e.call, losses)
             for e in steps.inside
-            if isinstance(e.node, ast.Call) and method(e.node) not in ("append", "item", "update", "print", "detach")
+            if isinstance(e.node, ast.Call) and not _only_tells(subject.program, e.call)
         )
         if losses and not handed_on:
-            yield steps.step.node, f"{steps.name}.step() without a backward: nothing is learned", steps.loop.node
+            yield steps.step.node, f"{steps.name}.step() without a backward: nothing is learned", steps.around
+
+
+def _computes_gradients(steps: Steps) -> bool:
+    """Whether a gradient may be computed in the loop of a step: by what is called there, or by hand."""
+    inside = [*(e.node for e in steps.inside), steps.around]
+    called = {last_name(c.func) for n in inside for c in calls(n)}
+    by_hand = any(isinstance(n, ast.Attribute) and n.attr in ("grad", "_grad") for node in inside for n in walk(node))
+    return by_hand or any("backward" in name or ("grad" in name and "zero" not in name and "no_grad" not in name and "clip" not in name) for name in called)
+
+
+def _is_computed(program: Program, event: Event) -> bool:
+    """Whether an assignment keeps what a known loss function gives."""
+    value = event.node.value if isinstance(event.node, ast.Assign) else None
+    return event.kind == "assign" and isinstance(value, ast.Call) and loss_kind(program, value, event.scope) != ""
 
 
 def _is_loss(program: Program, event: Event) -> bool:
     """Whether an assignment keeps a loss, by its name or by what computes it."""
     value = event.node.value if isinstance(event.node, ast.Assign) else None
     return event.kind == "assign" and ("loss" in event.key.lower() or (isinstance(value, ast.Call) and loss_kind(program, value, event.scope) != ""))
+
+
+TELLS = {
+    "append", "item", "update", "print", "detach", "write", "log", "info", "debug", "warning", "add_scalar", "add_scalars", "set_postfix", "set_description", "report",
+    "float", "str", "format", "len", "round", "isnan", "isfinite", "mean", "sum", "log_metrics", "record", "extend", "save",
+}  # fmt: skip
+
+
+def _only_tells(program: Program, call: ast.Call) -> bool:
+    """Whether a call counts, prints or keeps what it is given, and computes no gradient of it."""
+    return last_name(call.func) in TELLS or program.resolve(call.func).startswith(("numpy.", "torch.", "math.", "statistics.", "wandb."))
 
 
 def _hands_on(program: Program, call: ast.Call, losses: set[str]) -> bool:
@@ -221,8 +258,9 @@ def _hands_on(program: Program, call: ast.Call, losses: set[str]) -> bool:
         """,
 )
 def step_missing(subject: Subject) -> Iterator[Place]:
-    """An optimizer is cleared in a loop with a backward, and no `step` of anything but schedules stands in the file."""
+    """An optimizer is cleared in a loop with a backward, and no `step` of anything but schedules stands in the file, or none of this one in its loop."""
     program = subject.program
+    yield from _left_to_nobody(subject)
     steps = [n for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and n.attr == "step"]
     if subject.framework or any(not any(map(is_scheduler_origin, program.origins(n.value, program.scope(n)))) for n in steps):
         return
@@ -238,6 +276,47 @@ def step_missing(subject: Subject) -> Iterator[Place]:
                 and any(e.kind == "backward" and common_loop(e, event) for e in trace)
             ):
                 yield event.node, f"{event.key} is cleared and never steps", event.loops[-1].node
+
+
+def _left_to_nobody(subject: Subject) -> Iterator[Place]:
+    """An optimizer is cleared in the loop of its backward, or in a method that is one step, and there neither steps nor is handed on; nothing reads the gradients either."""
+    program = subject.program
+    stepping = [n.value for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and n.attr == "step"]
+    for trace in subject.traces if not subject.framework else ():
+        for event in (e for e in trace if e.kind == "zero" and e.key != "*" and _clears_what_is_trained(program, e)):
+            loop, name = (event.loops[-1] if event.loops else None), last_name_of_key(event.key)
+            if loop is None and (not is_called_again(program, event) or any(_is_step(program, c) for c in program.all_calls)):
+                continue
+            inside = [e for e in trace if loop is None or loop in e.loops]
+            if loop is None and any(e.kind == "backward" for e in trace[: trace.index(event)]):
+                continue  # a pass whose gradients are thrown away, before another one
+            steps = any(last_name(s) == name and (program.scope(s) is event.scope or not isinstance(s, ast.Name)) for s in stepping)
+            if steps or not any(e.kind == "backward" and e.loops[-1:] == event.loops[-1:] for e in inside):
+                continue
+            around = loop.node if loop is not None else event.scope.node
+            handed = any(last_name(a) == name for c in calls(around) for a in (*c.args, *(k.value for k in c.keywords)))
+            reads = any(isinstance(n, ast.Attribute) and n.attr == "grad" for n in walk(around))
+            if not handed and not reads and not any(e.kind == "step" for e in inside) and not any(_is_step(program, c) for c in calls(around)):
+                yield event.node, f"{event.key} is cleared and never steps", around
+
+
+NO_OPTIMIZERS = {
+    "env", "envs", "environment", "environments", "world", "simulator", "sim", "profiler", "prof", "early", "stop", "stopper", "stopping", "ema", "updater",
+    "tracker", "logger", "bar", "pbar", "progress",
+}  # fmt: skip
+
+
+def _clears_what_is_trained(program: Program, event: Event) -> bool:
+    """Whether an optimizer is cleared, or a network in a file that makes an optimizer."""
+    of = receiver(event.call)
+    made = any(program.resolve(c.func).startswith("torch.optim.") for c in program.all_calls)
+    return is_optimizer(program, of, event.scope) or (made and bool(event.loops) and is_model(program, of, event.scope))
+
+
+def _is_step(program: Program, call: ast.Call) -> bool:
+    """Whether a call may be an optimizer's step, by its name: anything but a schedule's."""
+    other = words(last_name(receiver(call))) & NO_OPTIMIZERS or is_scheduler(program, receiver(call), program.scope(call))
+    return "step" in last_name(call.func) and "mark" not in words(last_name(call.func)) and not (method(call) == "step" and other)
 
 
 def _makes_optimizer(program: Program, event: Event) -> bool:

@@ -209,7 +209,7 @@ def cleared_in_every_batch(subject: Subject) -> Iterator[Place]:
     """A step once a window, and in the same loop a clear that no condition guards."""
     for steps in step_groups(subject):
         branch = window_of(steps)
-        if branch is None or steps.loop is None:
+        if branch is None or steps.loop is None or not steps.backwards:
             continue
         for clear in steps.clears:
             if clear.event.loops[-1:] == (steps.loop,) and clear.event.branches == steps.backwards[0].event.branches:
@@ -389,8 +389,16 @@ def backward_under_no_grad(subject: Subject) -> Iterator[Place]:
                 and not event.within("enable_grad", "set_grad_enabled")
                 and _always(event)
                 and not _asked_for(event)
+                and not _computed_outside(event, trace)
             ):
                 yield event.node, "backward under no_grad: nothing in there has a gradient"
+
+
+def _computed_outside(event: Event, trace: list[Event]) -> bool:
+    """Whether the loss was computed before the block, so that its graph is there."""
+    of = receiver(event.node)
+    made = [e for e in trace[: trace.index(event)] if e.kind == "assign" and of is not None and e.key == event.frame.key(of)]
+    return bool(made) and not made[-1].within("no_grad", "inference_mode")
 
 
 def _always(event: Event) -> bool:

@@ -12,6 +12,7 @@ from training.review.sides import PERMUTED, latest, origin_key, row_takes, side_
 from training.review.splitting import line_of
 from training.review.syntax import constant, keyword, last_name, method, names_read, receiver, walk
 
+ANEW = {"read", "readlines", "pop", "next", "uuid4", "uuid1", "token_hex", "urandom"}  # which give something else each time
 SEEDED = {"manual_seed", "default_rng", "RandomState", "Random"}
 
 
@@ -33,7 +34,7 @@ def chosen(program: Program) -> Iterator[Chosen]:
     for node, rows, selector in row_takes(program):
         scope = program.scope(node)
         side = side_of_names(targets_of(program, node))
-        read_anew = any(isinstance(n, ast.Call) and method(n) in ("read", "readlines", "pop", "next") for n in walk(rows))
+        read_anew = any(isinstance(n, ast.Call) and last_name(n.func) in ANEW for n in walk(rows))
         if not side or not names_read(rows) or read_anew or _one_by_one(program, selector) or not _are_rows(program, node):
             continue
         found = _selection(program, selector, rows, scope)
@@ -55,9 +56,9 @@ def _are_rows(program: Program, node: ast.expr) -> bool:
     for above in program.ancestors(node):
         if above is statement:
             return True
-        if isinstance(above, ast.Slice) or (isinstance(above, ast.BinOp) and isinstance(above.right, ast.JoinedStr)):
+        if isinstance(above, ast.Slice | ast.Compare) or (isinstance(above, ast.BinOp) and isinstance(above.right, ast.JoinedStr)):
             return False
-        if isinstance(above, ast.Subscript) and above.value is inner and side_of(str(constant(above.slice))):
+        if isinstance(above, ast.Subscript) and above.value is inner and side_of(str(constant(above.slice) or last_name(above.slice))):
             return False  # `folds[i]["train"]`
         if isinstance(above, ast.expr):
             inner = above

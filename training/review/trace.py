@@ -60,7 +60,12 @@ class Frame:
         if root in self.scope.parameters:
             given = argument(self.call, self.scope, root)
             return (self.caller.key(given) if given is not None else "") or f"{self.scope.name}:{root}"
-        return f"{self.scope.name}:{root}" if root in self.scope.bindings else root
+        if root in self.scope.bindings:
+            return f"{self.scope.name}:{root}"
+        around: Frame | None = self.caller  # of a closure: what the function around it was given
+        while around is not None and around.scope is not self.scope.parent:
+            around = around.caller
+        return around._root(root) if around is not None else root
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,7 +30,7 @@ from training.data.folds import POOL, decide_fold, embargo_of, fold_way, label_e
 from training.data.ledger import opened
 from training.data.split import ROWS
 
-EXAMPLES, MANY_EXAMPLES = 25, 400
+EXAMPLES, MANY_EXAMPLES = 12, 400
 SEED, VAL = 5, 0.25
 
 

@@ -41,6 +41,10 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, str]]] = {  # sp
     "purged": ({"kind": "time", "embargo": 2}, {"kind": "purged", "horizon": 3}, {"at": "time"}),
     "purged of intervals": ({"kind": "random"}, {"kind": "purged", "embargo": 5}, {"at": "time", "known": "label_time"}),
 }
+EACH = [
+    w if w in ("kfold", "stratified_group", "known later", "group_walk_forward", "purged of intervals") else pytest.param(w, marks=pytest.mark.long)
+    for w in WAYS
+]
 ONCE = {"kfold", "stratified", "group", "stratified_group", "purged", "purged of intervals"}
 ROLES = {"who": "ignore", "at": "ignore", "known": "ignore"}
 
@@ -112,7 +116,7 @@ def assert_in_time(way: str, rows: dict[str, dict[str, Any]], folds: list[SplitT
 
 @pytest.mark.req("D3")
 @pytest.mark.req("D5")
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", EACH)
 @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
 @given(num_rows=st.integers(200, 350), seed=st.integers(0, 10_000), k=st.integers(3, 5))
 def test_folds_keep_their_promise_row_by_row(tmp_path_factory: pytest.TempPathFactory, way: str, num_rows: int, seed: int, k: int) -> None:
@@ -144,7 +148,7 @@ def test_folds_keep_their_promise_row_by_row(tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.mark.req("D4")
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", EACH)
 def test_rows_that_are_added_removed_or_reordered_move_no_other_row(tmp_path: Path, way: str) -> None:
     first, later, draw = table_of(300, 5), table_of(60, 6, first=300), random.Random(7)
     both = {name: first[name] + later[name] for name in first}

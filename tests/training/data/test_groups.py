@@ -90,6 +90,7 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, str]]] = {  # sp
     "stratified near": ({"kind": "stratified_group"}, {"near_duplicates": ["text"], "duplicates": "features"}, {}),
     "declared and copies": ({"kind": "group"}, {"duplicates": ["x", "c"]}, {"who": "group"}),
 }
+ALWAYS = ("scaffold", "stratified near", "declared and copies")  # the others are long
 
 
 def made(folder: Path, table: dict[str, list[Any]], way: str, ledger: Path | None = None) -> SplitTables:
@@ -102,7 +103,7 @@ def made(folder: Path, table: dict[str, list[Any]], way: str, ledger: Path | Non
 
 @needs_rdkit
 @pytest.mark.req("D4")
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [w if w in ALWAYS else pytest.param(w, marks=pytest.mark.long) for w in WAYS])
 def test_ten_retrains_on_more_fewer_and_shuffled_rows_move_no_row(tmp_path: Path, way: str) -> None:
     draw = random.Random(7)
     table, ledger = table_of(400, 1), tmp_path / "ledger"

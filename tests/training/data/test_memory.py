@@ -61,7 +61,9 @@ def test_rows_sorted_part_by_part_are_in_the_order_of_the_engine(tmp_path: Path)
 
 
 @pytest.mark.req("D9")
-@pytest.mark.parametrize("split", ["group", {"kind": "time", "cuts": {"val": "2024-10-01", "test": "2025-04-01"}}, "stratified"])
+@pytest.mark.parametrize(
+    "split", [pytest.param("group", marks=pytest.mark.long), {"kind": "time", "cuts": {"val": "2024-10-01", "test": "2025-04-01"}}, "stratified"]
+)
 def test_no_path_changes_a_byte(tmp_path: Path, split: str | dict[str, Any]) -> None:
     """Rows held in memory from step to step, read from files step by step, or within a limit; whatever the order of the source."""
     table = write_rows(tmp_path / "t.parquet", 70_000, measures=2, levels=(20,))

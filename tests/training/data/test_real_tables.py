@@ -41,6 +41,7 @@ def test_hospital_visits_are_split_by_patient_in_seconds(real_data: Path, tmp_pa
     assert sum(s["label"]["counts"]["true"] for s in sides.summary.values()) == 11_357
 
 
+@pytest.mark.long
 @pytest.mark.req("D3")
 def test_six_stations_are_split_by_place_and_time(real_data: Path, tmp_path: Path) -> None:
     columns = {"station": "group", "No": "id", "place": "id", "at": "time", "PM2.5": "label", "*": "feature"}

@@ -59,7 +59,9 @@ TRAPS = [
 
 
 @pytest.mark.req("D6")
-@pytest.mark.parametrize(("name", "columns", "leaks", "options"), TRAPS, ids=[t[0].split(".")[0] for t in TRAPS])
+@pytest.mark.parametrize(
+    ("name", "columns", "leaks", "options"), [pytest.param(*t, id=t[0].split(".")[0], marks=[pytest.mark.long] if "mol_hiv" in t[0] else []) for t in TRAPS]
+)
 def test_the_leaking_columns_are_named_and_without_them_nothing_fails(
     real_data: Path, tmp_path: Path, name: str, columns: dict[str, Any], leaks: set[str], options: dict[str, Any]
 ) -> None:
