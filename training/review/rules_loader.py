@@ -24,7 +24,7 @@ from training.review.syntax import (
     words,
 )
 
-PREPARES = {"accelerate", "lightning", "pytorch_lightning", "lightning_fabric", "deepspeed", "ray", "composer"}
+PREPARES = {"accelerate", "lightning", "pytorch_lightning", "lightning_fabric", "deepspeed", "composer"}
 
 
 def loaders(program: Program) -> list[ast.Call]:
