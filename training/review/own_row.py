@@ -104,11 +104,13 @@ def _left_out(program: Program) -> set[str]:
 def _read_as_label(program: Program) -> set[str]:
     """Columns by themselves that are given a name of labels, or made an array or a tensor."""
     found: set[str] = set()
-    for node in program.nodes[ast.Assign]:
-        if not isinstance(node, ast.Assign):
+    for node in (*program.nodes[ast.Assign], *program.nodes[ast.Return]):
+        if not isinstance(node, ast.Assign | ast.Return) or node.value is None:
             continue
-        named = {w for t in node.targets for n in walk(t) if isinstance(n, ast.Name) for w in words(n.id)} & LABEL_WORDS
+        named = {w for t in getattr(node, "targets", ()) for n in walk(t) if isinstance(n, ast.Name) for w in words(n.id)} & LABEL_WORDS
         for part in walk(node.value):
+            if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and getattr(program.parents[part], "attr", "") in TAKEN_BY | {"values"}:
+                found.add(part.attr)
             listed = part.slice if isinstance(part, ast.Subscript) else None
             column = constant(listed.elts[0]) if isinstance(listed, ast.List) and len(listed.elts) == 1 else constant(listed)
             if isinstance(column, str) and (named or (isinstance(above := program.parents[part], ast.Attribute) and above.attr in TAKEN_BY | {"values"})):

@@ -398,8 +398,14 @@ def _ends(within: ast.AST, counter: str) -> bool:
         """,
 )
 def rows_trained_on(subject: Subject) -> Iterator[Place]:
-    """Something that is named after train rows and after nothing else is made of data that is named after test rows."""
+    """Something that is named after train rows and after nothing else is made of data that is named after test rows; or scikit-learn is fitted with labels of test."""
     program = subject.program
+    for fit in program.all_calls:
+        if method(fit) in ("fit", "fit_transform", "partial_fit") and len(fit.args) > 1 and not FINAL & words(program.scope(fit).name):
+            said = words(last_name(fit.args[1]))
+            learner = any(o.name.startswith("sklearn.") for o in program.origins(receiver(fit), program.scope(fit)))
+            if {"test", "tst"} & said and not {"train", "val", "ab"} & said and learner:
+                yield fit, f"it learns from {last_name(fit.args[1])}, the labels that were to test it"
     for scope in program.scopes:
         for name, bindings in scope.bindings.items():
             if "train" not in words(name) or looks_held_out(name) or words(name) & {"labels", "vocab", "columns", "cols", "index", "all"}:

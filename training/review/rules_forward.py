@@ -272,6 +272,10 @@ def result_discarded(subject: Subject) -> Iterator[Place]:
         if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)) or any(isinstance(a, ast.With | ast.Try) for a in program.ancestors(node)):
             continue
         call, name = node.value, program.resolve(node.value.func)
+        own = program.callees(call, program.scope(call))
+        if own and all(_only_gives(f) for f in own):
+            yield call, f"{last_name(call.func)} changes nothing and returns its result, and nothing keeps it"
+            continue
         if name.startswith("torch.") and name.rpartition(".")[2] in pure and not any(k.arg in ("inplace", "out") for k in call.keywords):
             yield call, f"{dotted(call.func)} returns its result, and nothing keeps it"
         elif (
@@ -283,6 +287,42 @@ def result_discarded(subject: Subject) -> Iterator[Place]:
             yield call, f".{method(call)}() returns its result, and nothing keeps it"
         elif method(call) in ("to", "cuda", "half", "float") and _from_batch(program, receiver(call), program.scope(call)):
             yield call, f".{method(call)}() of a tensor returns a new one, and nothing keeps it"
+
+
+GIVES = {"max", "min", "abs", "round", "float", "int", "len", "sum", "exp", "sqrt", "log", "cos", "sin", "pow"}
+
+
+def _only_gives(function: Scope) -> bool:
+    """Whether a function computes a number of what it reads and returns it, and does nothing else: all that it sets are names of its own."""
+    node = function.node
+    if isinstance(node, ast.Module) or node.decorator_list or function.name == "__init__":
+        return False
+    returned = [n.value for n in own_nodes(node) if isinstance(n, ast.Return) and n.value is not None]
+    for inner in own_nodes(node):
+        if isinstance(inner, ast.Call) and (last_name(inner.func) not in GIVES or dotted(inner.func).startswith("self.")):
+            return False
+        if isinstance(inner, ast.Assign | ast.AugAssign) and any(
+            not isinstance(t, ast.Name) for t in getattr(inner, "targets", [getattr(inner, "target", None)])
+        ):
+            return False
+        if isinstance(
+            inner,
+            ast.Import
+            | ast.ImportFrom
+            | ast.Raise
+            | ast.Global
+            | ast.Nonlocal
+            | ast.Yield
+            | ast.YieldFrom
+            | ast.Await
+            | ast.With
+            | ast.Try
+            | ast.Delete
+            | ast.Assert,
+        ):
+            return False
+    held = [b.value for value in returned if isinstance(value, ast.Name) for b in function.bindings.get(value.id, ())]
+    return any(isinstance(n, ast.BinOp) for value in (*returned, *held) for n in walk(value))
 
 
 def _within_forward(program: Program, node: ast.AST) -> bool:

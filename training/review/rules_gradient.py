@@ -80,6 +80,7 @@ def policy_gradient_with_wrong_sign(subject: Subject) -> Iterator[Place]:
             yield product.node, f"{ast.unparse(product.node)} goes into the loss with a plus: what was gained most becomes rare"
         if way <= {1, -1} and way:
             rising.add(product.scope)
+    rising |= {program.scope(c) for c in program.all_calls if method(c) == "log_prob"}
     for call in program.all_calls if rising else ():
         if method(call) == "entropy" and not call.args and not call.keywords and program.scope(call) in rising and signs.into_backward(call) == {1}:
             yield call, f"{ast.unparse(call)} goes into the loss with a plus, which makes it small: exploration is taken away"

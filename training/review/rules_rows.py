@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from training.review.copied import copies_before_split
 from training.review.findings import Place, Subject, rule
 from training.review.owners import KEPT_TOGETHER, rows_of_owners, tables_of_owners
 from training.review.program import Program, Scope
 from training.review.sides import divisions, given_back, of_one_side, takes, trivial_groups
 from training.review.splitting import before, is_part, line_of, shares_rows, shuffled_cuts, sources_of, splits, stored
-from training.review.syntax import calls, constant, dotted, is_false, is_true, keyword, last_name, method, names_read, receiver, walk, words
+from training.review.syntax import calls, constant, dotted, identifiers, is_false, is_true, keyword, last_name, method, names_read, receiver, walk, words
 from training.review.whole import copies, plain
 from training.review.windows import cut_into_windows, random_parts
 
@@ -73,7 +74,8 @@ def resample_before_split(subject: Subject) -> Iterator[Place]:
         for split, scope, parts in (*splits(program), *kept):
             if any(before(program, c, split) and shares_rows(program, c, r, parts, scope, split) for c, r in places):
                 yield call, f"rows are resampled here, and split only in line {line_of(split)}", scope.node if scope.name else split
-                break
+                return
+    yield from copies_before_split(program)
 
 
 def resampled(program: Program) -> Iterator[tuple[ast.Call, ast.expr, ast.expr]]:
@@ -270,6 +272,7 @@ def random_split_of_time(subject: Subject) -> Iterator[Place]:
     program = subject.program
     if {"TimeSeriesSplit", "drop_duplicates"} & program.called_names or "groups" in program.identifiers:
         return  # also where one row is left of each
+    yield from _shuffled_in_time(program)
     for call in program.all_calls:
         scope = program.scope(call)
         random = last_name(call.func) == "train_test_split" and not is_false(keyword(call, "shuffle")) and bool(call.args)
@@ -279,6 +282,24 @@ def random_split_of_time(subject: Subject) -> Iterator[Place]:
         ordered = next((c for c in program.all_calls if before(program, c, call) and _orders(c) and names_read(program.statement(c)) & frames), None)
         if ordered is not None:
             yield call, f"rows are shuffled, though line {ordered.lineno} treats them as a time series"
+
+
+def _shuffled_in_time(program: Program) -> Iterator[Place]:
+    """`series().sample(frac=1)` of rows that were shifted or sorted by time, and then a cut by position."""
+    for call in program.all_calls:
+        if method(call) != "sample" or constant(keyword(call, "frac")) != 1 or "train" in {w for n in identifiers(program.statement(call)) for w in words(n)}:
+            continue
+        scope, source = program.scope(call), receiver(call)
+        made = [c for c in (calls(source) if source is not None else ()) for f in program.callees(c, scope) for c in calls(f.node)]
+        names = {s for n in (names_read(source) if source is not None else ()) for s in sources_of(n, scope, call.lineno)}
+        made += [c for n in names for b in scope.bindings.get(n, ()) for v in calls(b.value) for f in program.callees(v, scope) for c in calls(f.node)]
+        made += [c for c in program.all_calls if before(program, c, call) and names_read(program.statement(c)) & names]
+        bounds = [s.slice for s in walk(scope.node) if isinstance(s, ast.Subscript) and isinstance(s.slice, ast.Slice) and s.lineno > call.lineno]
+        heads = {ast.unparse(b.upper) for b in bounds if b.lower is None and b.upper is not None}
+        tails = {ast.unparse(b.lower) for b in bounds if b.lower is not None}
+        ordered = next((c for c in made if _orders(c)), None)
+        if ordered is not None and heads & tails:
+            yield call, f"rows are shuffled and then cut in parts, though line {ordered.lineno} treats them as a time series"
 
 
 def _orders(call: ast.Call) -> bool:

@@ -1,4 +1,4 @@
-"""Rules BH844 to BH855 and BH877 to BH880: mistakes in what networks are given, asked for and measured on, that only a run shows."""
+"""Rules BH844 to BH855 and BH877 to BH885: mistakes in what networks are given, asked for and measured on, that only a run shows."""
 
 from __future__ import annotations
 
@@ -234,5 +234,57 @@ OF_DATA: tuple[tuple[str, str, Severity, str, str, str, str, str], ...] = (
         "scale predictions back by what the labels were scaled with, and leave the labels as they are",
         "mean_absolute_error(y_test, net(x_test))  # trained on (y - mean) / deviation",
         "mean_absolute_error(y_test, net(x_test) * deviation + mean)",
+    ),
+    (
+        "BH881",
+        "rate-of-one-group-alone",
+        "error",
+        "The rate reaches one group of several",
+        "A warm-up or decay by hand sets the rate of `param_groups[0]` alone, or a group has rate 0 in every step: the parameters of the others keep the rate that they began with, "
+        "or never move though they get gradients.",
+        "set the rate of every group in a loop over `optimizer.param_groups`, or let a scheduler do it; freeze with requires_grad_(False)",
+        'optimizer = AdamW([{"params": matrices}, {"params": vectors, "weight_decay": 0}])\noptimizer.param_groups[0]["lr"] = rate',
+        'optimizer = AdamW([{"params": matrices}, {"params": vectors, "weight_decay": 0}])\nfor group in optimizer.param_groups:\n    group["lr"] = rate',
+    ),
+    (
+        "BH882",
+        "fixed-network-in-train-mode",
+        "error",
+        "A network that is not trained gives targets in train mode",
+        "A teacher or feature extractor whose weights never change runs in train mode while another network learns from it: dropout makes its outputs noise, "
+        "and batch norm takes the statistics of each batch and moves its own.",
+        "call `teacher.eval()` once, before the loop",
+        "fit(teacher)\nfor x, y in batches:\n    with torch.no_grad():\n        soft = teacher(x)",
+        "fit(teacher)\nteacher.eval()\nfor x, y in batches:\n    with torch.no_grad():\n        soft = teacher(x)",
+    ),
+    (
+        "BH883",
+        "padding-index-in-use",
+        "error",
+        "The padding of an embedding is a real number",
+        "The row of padding_idx is 0 and gets no gradient. Where numbers stand alone, or begin at 0 for the first word or user, that one is never learned.",
+        "leave padding_idx out, or count from 1 and make the embedding one row larger",
+        "users = nn.Embedding(n_users, 16, padding_idx=0)  # users are 0 to n_users - 1",
+        "users = nn.Embedding(n_users, 16)",
+    ),
+    (
+        "BH884",
+        "softmax-over-one",
+        "error",
+        "A softmax over an axis of one element",
+        "It gives 1 whatever the score is: attention weighs everything alike, a single logit is always certain, and what made the scores gets no gradient.",
+        "take the axis along which something is chosen (places of a sequence, classes); for one logit a sigmoid",
+        "weights = torch.softmax(self.score(h), dim=-1)  # [B, T, 1]",
+        "weights = torch.softmax(self.score(h), dim=1)  # over the T places",
+    ),
+    (
+        "BH885",
+        "members-are-one-network",
+        "error",
+        "Networks that were trained apart are the same, bit for bit",
+        "Each was seeded alike and saw the same batches in the same order. An ensemble of them is one network, its spread is 0, and a mean over repetitions has no deviation.",
+        "give each its own seed, or its own draw of the rows",
+        "def member():\n    torch.manual_seed(0)\n    return fit(make())\n\nmembers = [member() for _ in range(5)]",
+        "def member(seed):\n    torch.manual_seed(seed)\n    return fit(make())\n\nmembers = [member(seed) for seed in range(5)]",
     ),
 )

@@ -16,7 +16,7 @@ from training.watch.patches import around
 from training.watch.record import Place, Watch, guarded
 
 Norm = nn.modules.batchnorm._BatchNorm
-TWICE = 2  # calls in a row
+TWICE, MANY = 2, 10  # calls in a row; steps of another network
 
 
 @dataclass(eq=False)
@@ -60,6 +60,18 @@ def mode_dependent(module: nn.Module, training: bool | None = None) -> list[str]
     ]
 
 
+@dataclass(eq=False)
+class Fixed:
+    """A network in train mode without a part in the gradient, and in how many steps of another one it ran since its weights changed."""
+
+    module: nn.Module
+    switching: list[str]
+    place: Place
+    version: int  # of its first weight
+    steps: int
+    times: int = 0
+
+
 class Forwards:
     """Listens to `nn.Module.__call__`, and judges modes at the steps."""
 
@@ -83,6 +95,7 @@ class Forwards:
         self._in_eval: dict[int, int] = {}
         self._steps_at: int = -1
         self._versions: dict[int, tuple[int, int]] = {}  # of frozen weights, by id, and at how many steps in a row it was the same
+        self._fixed: dict[int, Fixed] = {}  # networks in train mode that nothing trains, by id
         self._single: Call | None = None  # made once between steps, in train mode and without gradients
 
     def install(self) -> None:
@@ -192,6 +205,7 @@ class Forwards:
 
     def forwarded(self, call: Call) -> None:
         """Modes of the calls between two backward passes."""
+        self._untrained(call)
         if not self._learns(call.module):
             copied = type(call.module) in self.kinds and torch.is_inference_mode_enabled()  # what is made there can be no goal of a loss
             if copied and call.training and call.switching and not self.watch.calling("update_bn"):
@@ -221,6 +235,24 @@ class Forwards:
         ]
         if len(kept) >= TWICE and call in kept:
             self._evaluated(call, "is evaluated with gradients on, and nothing uses them", "BH202")
+
+    def _untrained(self, call: Call) -> None:
+        """A network in train mode that has no part in the gradient, in how many steps of another one its weights stayed as they are."""
+        first = next(call.module.parameters(), None)
+        if first is None or not call.training or not call.switching or (call.grad and any(p.requires_grad for p in call.module.parameters())):
+            return
+        known = self._fixed.get(id(call.module))
+        if known is None or known.module is not call.module or first._version != known.version:
+            self._fixed[id(call.module)] = Fixed(call.module, call.switching, call.place, first._version, self.watch.steps)
+        elif self.watch.steps > known.steps:
+            known.times, known.steps = known.times + 1, self.watch.steps
+
+    def ended(self) -> None:
+        """Networks that gave something in train mode in many steps of others, and were trained no more."""
+        for known in self._fixed.values():
+            if known.times >= MANY and next(known.module.parameters())._version == known.version:
+                told = f"{type(known.module).__name__}, which is not trained, runs in train mode in {known.times} steps of another network"
+                self.watch.tell("BH882", f"{told}, with {_few(known.switching)} at work", known.place)
 
     def judged(self) -> None:
         """The scores of the last call are compared or decided on; where they are only looked at, its mode does not matter."""

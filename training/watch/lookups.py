@@ -15,6 +15,7 @@ from training.watch.record import Place, Watch
 
 FEWEST, CALLS, LOOKED_UP = 3, 10, 300  # rows of an embedding; calls and numbers that are looked up
 TWICE = 2
+ROWS, AS_OFTEN = 100_000, 2.5  # of an embedding whose numbers are counted; times more or less than others
 ADDING = ("add", "__add__", "__radd__", "add_", "__iadd__", "sub", "__sub__", "__isub__", "sub_")
 Index = tuple[Tensor, ...]
 
@@ -28,6 +29,8 @@ class Looked:
     only: int | None  # the one number; None where there were others
     calls: int = 0
     numbers: int = 0
+    pad: int | None = None  # None too where something was padded
+    found: Tensor | None = None  # how often each number came
 
 
 class Lookups:
@@ -50,17 +53,32 @@ class Lookups:
 
     # ------------------------------------------------------------------------------------ embeddings
 
-    def _looked_up(self, name: str, input: Tensor, weight: Tensor, *_: Any, **__: Any) -> None:
+    def _looked_up(self, name: str, input: Tensor, weight: Tensor, padding_idx: int | None = None, *_: Any, **__: Any) -> None:
         if len(weight) < FEWEST or not weight.requires_grad or not input.numel() or not torch.is_grad_enabled():
             return
         known = self.of.get(id(weight))
         first = int(input.reshape(-1)[0]) if known is None or known.only is not None else 0
         if known is None or known.weight() is not weight:
-            known = self.of[id(weight)] = Looked(weakref.ref(weight), self.watch.here(), first)
+            known = self.of[id(weight)] = Looked(weakref.ref(weight), self.watch.here(), first, pad=padding_idx)
+        self._padding(known, input, padding_idx)
         known.calls += 1
         known.numbers += input.numel()
         if known.only is not None and (first != known.only or not bool((input == first).all())):
             known.only = None
+
+    def _padding(self, known: Looked, input: Tensor, pad: int | None) -> None:
+        """How often each number comes, as long as nothing is padded with that of the padding: in numbers of one a row, or rows that do not end or begin with it."""
+        weight = known.weight()
+        if pad is None or known.pad is None or weight is None or len(weight) > ROWS:
+            return
+        numbers = input.reshape(len(input), -1) if input.ndim else input.reshape(1, 1)
+        alone = numbers.shape[1] == 1
+        padded = not alone and bool(((numbers[:, -2:] == pad).all(1) | (numbers[:, :2] == pad).all(1)).any())
+        if padded or pad != known.pad:
+            known.pad = None
+            return
+        counted = torch.bincount(numbers.reshape(-1), minlength=len(weight))
+        known.found = counted if known.found is None else known.found + counted
 
     # ---------------------------------------------------------------------------------------- tables
 
@@ -105,11 +123,22 @@ class Lookups:
     def ended(self) -> None:
         """Embeddings of which one row was used."""
         for known in self.of.values():
+            self._is_used(known)
             weight = known.weight()
             if weight is None or known.only is None or known.calls < CALLS or known.numbers < LOOKED_UP or id(weight) not in self.forwards.trained:
                 continue
             told = f"of an embedding with {len(weight)} rows row {known.only} alone was looked up, {known.numbers} times in {known.calls} calls"
             self.watch.tell("BH854", f"{told}: it tells rows apart in nothing", known.place)
+
+    def _is_used(self, known: Looked) -> None:
+        weight = known.weight()
+        if known.pad is None or known.found is None or weight is None or known.calls < CALLS or id(weight) not in self.forwards.trained:
+            return
+        times, used = int(known.found[known.pad]), known.found[known.found > 0]
+        usual = float(used.float().median())
+        if times >= CALLS and len(used) > FEWEST and usual / AS_OFTEN <= times <= usual * AS_OFTEN:
+            told = f"number {known.pad} came {times} times, others about {usual:.0f} times, and nothing was padded with it"
+            self.watch.tell("BH883", f"{told}: the row of padding_idx is never learned", known.place)
 
 
 def places_of(index: Any) -> Index:

@@ -205,7 +205,7 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     seen.listeners += [Sets(seen, loaders), Copies(seen, forwards, gradients), Balance(seen, loaders, classes)]
     seen.listeners += [forwards, functions, loaders, gradients, Adversaries(seen, gradients), Opponents(seen, gradients, functions)]
     seen.listeners += [precision, kept, networks, rows, tokens, fits, sides, schedules, recurrence, ranks, orders, metrics]
-    seen.listeners += [*samples, Streams(seen), ShortBatches(seen, loaders), lengths, places, fixed, *late, Updates(seen, gradients), movement]
+    seen.listeners += [others[0], *samples, Streams(seen), ShortBatches(seen, loaders), lengths, places, fixed, *late, Updates(seen, gradients), movement]
     return functions, lambda: ranks.told(rows.first(), next((h.made for h in gradients.held.values()), None), sides.told())
 
 

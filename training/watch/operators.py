@@ -10,7 +10,7 @@ from torch import Tensor
 
 from training.watch.forwards import Forwards
 from training.watch.losses import SUBTRACTIONS, THROUGH, Functions, maker, probabilities
-from training.watch.record import Watch
+from training.watch.record import Place, Watch
 
 UNSIGNED = {torch.uint8, torch.uint16}  # larger ones are counted in on purpose
 WRAPPED = 0.01  # of the values
@@ -18,6 +18,7 @@ FEWEST, MOST = 4, 1_000_000  # values that are compared
 POWERS = 8  # that are remembered
 SAME = 1e-5
 HALF = 0.5
+MANY = 10  # calls
 PLANES = (3, 4)  # of a picture
 
 
@@ -26,6 +27,7 @@ class Operators:
 
     def __init__(self, watch: Watch, forwards: Forwards, functions: Functions) -> None:
         self.watch, self.forwards, self.functions = watch, forwards, functions
+        self.softmaxes: dict[Place, list[int]] = {}  # sizes of the axis, of those whose scores learn
         self.powers: list[tuple[weakref.ref[Tensor], Tensor]] = []  # a power of something, and what it is a power of
 
     def install(self) -> None:
@@ -35,6 +37,7 @@ class Operators:
         self.functions.listen(("pow", "__pow__", "float_power"), after=self._raised)
         self.functions.listen(("mul", "__mul__", "__rmul__", "multiply", "neg", "__neg__", "detach"), after=self._weighted)
         self.functions.listen(("gaussian_nll_loss",), before=self._likelihood)
+        self.functions.listen(("softmax", "log_softmax"), after=self._normalised)
 
     # L = a batch of B rows, T places of a sequence with D features, H heads of D / H
 
@@ -83,6 +86,19 @@ class Operators:
         wrapped = (torch.as_tensor(less) < torch.as_tensor(more)).float().mean()
         if float(wrapped) > WRAPPED:
             self.functions.often("BH509", f"{float(wrapped):.0%} of the differences of {tensors[0].dtype} are below 0, and wrap round to large numbers", 1)
+
+    # ---------------------------------------------------------------------------------- weights of one
+
+    def _normalised(self, name: str, result: Tensor, scores: Tensor, dim: Any = None, *_: Any, **__: Any) -> None:
+        """The size of the axis along which something is chosen."""
+        if isinstance(dim, int) and scores.requires_grad and scores.ndim and scores.numel() > 1:
+            self.softmaxes.setdefault(self.watch.here(), []).append(scores.shape[dim])
+
+    def ended(self) -> None:
+        """Softmaxes whose axis was never longer than one."""
+        for place, sizes in self.softmaxes.items():
+            if len(sizes) >= MANY and set(sizes) == {1}:
+                self.watch.tell("BH884", f"in all {len(sizes)} calls the axis of this softmax has one element: it gives 1 whatever the scores are", place)
 
     # ---------------------------------------------------------------------------------- weights of rows
 

@@ -8,6 +8,7 @@ from tests.training.watch.programs_of_data import BASES_OF_DATA, PLANTED_OF_DATA
 from tests.training.watch.programs_of_halves import BASES_OF_HALVES, PLANTED_OF_HALVES, SOUND_OF_HALVES
 from tests.training.watch.programs_of_lengths import BASES_OF_LENGTHS, PLANTED_OF_LENGTHS, SOUND_OF_LENGTHS
 from tests.training.watch.programs_of_losses import BASES_OF_LOSSES, PLANTED_OF_LOSSES, SOUND_OF_LOSSES
+from tests.training.watch.programs_of_members import BASES_OF_MEMBERS, PLANTED_OF_MEMBERS, SOUND_OF_MEMBERS
 from tests.training.watch.programs_of_opponents import BASES_OF_OPPONENTS, PLANTED_OF_OPPONENTS, SOUND_OF_OPPONENTS
 from tests.training.watch.programs_of_pairs import BASES_OF_PAIRS, PLANTED_OF_PAIRS, SOUND_OF_PAIRS
 from tests.training.watch.programs_of_parts import BASES_OF_PARTS, PLANTED_OF_PARTS, SOUND_OF_PARTS, Planted
@@ -165,6 +166,7 @@ BASES = {
     **BASES_OF_PARTS,
     **BASES_OF_SAMPLES,
     **BASES_OF_LENGTHS,
+    **BASES_OF_MEMBERS,
     **BASES_OF_TOKENS,
     **BASES_OF_UPDATES,
     **BASES_OF_COUNTS,
@@ -349,6 +351,7 @@ PLANTED = (
     *PLANTED_OF_PARTS,
     *PLANTED_OF_SAMPLES,
     *PLANTED_OF_LENGTHS,
+    *PLANTED_OF_MEMBERS,
     *PLANTED_OF_TOKENS,
     *PLANTED_OF_UPDATES,
     *PLANTED_OF_COUNTS,
@@ -557,6 +560,7 @@ SOUND = {
     **SOUND_OF_PARTS,
     **SOUND_OF_SAMPLES,
     **SOUND_OF_LENGTHS,
+    **SOUND_OF_MEMBERS,
     **SOUND_OF_TOKENS,
     **SOUND_OF_UPDATES,
     **SOUND_OF_COUNTS,
