@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope, argument
 from training.review.sides import elements_of, side_of, targets_of
-from training.review.syntax import calls, dotted, keyword, last_name, method, names_read, walk, words
+from training.review.syntax import calls, dotted, keyword, last_name, method, names_read, receiver, walk, words
 from training.review.trace import Event
+from training.review.values import loss_calls
 
 MEASURES = {
     "evaluate",
@@ -135,6 +136,7 @@ def _called(program: Program, call: ast.Call) -> tuple[str, str]:
 def trained_on_held_out(subject: Subject) -> Iterator[Place]:
     """Every loop with a backward pass goes over something named after held-out rows, and a name of the same kind of the train rows is there."""
     program = subject.program
+    yield from _tuned_on_test(program)
     found: list[tuple[Event, str]] = []
     for trace in subject.traces:
         stepped = {loop.node for e in trace if e.kind == "step" for loop in e.loops}
@@ -148,6 +150,22 @@ def trained_on_held_out(subject: Subject) -> Iterator[Place]:
         kind = LOADERS & words(name)
         if any((kind & words(n)) if kind else len(words(n)) == 1 for n in train):
             yield event.node, f"the optimizer learns from {name}, and nothing learns from the train rows"
+
+
+def _tuned_on_test(program: Program) -> Iterator[Place]:
+    """A loss of labels that are named after test rows alone goes backward into an optimizer: a temperature that is chosen by what it is to be measured on."""
+    if "step" not in program.called_names or {"inner", "outer", "meta", "support", "query", "episode", "maml"} & {
+        w for n in program.identifiers for w in words(n)
+    }:
+        return  # a test set within each task is learned from
+    for found in loss_calls(program):
+        target = last_name(found.target) if isinstance(found.target, ast.Name | ast.Attribute) else ""
+        if side_of(target) != "test" or {"train", "time"} & words(target) or target in found.scope.parameters:
+            continue
+        names = {last_name(t) for t in getattr(program.statement(found.call), "targets", ())}
+        backward = [c for c in program.all_calls if method(c) == "backward" and program.scope(c) is found.scope and last_name(receiver(c)) in names]
+        if backward:
+            yield found.call, f"the optimizer learns from {target}, the labels that are to test it"
 
 
 def _gone_over(event: Event, node: ast.AST, scope: object) -> Iterator[str]:
