@@ -337,12 +337,29 @@ def name_that_no_parameter_has(subject: Subject) -> Iterator[Place]:
     for loop in (*program.nodes[ast.For], *program.nodes[ast.comprehension]):
         if not isinstance(loop, ast.For | ast.comprehension) or method(loop.iter) != "named_parameters" or not isinstance(loop.target, ast.Tuple):
             continue
+        if not _is_of_the_file(program, receiver(loop.iter)):
+            continue
         name = last_name(loop.target.elts[0])
         tests = loop.ifs if isinstance(loop, ast.comprehension) else [i.test for i in walk(loop) if isinstance(i, ast.If)]
         for asked, place in ((a, p) for t in tests for a, p in _asked(t, name)):
             parts = [p for p in asked.split(".") if p and not p.isdigit()]
             if parts and not any(parts[0].rstrip("0123456789") in k or k in parts[0] for k in known if len(k) > 1 or k == parts[0]):
                 yield place, f"no parameter of a network of this file has {asked!r} in its name", loop if isinstance(loop, ast.For) else place
+
+
+def _is_of_the_file(program: Program, network: ast.expr | None) -> bool:
+    """Whether a network is certainly of a class of this file that inherits from nn.Module alone."""
+    if network is None:
+        return False
+    scope = program.scope(network)
+    names = {o.name for o in program.origins(network, scope)}
+    if not names and isinstance(network, ast.Name) and not isinstance(scope.node, ast.Module):
+        given = [a for a in (*scope.node.args.args, *scope.node.args.kwonlyargs) if a.arg == network.id and a.annotation is not None]
+        names = {last_name(a.annotation) for a in given}
+    if last_name(network) == "self" and scope.owner is not None:
+        names = {scope.owner.name}
+    owners = [program.classes.get(n) for n in names]
+    return bool(owners) and all(o is not None and {last_name(b) for b in o.bases} == {"Module"} for o in owners)
 
 
 def _made_elsewhere(program: Program) -> bool:
