@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from training.watch.forwards import Call
 from training.watch.gradients import Gradients
 from training.watch.record import Place, Watch
 
@@ -16,7 +17,19 @@ LARGE = 0.01  # of a weight at each step
 PENALTY = 0.25  # of Adam, whose steps do not grow with it
 PAIR = 2  # betas: of the mean and of the square; others have more, and other meanings
 LEAST = 50  # weights
-REPEATS = ("reproduc", "determin", "bit for bit", "bit-for-bit", "identical", "torch.equal", "allclose", "array_equal", "resume", "checkpoint")
+REPEATS = (
+    "reproduc",
+    "deterministic",
+    "determinism",
+    "bit for bit",
+    "bit-for-bit",
+    "identical",
+    "torch.equal",
+    "allclose",
+    "array_equal",
+    "resume",
+    "checkpoint",
+)
 DECAYING, PENALISED = ("SGD", "AdamW", "Muon"), ("Adam", "NAdam", "RAdam", "Adamax", "Adagrad", "RMSprop")
 
 
@@ -45,6 +58,12 @@ class Updates:
     def __init__(self, watch: Watch, gradients: Gradients) -> None:
         self.watch, self.gradients = watch, gradients
         self.of: dict[int, Updated] = {}
+        self.asked: dict[int, int] = {}  # steps of the program when a weight was last used without a gradient, by its id
+
+    def forwarded(self, call: Call) -> None:
+        """A network that is used."""
+        if not call.grad:
+            self.asked.update((id(p), self.watch.steps) for p in call.module.parameters())
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
         """Before a step: its decay and betas, and whether the state of the last step is still there."""
@@ -120,8 +139,10 @@ class Updates:
             self.watch.tell("BH881", told, made)
 
     def alike(self) -> None:
-        """Networks that optimizers made at one line have trained to the same bits."""
-        trained = [(self.gradients.held[i].made, k) for i, k in self.of.items() if k.steps >= MANY and i in self.gradients.held]
+        """Networks that optimizers made at one line have trained to the same bits, and that are used when all have been trained."""
+        known = [(self.gradients.held[i], k) for i, k in self.of.items() if k.steps >= MANY and i in self.gradients.held]
+        last = max((held.last_at for held, _ in known), default=0)
+        trained = [(held.made, k) for held, k in known if k.version is not None and self.asked.get(id(k.version[0]), -1) >= last]
         for at, (made, first) in enumerate(trained):
             if any(other == made and is_same(first, k) for other, k in trained[at + 1 :]) and not self._on_purpose():
                 count = 1 + sum(other == made and is_same(first, k) for other, k in trained[at + 1 :])

@@ -186,12 +186,12 @@ with torch.no_grad():
     print((net(words[240:]).argmax(1) == y[240:]).float().mean().item())
 """
 
-BASES_OF_MEMBERS = {"teacher": TEACHER, "ensemble": ENSEMBLE, "factors": FACTORS}
+BASES_OF_MEMBERS = {"distilled": TEACHER, "ensemble": ENSEMBLE, "factors": FACTORS}
 SOUND_OF_MEMBERS = {"mean teacher": MEAN_TEACHER, "sentences": SENTENCES}
 
 PLANTED_OF_MEMBERS = (
-    Planted("BH882", "teacher", "teacher.eval().requires_grad_(False)", "teacher.requires_grad_(False)"),
-    Planted("BH882", "teacher", "teacher.eval().requires_grad_(False)", ""),
+    Planted("BH882", "distilled", "teacher.eval().requires_grad_(False)", "teacher.requires_grad_(False)"),
+    Planted("BH882", "distilled", "teacher.eval().requires_grad_(False)", ""),
     Planted("BH885", "ensemble", "torch.manual_seed(seed)", "torch.manual_seed(42)"),
     Planted("BH883", "factors", "nn.Embedding(20, 8)", "nn.Embedding(20, 8, padding_idx=0)"),
     Planted("BH884", "factors", "self.score(before), dim=1", "self.score(before), dim=-1"),
