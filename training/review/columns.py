@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from training.review.syntax import last_name, method
+from training.review.syntax import last_name, method, walk_afresh
 
 OF_TABLES = {
     *("index", "values", "columns", "shape", "size", "dtypes", "dtype", "T", "loc", "iloc", "at", "iat", "str", "dt", "cat", "name", "names", "empty"),
@@ -23,10 +23,10 @@ def with_columns(tree: ast.Module, aliases: dict[str, str]) -> ast.Module:
     if not any(name.partition(".")[0] == "pandas" for name in aliases.values()):
         return tree
     columns = _columns(tree)
-    classes = {n.name for n in ast.walk(tree) if isinstance(n, ast.ClassDef)} | {"parse_args", "SimpleNamespace", "namedtuple"}
+    classes = {n.name for n in walk_afresh(tree) if isinstance(n, ast.ClassDef)} | {"parse_args", "SimpleNamespace", "namedtuple"}
     objects = {
         last_name(t)
-        for n in ast.walk(tree)
+        for n in walk_afresh(tree)
         if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call) and last_name(n.value.func) in classes
         for t in n.targets
     }
@@ -37,7 +37,7 @@ def with_columns(tree: ast.Module, aliases: dict[str, str]) -> ast.Module:
 def _columns(tree: ast.Module) -> set[str]:
     """Texts that name a column: keys of a table that is made, and what is written or read by a text."""
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in walk_afresh(tree):
         keys: list[ast.expr | None] = []
         if isinstance(node, ast.Call) and last_name(node.func) in ("DataFrame", "assign"):
             keys = [k for a in node.args if isinstance(a, ast.Dict) for k in a.keys]

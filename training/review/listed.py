@@ -7,6 +7,8 @@ import copy
 from collections import defaultdict
 from typing import cast
 
+from training.review.syntax import below, walk_afresh
+
 FEW = 4  # values of a list that is written out
 SIMPLE = ast.Name | ast.Attribute | ast.Subscript
 Functions = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -25,7 +27,7 @@ def with_lists(tree: ast.Module) -> tuple[ast.Module, dict[str, str]]:
     >>> named
     {'sets_0': 'sets[0]', 'sets_1': 'sets[1]'}
     """
-    if not any(isinstance(n, ast.ListComp | ast.GeneratorExp) or (isinstance(n, ast.Call) and _is_map(n)) for n in ast.walk(tree)):
+    if not any(isinstance(n, ast.ListComp | ast.GeneratorExp) or (isinstance(n, ast.Call) and _is_map(n)) for n in walk_afresh(tree)):
         return tree, {}
     lists = _Lists()
     return cast(ast.Module, ast.fix_missing_locations(lists.visit(tree))), lists.stand_for
@@ -127,7 +129,7 @@ class _Lists(ast.NodeTransformer):
         loop = node.generators[0]
         elements = self._elements(loop.iter) if len(node.generators) == 1 and not loop.ifs and not loop.is_async else []
         filled = [_filling(loop.target, e) for e in elements]
-        if not elements or not all(filled) or any(isinstance(n, Functions | ast.NamedExpr | ast.Await) for n in ast.walk(node.elt)):
+        if not elements or not all(filled) or any(isinstance(n, Functions | ast.NamedExpr | ast.Await) for n in walk_afresh(node.elt)):
             return []
         return [_Fill(values or {}).visit(copy.deepcopy(node.elt)) for values in filled]
 
@@ -175,7 +177,7 @@ def _bound(function: ast.Module | ast.FunctionDef) -> dict[str, int]:
     found = defaultdict[str, int](int)
     pending: list[ast.AST] = list(function.body)
     if isinstance(function, ast.FunctionDef):
-        for argument in ast.walk(function.args):
+        for argument in walk_afresh(function.args):
             if isinstance(argument, ast.arg):
                 found[argument.arg] += 1
     while pending:
@@ -188,14 +190,14 @@ def _bound(function: ast.Module | ast.FunctionDef) -> dict[str, int]:
             found[node.func.value.id] += node.func.attr in ("append", "extend", "insert", "pop", "reverse", "sort", "clear", "remove")
         elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and isinstance(node.ctx, ast.Store):
             found[node.value.id] += 1
-        pending += list(ast.iter_child_nodes(node))
+        pending += below(node)
     return found
 
 
 def _asked_for(function: ast.Module | ast.FunctionDef) -> set[str]:
     """The names one of whose places is read, or that are gone through."""
     found: set[str] = set()
-    for node in ast.walk(function):
+    for node in walk_afresh(function):
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and isinstance(node.ctx, ast.Load):
             bounds = [node.slice.lower, node.slice.upper] if isinstance(node.slice, ast.Slice) else [node.slice]
             if any(_number(b) is not None for b in bounds):
@@ -228,7 +230,7 @@ class _Fill(ast.NodeTransformer):
         if value is None:
             return node
         made = copy.deepcopy(value)
-        for part in ast.walk(made):
+        for part in walk_afresh(made):
             if isinstance(part, ast.expr):
                 ast.copy_location(part, node)
         return made

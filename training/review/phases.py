@@ -6,7 +6,7 @@ import ast
 import copy
 from typing import cast
 
-from training.review.syntax import dotted, last_name, walk, words
+from training.review.syntax import below, dotted, last_name, walk, walk_afresh, words
 
 TRAIN, HELD = {"train", "training", "tr", "fit"}, {"val", "valid", "validation", "test", "testing", "eval", "evaluation", "dev", "holdout"}
 MOST = 4  # phases
@@ -20,7 +20,7 @@ def sides_by_name(tree: ast.Module) -> tuple[ast.Module, dict[str, str]]:
     ('fit(train_loaders, val_loaders)', "loaders['val']")
     """
     keys: dict[str, set[str]] = {}
-    for node in ast.walk(tree):
+    for node in walk_afresh(tree):
         if isinstance(node, ast.Subscript) and (key := _side_key(node)) and (of := dotted(node.value)):
             keys.setdefault(of, set()).add(key)
     sided = {of for of, said in keys.items() if any(words(k) & TRAIN for k in said) and any(words(k) & HELD for k in said)}
@@ -81,7 +81,7 @@ def with_phases(tree: ast.Module) -> tuple[ast.Module, dict[int, int]]:
     >>> [lines[n.lineno] for n in tree.body], tree.body[0].lineno < tree.body[1].lineno
     ([2, 2], True)
     """
-    if not any(isinstance(n, ast.Constant) and isinstance(n.value, str) and n.value in TRAIN for n in ast.walk(tree)):
+    if not any(isinstance(n, ast.Constant) and isinstance(n.value, str) and n.value in TRAIN for n in walk_afresh(tree)):
         return tree, {}
     phases = _Phases(_lists(tree))
     written = cast(ast.Module, ast.fix_missing_locations(phases.visit(tree)))
@@ -96,7 +96,7 @@ def _renumbered(tree: ast.Module, loops: list[tuple[int, int, int]]) -> dict[int
         loops: first and last line, and number of phases, of those that were.
     """
     lines: dict[int, int] = {}
-    for node in ast.walk(tree):
+    for node in walk_afresh(tree):
         first, last = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
         if first is None or last is None:
             continue
@@ -113,7 +113,7 @@ def _renumbered(tree: ast.Module, loops: list[tuple[int, int, int]]) -> dict[int
 def _lists(tree: ast.Module) -> dict[str, list[ast.expr]]:
     """The texts in the lists, or keys of the tables, that a name of the file is bound to, where there is one such name."""
     found: dict[str, list[list[ast.expr]]] = {}
-    for node in ast.walk(tree):
+    for node in walk_afresh(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             found.setdefault(node.targets[0].id, []).append(_elements(node.value, {}))
     return {name: lists[0] for name, lists in found.items() if len(lists) == 1 and lists[0]}
@@ -160,7 +160,7 @@ class _Phases(ast.NodeTransformer):
         done: list[ast.stmt] = []
         for turn, values in enumerate(filled):
             block = _filled(copy.deepcopy(node.body), values or {})
-            for part in (n for s in block for n in ast.walk(s)):
+            for part in (n for s in block for n in walk_afresh(s)):
                 part.turn = turn  # type: ignore[attr-defined]
             done += block
         if not done:
@@ -200,13 +200,13 @@ def _leaves(body: list[ast.stmt]) -> bool:
         if isinstance(node, ast.Break | ast.Continue):
             return True
         if not isinstance(node, ast.For | ast.While | ast.FunctionDef | ast.Lambda | ast.ClassDef):
-            pending += list(ast.iter_child_nodes(node))
+            pending += below(node)
     return False
 
 
 def _asks(body: list[ast.stmt], values: dict[str, ast.expr]) -> bool:
     """Whether a condition of the block, or a flag in it, depends on the phase."""
-    return any(isinstance(n, ast.Compare) and any(isinstance(x, ast.Name) and x.id in values for x in walk(n)) for s in body for n in ast.walk(s))
+    return any(isinstance(n, ast.Compare) and any(isinstance(x, ast.Name) and x.id in values for x in walk(n)) for s in body for n in walk_afresh(s))
 
 
 def _filled(block: list[ast.stmt], values: dict[str, ast.expr]) -> list[ast.stmt]:

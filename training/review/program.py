@@ -11,7 +11,7 @@ from training.review.columns import with_columns
 from training.review.flags import with_flags
 from training.review.listed import with_lists
 from training.review.phases import sides_by_name, with_phases
-from training.review.syntax import FunctionNode, dotted, identifiers, import_aliases, last_name, method, own_nodes, receiver, walk, words
+from training.review.syntax import FunctionNode, children, dotted, forget, identifiers, import_aliases, last_name, method, own_nodes, receiver, walk, words
 
 DEPTH = 6  # how many names a value is followed through
 WORK = 500  # steps after which a question is given up
@@ -116,7 +116,8 @@ class Program:
         return scope
 
     def _visit(self, node: ast.AST, scope: Scope, owner: ast.ClassDef | None) -> None:
-        for child in ast.iter_child_nodes(node):
+        forget(node)
+        for child in children(node):
             self.parents[child] = node
             if isinstance(child, FunctionNode):
                 inner = self._enter(child, owner if isinstance(node, ast.ClassDef) else scope.owner, scope)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program
 from training.review.signs import Signs
-from training.review.syntax import constant, dotted, exponent, identifiers, is_true, last_name, method, receiver, walk, words
+from training.review.syntax import children, constant, dotted, exponent, identifiers, is_true, last_name, method, receiver, walk, words
 from training.review.values import number
 
 THROUGH = {"sum", "mean", "flatten", "view", "reshape", "squeeze"}
@@ -178,7 +178,7 @@ def _values(node: ast.expr) -> list[ast.expr]:
     if isinstance(node, ast.Call):
         own = [receiver(node)] if not node.args or last_name(receiver(node)) not in ("torch", "np", "numpy", "math") else []
         return [v for part in (*own, *node.args) if part is not None for v in _values(part)]
-    return [v for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr) for v in _values(part)]
+    return [v for part in children(node) if isinstance(part, ast.expr) for v in _values(part)]
 
 
 def _kind(node: ast.expr, log: str, mean: str) -> str:

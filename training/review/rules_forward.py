@@ -76,19 +76,23 @@ def forward_detached(subject: Subject) -> Iterator[Place]:
 
 def _parts_of(program: Program, owner: ast.ClassDef, forward: Scope) -> list[Scope]:
     """The methods of a class that run in its `forward` alone: called there, and nowhere else in the file."""
-    called = {method(c) for c in calls(forward.node) if dotted(receiver(c)) == "self"}
+    called = {method(c) for c in calls(forward.node) if dotted(receiver(c)) == "self"} & program.methods[owner].keys()
+    if not called:
+        return []
     elsewhere = {method(c) for c in program.all_calls if program.scope(c) is not forward}
     return [s for name, s in program.methods[owner].items() if name in called - elsewhere]
 
 
 def _trained_without_gradient(program: Program, owner: ast.ClassDef, forward: Scope) -> Iterator[Place]:
     """Own layers that run under `no_grad` in `forward`, or in a method that it calls, where an optimizer of the file holds that very layer, or the network, which was made from nothing."""
-    held = {last_name(receiver(c)) for c in program.all_calls if method(c) == "parameters" and _in_optimizer(program, c)}
-    whole = _is_held(program, owner) and not STARTS_TRAINED & program.identifiers and not any("pretrain" in n or "freeze" in n for n in program.identifiers)
     quiet = [n for n in own_nodes(forward.node) if isinstance(n, ast.With) and any(_is_quiet(i.context_expr) for i in n.items)]
     called = {method(c) for c in calls(forward.node) if dotted(receiver(c)) == "self"}
     own = [forward, *(s for name, s in program.methods[owner].items() if name in called)]
     decorated = [s.node for s in own if isinstance(s.node, FunctionNode) and any(_is_quiet(d) for d in s.node.decorator_list)]
+    if not quiet and not decorated:
+        return
+    held = {last_name(receiver(c)) for c in program.all_calls if method(c) == "parameters" and _in_optimizer(program, c)}
+    whole = _is_held(program, owner) and not STARTS_TRAINED & program.identifiers and not any("pretrain" in n or "freeze" in n for n in program.identifiers)
     for region in (*quiet, *decorated):
         for call in (c for c in walk(region) if isinstance(c, ast.Call) and dotted(c.func).startswith("self.")):
             name, scope = last_name(call.func), program.scope(call)

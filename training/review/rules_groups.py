@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 
 from training.review.adversaries import judges_held_twice
 from training.review.findings import Place, Subject, rule
@@ -55,12 +56,11 @@ def parameters_in_two_groups(subject: Subject) -> Iterator[Place]:
         yield optimizer, f"the parameters of {judge} are in the optimizer of line {own.lineno} too, and a step of this one undoes what that one has learned"
 
 
-def _optimizers(program: Program) -> Iterator[tuple[ast.Call, Scope]]:
+@lru_cache(maxsize=2)  # of the file that is under review: many rules ask
+def _optimizers(program: Program) -> tuple[tuple[ast.Call, Scope], ...]:
     """Every call that makes an optimizer of torch."""
-    for call in program.all_calls:
-        scope = program.scope(call)
-        if program.resolve(call.func).startswith("torch.optim.") and any(is_optimizer_origin(o) and o.call is call for o in program.origins(call, scope)):
-            yield call, scope
+    made = [(c, program.scope(c)) for c in program.all_calls if program.resolve(c.func).startswith("torch.optim.")]
+    return tuple((call, scope) for call, scope in made if any(is_optimizer_origin(o) and o.call is call for o in program.origins(call, scope)))
 
 
 def _groups(call: ast.Call, scope: Scope) -> Iterator[ast.expr]:

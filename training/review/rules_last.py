@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_model
 from training.review.program import Binding, Program, Scope
 from training.review.provenance import is_loader
-from training.review.syntax import FunctionNode, calls, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.syntax import FunctionNode, calls, children, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
 
 TRAINS = {"backward", "step", "manual_backward", "train_step", "training_step"}
 QUIET = {"no_grad", "inference_mode", "eval", "set_grad_enabled"}
@@ -121,7 +121,7 @@ def _kept(program: Program, loop: ast.For, made: dict[str, ast.stmt]) -> bool:
             forwarded = any(isinstance(n, ast.Attribute | ast.Subscript) and isinstance(n.ctx, ast.Store) for t in statement.targets for n in walk(t))
             if not forwarded and statement in list(_statements(loop)):
                 continue
-        own = [e for e in ast.iter_child_nodes(statement) if isinstance(e, ast.expr)]
+        own = [e for e in children(statement) if isinstance(e, ast.expr)]
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call) and last_name(statement.value.func) == "print":
             continue
         if any(names_read(e) & made.keys() or any(is_model(program, c.func, program.scope(c)) for c in calls(e)) for e in own if isinstance(e, ast.expr)):

@@ -62,7 +62,7 @@ def _given_in(loop: ast.For, name: str) -> bool:
     if len(made) != 1 or not any(isinstance(n, ast.Call) for n in walk(made[0].value)):
         return False
     own = {n.id for n in walk(loop.target) if isinstance(n, ast.Name)}
-    steps = [s for outer in loop.body for s in ast.walk(outer) if isinstance(s, ast.stmt) and not isinstance(s, ast.With | ast.If)]
+    steps = [s for outer in loop.body for s in walk(outer) if isinstance(s, ast.stmt) and not isinstance(s, ast.With | ast.If)]
     if any(isinstance(s, ast.AugAssign | ast.Break | ast.For | ast.While) for s in steps):
         return False
     given = {n: _stored(s) for n, s in enumerate(steps)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import looks_held_out, looks_trained_on
@@ -27,9 +28,11 @@ from training.review.syntax import (
 PREPARES = {"accelerate", "lightning", "pytorch_lightning", "lightning_fabric", "deepspeed", "composer"}
 
 
-def loaders(program: Program) -> list[ast.Call]:
+@lru_cache(maxsize=2)  # of the file that is under review: many rules ask
+def loaders(program: Program) -> tuple[ast.Call, ...]:
     """Every `DataLoader` of torch that is made in the file."""
-    return [c for c in program.all_calls if program.is_torch(c.func, "DataLoader") or program.resolve(c.func).endswith("torch_geometric.loader.DataLoader")]
+    called = [(c, program.resolve(c.func)) for c in program.all_calls]
+    return tuple(c for c, name in called if program.is_torch(c.func, "DataLoader") or name.endswith("torch_geometric.loader.DataLoader"))
 
 
 def name_of(program: Program, call: ast.AST) -> str:
@@ -41,6 +44,7 @@ def name_of(program: Program, call: ast.AST) -> str:
     return last_name(targets[0])
 
 
+@lru_cache(maxsize=2)  # of the file that is under review: many rules ask
 def is_distributed(program: Program) -> bool:
     """Whether the file runs a process for each device itself."""
     names = {program.resolve(c.func).rpartition(".")[2] for c in program.all_calls if program.resolve(c.func).startswith("torch.")}

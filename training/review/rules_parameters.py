@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_model, is_optimizer_origin
@@ -92,8 +93,13 @@ def _where_made(value: ast.expr) -> ast.expr:
     return _where_made(inner) if isinstance(inner, ast.Call) else value
 
 
-def _optimizers(program: Program) -> Iterator[tuple[Scope, ast.Call, str]]:
+@lru_cache(maxsize=2)  # of the file that is under review: many rules ask
+def _optimizers(program: Program) -> tuple[tuple[Scope, ast.Call, str], ...]:
     """Every optimizer over all parameters of one network: where, the call, and the network's name."""
+    return tuple(_found_optimizers(program))
+
+
+def _found_optimizers(program: Program) -> Iterator[tuple[Scope, ast.Call, str]]:
     for call in program.all_calls:
         scope = program.scope(call)
         if call.args and any(is_optimizer_origin(o) and o.call is call for o in program.origins(call, scope)):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.bootstraps import Regression, is_cut, network_calls, regressions
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.syntax import dotted, names_read, words
+from training.review.syntax import dotted, names_read, walk, words
 
 
 @rule(
@@ -95,5 +95,5 @@ def _learns(program: Program, found: Regression) -> bool:
 def _of_one_value(node: ast.expr, scope: Scope) -> bool:
     """Whether all its names have one value, so that the same words are the same thing."""
     return all(len(scope.bindings.get(name, ())) <= (name not in scope.parameters) for name in names_read(node)) and not any(
-        isinstance(n, ast.Call) for n in ast.walk(node)
+        isinstance(n, ast.Call) for n in walk(node)
     )

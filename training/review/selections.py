@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from training.review.intervals import ALL, Interval, interval
 from training.review.program import Binding, Program, Scope
@@ -29,8 +30,13 @@ class Chosen:
     draw: ast.Call | None = None
 
 
-def chosen(program: Program) -> Iterator[Chosen]:
+@lru_cache(maxsize=2)  # of the file that is under review: several rules ask
+def chosen(program: Program) -> tuple[Chosen, ...]:
     """Every row selection that is bound to the name of a side."""
+    return tuple(_chosen(program))
+
+
+def _chosen(program: Program) -> Iterator[Chosen]:
     for node, rows, selector in row_takes(program):
         scope = program.scope(node)
         side = side_of_names(targets_of(program, node))

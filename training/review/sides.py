@@ -112,8 +112,13 @@ def elements_of(target: ast.expr) -> list[ast.expr]:
     return target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
 
 
-def row_takes(program: Program) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]]:
+@lru_cache(maxsize=2)  # of the file that is under review: many rules ask
+def row_takes(program: Program) -> tuple[tuple[ast.expr, ast.expr, ast.expr], ...]:
     """`t[s]`, `t.iloc[s]`, `t.loc[s, …]`, `Subset(t, s)`, `t.take(s)`, `t.index_select(0, s)`: the expression, the table and what selects, columns or rows."""
+    return tuple(_row_takes(program))
+
+
+def _row_takes(program: Program) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]]:
     for node in program.nodes[ast.Subscript]:
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
             rows = node.value.value if isinstance(node.value, ast.Attribute) and node.value.attr in BY_ROW else node.value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from training.review.program import Program, Scope
@@ -25,9 +26,10 @@ class Term(NamedTuple):
     subtracted: bool
 
 
-def slopes(program: Program) -> list[ast.Call]:
+@lru_cache(maxsize=2)  # of the file that is under review: many rules ask
+def slopes(program: Program) -> tuple[ast.Call, ...]:
     """Every call of `torch.autograd.grad`."""
-    return [c for c in program.all_calls if program.resolve(c.func) in ("torch.autograd.grad", "torch.autograd.functional.jacobian")]
+    return tuple(c for c in program.all_calls if program.resolve(c.func) in ("torch.autograd.grad", "torch.autograd.functional.jacobian"))
 
 
 def terms(program: Program, call: ast.Call) -> Iterator[Term]:

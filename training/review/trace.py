@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from training.review.kinds import is_model, is_optimizer, is_scaler, is_scheduler
 from training.review.program import Program, Scope, argument
-from training.review.syntax import FunctionNode, LoopNode, dotted, is_false, keyword, last_name, method, receiver
+from training.review.syntax import FunctionNode, LoopNode, children, dotted, is_false, keyword, last_name, method, receiver
 
 MOST_EVENTS = 4000  # of one trace
 DEPTH = 4
@@ -165,7 +165,7 @@ class Tracer:
 
     def simple(self, node: ast.stmt, frame: Frame) -> None:
         """A statement without a body: its calls, then what it assigns."""
-        for child in ast.iter_child_nodes(node):
+        for child in children(node):
             if isinstance(child, ast.expr):
                 self.expression(child, frame)
         if isinstance(node, ast.AugAssign):
@@ -220,7 +220,7 @@ class Tracer:
         if isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
             self.comprehension(node, frame)
             return
-        for child in ast.iter_child_nodes(node):
+        for child in children(node):
             if isinstance(child, ast.expr):
                 self.expression(child, frame)
             elif isinstance(child, ast.keyword):
