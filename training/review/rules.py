@@ -106,6 +106,7 @@ from training.review import (
     rules_threshold,
     rules_turned,
     rules_units,
+    rules_unread,
     rules_weights,
     rules_window,
 )
@@ -138,6 +139,7 @@ FAMILIES = (
     rules_reset,
     rules_shared_weights,
     rules_units,
+    rules_unread,
     rules_phases,
     rules_average,
     rules_batches,

@@ -6,7 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.syntax import constant, identifiers, last_name, own_nodes, walk, words
+from training.review.loops import is_started
+from training.review.program import Program, Scope
+from training.review.syntax import FunctionNode, calls, children, constant, dotted, identifiers, last_name, method, own_nodes, walk, words
 
 SETTINGS = {
     "lr", "momentum", "weight_decay", "dampening", "eps", "gamma", "step_size", "batch_size", "num_workers", "epochs", "patience", "dropout", "hidden", "width", "depth",
@@ -150,9 +152,9 @@ def warmup_without_end(subject: Subject) -> Iterator[Place]:
     "BH147",
     "average-never-updated",
     "error",
-    title="An averaged model is never brought up to date",
+    title="An average or a memory is never brought up to date",
     why="`AveragedModel` copies the weights when it is made, and changes with `update_parameters` alone: what is evaluated or saved is the network as it was drawn.",
-    remedy="after each step, or epoch: `averaged.update_parameters(model)`",
+    remedy="call what does it after each step, or epoch: `averaged.update_parameters(model)`",
     bad="""
         from torch.optim.swa_utils import AveragedModel
 
@@ -178,9 +180,14 @@ def warmup_without_end(subject: Subject) -> Iterator[Place]:
         """,
 )
 def average_never_updated(subject: Subject) -> Iterator[Place]:
-    """A file that trains makes an `AveragedModel`, updates and loads none, and hands it to no function out of sight."""
+    """A file that trains makes an `AveragedModel`, updates and loads none, and hands it to no function out of sight; or it writes a function that moves an average, or fills a memory, and calls it nowhere."""
     program = subject.program
-    if not subject.trains or {"update_parameters", "load_state_dict"} & program.identifiers:
+    if not subject.trains:
+        return
+    for scope, what in ((s, w) for s, w in (*_moving(program), *_filling(program)) if is_started(program)):
+        if not _is_asked_for(program, scope):
+            yield scope.node, f"nothing calls {scope.name}, which would bring {what} up to date"
+    if {"update_parameters", "load_state_dict"} & program.identifiers:
         return
     for call in program.all_calls:
         if program.is_torch(call.func, "AveragedModel"):
@@ -192,3 +199,64 @@ def average_never_updated(subject: Subject) -> Iterator[Place]:
             ]
             if names and all(program.callees(c, program.scope(c)) or program.resolve(c.func).startswith("torch.") for c in given):
                 yield call, f"nothing calls update_parameters: {sorted(names)[0]} stays as it is here"
+
+
+def _moving(program: Program) -> list[tuple[Scope, str]]:
+    """The functions whose work is to move the weights of one network towards another's: a loop over pairs of them that writes one side."""
+    found = []
+    for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For) and isinstance(n.target, ast.Tuple)):
+        of = {method(c) for c in calls(loop.iter)}
+        written = [c for s in loop.body for c in calls(s) if method(c) in ("lerp_", "copy_", "add_") and isinstance(c.func, ast.Attribute)]
+        roots = {_root(c.func) for c in written} & {last_name(e) for e in children(loop.target)}
+        if of & {"parameters", "named_parameters", "state_dict"} and last_name(getattr(loop.iter, "func", None)) == "zip" and roots:
+            found.append(program.scope(loop))
+    return [(s, "the weights") for s in dict.fromkeys(found) if isinstance(s.node, FunctionNode) and not s.name.startswith(("on_", "__"))]
+
+
+def _filling(program: Program) -> Iterator[tuple[Scope, str]]:
+    """The methods that write into a buffer of their network, which its `forward` reads: a memory of keys, running statistics."""
+    for owner in program.module_classes:
+        methods = program.methods[owner]
+        named = [constant(c.args[0]) for c in calls(owner) if method(c) == "register_buffer" and c.args]
+        read = {dotted(n) for n in walk(methods["forward"].node) if isinstance(n, ast.Attribute)} if "forward" in methods else set()
+        buffers = {f"self.{name}" for name in named if f"self.{name}" in read}
+        for name, scope in methods.items():
+            if name != "forward" and not name.startswith(("__", "on_", "reset", "init", "load", "set")) and buffers & _written(scope):
+                told = sorted(b.removeprefix("self.") for b in buffers & _written(scope))
+                yield scope, " and ".join(told)
+
+
+def _written(scope: Scope) -> set[str]:
+    """What a method writes into, in place: `self.bank[rows] = keys`, `self.mean.lerp_(…)`."""
+    nodes = list(own_nodes(scope.node))
+    stored = [
+        t.value
+        for n in nodes
+        if isinstance(n, ast.Assign | ast.AugAssign)
+        for t in getattr(n, "targets", [getattr(n, "target", None)])
+        if isinstance(t, ast.Subscript)
+    ]
+    in_place = [n.func.value for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr.endswith("_")]
+    return {dotted(n).removesuffix(".data") for n in (*stored, *in_place)}
+
+
+def _root(node: ast.AST) -> str:
+    """The name at the beginning of `slow.data.mul_(decay).add_`."""
+    while isinstance(node, ast.Attribute | ast.Call | ast.Subscript):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_asked_for(program: Program, scope: Scope) -> bool:
+    """Whether a function is called, or may be: by its name with as many arguments, handed on, or by the base of its class."""
+    bases = {last_name(b) for b in scope.owner.bases} - {"Module", "object"} if scope.owner is not None else set()
+    if (
+        program.call_sites[scope]
+        or bases
+        or (isinstance(scope.node, FunctionNode) and any(last_name(d) in ("property", "staticmethod") for d in scope.node.decorator_list))
+    ):
+        return True
+    takes = len([name for name in scope.parameters if name not in ("self", "cls")])
+    by_name = [c for c in program.all_calls if last_name(c.func) == scope.name]
+    asked = [n for n in (*program.nodes[ast.Name], *program.nodes[ast.Attribute]) if last_name(n) == scope.name]
+    return len(asked) > len(by_name) or any(len(c.args) + len(c.keywords) == takes or any(isinstance(a, ast.Starred) for a in c.args) for c in by_name)

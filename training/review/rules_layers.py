@@ -43,7 +43,7 @@ WITHOUT_WEIGHTS = ("AvgPool", "MaxPool", "AdaptiveAvgPool", "Dropout", "ReLU", "
     "BH423",
     "unused-layer",
     "warning",
-    title="A layer is made and never used",
+    title="A layer or a buffer is made and never used",
     why="Its weights are in the optimizer and in every checkpoint, and no gradient reaches them: DistributedDataParallel stops or waits for ever, and what it was made for is missing.",
     remedy="use it in `forward`, or remove it",
     bad="""
@@ -84,18 +84,22 @@ WITHOUT_WEIGHTS = ("AvgPool", "MaxPool", "AdaptiveAvgPool", "Dropout", "ReLU", "
         """,
 )
 def unused_layer(subject: Subject) -> Iterator[Place]:
-    """In a file that trains, `__init__` keeps a layer as an attribute that is read nowhere, by no name and no string."""
+    """In a file that trains, `__init__` keeps a layer as an attribute, or a buffer, that is read nowhere, by no name and no string."""
     program = subject.program
     if not subject.trains:
         return
     read = {n.attr for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}
-    read |= {n.value for n in program.nodes[ast.Constant] if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    texts = [n.value for n in program.nodes[ast.Constant] if isinstance(n, ast.Constant) and isinstance(n.value, str)]
     for owner in program.module_classes:
         if "forward" not in program.methods[owner] or FINDS_LAYERS & identifiers(owner):
             continue
+        for call in calls(owner):
+            name = constant(call.args[0]) if method(call) == "register_buffer" and dotted(receiver(call)) == "self" and len(call.args) > 1 else None
+            if isinstance(name, str) and name not in read and texts.count(name) == 1 and not any(name in t for t in texts if t != name):
+                yield call, f"the buffer {name} is filled and never used"
         for name, bindings in program.attributes[owner].items():
             made = bindings[0]
-            if name not in read and len(bindings) == 1 and made.index is None and is_layer(program, made.value, made.scope):
+            if name not in read and name not in texts and len(bindings) == 1 and made.index is None and is_layer(program, made.value, made.scope):
                 yield made.value, f"self.{name} is made and never used"
 
 

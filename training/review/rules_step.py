@@ -10,7 +10,7 @@ from training.review.kinds import is_model, is_optimizer, is_scheduler, is_sched
 from training.review.loops import Placed, Steps, common_loop, is_called_again, last_name_of_key, step_groups
 from training.review.program import Program
 from training.review.rules_window import window_of
-from training.review.syntax import calls, dotted, keyword, last_name, method, receiver, walk, words
+from training.review.syntax import calls, dotted, identifiers, keyword, last_name, method, receiver, walk, words
 from training.review.trace import Event
 from training.review.values import loss_kind
 
@@ -87,11 +87,53 @@ def _clears_elsewhere(program: Program) -> bool:
         """,
 )
 def cleared_before_use(subject: Subject) -> Iterator[Place]:
-    """In one passage of the loop: backward, clear, step, with no other backward after the clear."""
-    for steps in step_groups(subject):
+    """In one passage of the loop: backward, clear, step, with no other backward after the clear; or one whose gradient serves no step that comes before the clear."""
+    groups = step_groups(subject)
+    for steps in groups:
         clear = _cleared_since_backward(steps)
         if clear is not None and any(b.position < clear.position for b in steps.backwards):
             yield clear.event.node, f"{ast.unparse(clear.event.node)} stands between backward and {steps.name}.step(): the gradient is lost"
+            continue
+        for first, clear, second in _wasted(steps, groups):
+            lost = f"what line {first.node.lineno} computed is lost before {steps.name}.step() can use it"  # type: ignore[attr-defined]
+            yield clear.event.node, f"{ast.unparse(clear.event.node)} stands between two backwards of one step: {lost}", second.node
+
+
+def _wasted(steps: Steps, groups: tuple[Steps, ...]) -> Iterator[tuple[Event, Placed, Event]]:
+    """A backward, the clear after it and the backward after that, ahead of one step, where nothing else steps by the first or reads its gradient."""
+    named = identifiers(steps.around)
+    alone = steps.step.via != "closure" and not READS_GRADIENT & named and not any("hook" in name for name in named)
+    for clear in steps.clears if alone and (steps.loop is not None or steps.again) else ():
+        earlier = [b for b in steps.backwards if b.position < clear.position]
+        later = [b for b in steps.backwards if clear.position < b.position < steps.position]
+        if not earlier or not later:
+            continue
+        first, second = earlier[-1], later[0]
+        in_line = [first.event, clear.event, second.event, steps.step]
+        since = steps.trace[first.position + 1 : clear.position]
+        asks = any(e.kind in ("step", "zero") or (e.kind == "call" and _hands_over(e, steps)) for e in since)
+        if asks or any(e.loops != steps.step.loops or e.branches != steps.step.branches for e in in_line):
+            continue
+        if all(_cleared_for(other, first, steps) for other in groups if other.trace is steps.trace and other.step.key != steps.step.key):
+            yield first.event, clear, second.event
+
+
+READS_GRADIENT = {"grad", "requires_grad", "requires_grad_", "clip_grad_norm_", "clip_grad_value_", "retain_grad", "first_step", "perturb", "no_sync"}
+
+
+def _hands_over(event: Event, steps: Steps) -> bool:
+    """Whether a call gets the whole network or the optimizer, and may read gradients there."""
+    call = event.node
+    given = [*call.args, *(k.value for k in call.keywords)] if isinstance(call, ast.Call) else []
+    whole = any(last_name(a) in ("self", last_name_of_key(steps.step.key)) or words(last_name(a)) & {"model", "net", "network"} for a in given)
+    return whole or (isinstance(call, ast.Call) and last_name(receiver(call)) == last_name_of_key(steps.step.key))
+
+
+def _cleared_for(other: Steps, first: Placed, steps: Steps) -> bool:
+    """Whether the gradient of a backward is cleared for another optimizer too, before that one steps."""
+    if other.loop is not steps.loop:
+        return False
+    return any(first.position < c.position < other.position or (other.position < first.position and c.position < other.position) for c in other.clears)
 
 
 @rule(
@@ -209,7 +251,8 @@ def _is_computed(program: Program, event: Event) -> bool:
 def _is_loss(program: Program, event: Event) -> bool:
     """Whether an assignment keeps a loss, by its name or by what computes it."""
     value = event.node.value if isinstance(event.node, ast.Assign) else None
-    return event.kind == "assign" and ("loss" in event.key.lower() or (isinstance(value, ast.Call) and loss_kind(program, value, event.scope) != ""))
+    by_call = isinstance(value, ast.Call) and bool(loss_kind(program, value, event.scope) or words(last_name(value.func)) & {"loss", "criterion"})
+    return event.kind == "assign" and (by_call or "loss" in event.key.lower())
 
 
 TELLS = {

@@ -96,6 +96,8 @@ class Forwards:
         self._steps_at: int = -1
         self._versions: dict[int, tuple[int, int]] = {}  # of frozen weights, by id, and at how many steps in a row it was the same
         self._fixed: dict[int, Fixed] = {}  # networks in train mode that nothing trains, by id
+        self._dropping: dict[int, tuple[nn.Module, nn.Module, str]] = {}  # dropout of networks that were trained, with the network and its name there
+        self._idle: dict[int, int] = {}  # how often each ran by itself without gradients since the last backward pass
         self._single: Call | None = None  # made once between steps, in train mode and without gradients
 
     def install(self) -> None:
@@ -117,7 +119,9 @@ class Forwards:
         if torch.is_grad_enabled():
             self.executed.add(module)
         if not root and not self.stack:
-            return original(module, *args, **kwargs)  # a loss without weights of its own
+            if id(module) in self._dropping:
+                self._dropped(module)
+            return original(module, *args, **kwargs)  # a loss without weights of its own, or dropout in another method than `forward`
         inputs = [t for t in tensors_in((args, kwargs)) if not isinstance(t, nn.Parameter)] if root else []
         versions = [t._version for t in inputs if not t.is_inference()]
         if root:
@@ -266,12 +270,23 @@ class Forwards:
         if self.watch.steps:
             self.watch.tell(rule, f"{type(call.module).__name__} {what}", call.place)
 
+    @guarded
+    def _dropped(self, module: nn.Module) -> None:
+        """Dropout runs by itself, in `generate` or the like: without gradients, while its whole network is in train mode."""
+        _, network, name = self._dropping[id(module)]
+        if torch.is_grad_enabled() or not (module.training and network.training):
+            return
+        self._idle[id(module)] = self._idle.get(id(module), 0) + 1
+        if self._idle[id(module)] == TWICE:
+            self.watch.tell("BH201", f"{type(network).__name__} runs without gradients in train mode, with {name} at work")
+
     def _learns(self, module: nn.Module) -> bool:
         return any(id(p) in self.trained for p in module.parameters())
 
     def backed(self, *_: object) -> None:
         """Calls before a backward pass were for training."""
         self._unbacked.clear()
+        self._idle.clear()
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """The network of this step: its mode, whether its wrapper was passed by, norms that move though frozen."""
@@ -283,8 +298,12 @@ class Forwards:
             return
         self.kinds.add(type(call.module))
         key = id(call.module)
+        if key not in self._trained_before and key not in self._in_eval:
+            dropping = ((n, m) for n, m in call.module.named_modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0)
+            self._dropping |= {id(m): (m, call.module, n) for n, m in dropping}
         if call.training:
             self._trained_before.add(key)
+            self._parts(call, held)
         elif not call.switching and mode_dependent(call.module):
             self._in_eval[key] = self._in_eval.get(key, 0) + 1
             if self._in_eval[key] == TWICE:
@@ -300,6 +319,18 @@ class Forwards:
         if isinstance(tail, nn.Linear) and frozen and self._still(tail.weight):
             told = f"the last layer of {type(call.module).__name__} ({list(tail.weight.shape)}) is frozen as it was made, while layers before it are trained"
             self.watch.tell("BH427", told, call.place)
+
+    def _parts(self, call: Call, held: set[int]) -> None:
+        """Parts of a network in train mode that were in train mode too, and stayed in eval mode behind an evaluation of their own; norms alone are put there on purpose."""
+        parts = [(n, m) for n, m in call.module.named_modules() if n and next(m.children(), None) is not None]
+        for name, part in parts:
+            if part.training:
+                self._trained_before.add(id(part))
+            elif id(part) in self._trained_before and any(p.requires_grad and id(p) in held for p in part.parameters()) and mode_dependent(part):
+                self._in_eval[id(part)] = self._in_eval.get(id(part), 0) + 1
+                if self._in_eval[id(part)] == TWICE:
+                    told = f"since an evaluation, {name} of {type(call.module).__name__} is trained in eval mode: {_few(mode_dependent(part))} do nothing"
+                    self.watch.tell("BH203", told, call.place)
 
     def _still(self, weight: Tensor) -> bool:
         """Whether nothing has written to a frozen weight for some steps, as a teacher's average does at each."""

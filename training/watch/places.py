@@ -36,7 +36,10 @@ class Places:
 
     def lost(self, call: Call, scores: Tensor, target: Tensor) -> None:
         """Try a network at its first loss, and see at the others what it has learned."""
-        if not call.grad or not call.inputs or call.inputs[0].dtype != torch.int64 or call.inputs[0].ndim != 2 or target.dtype != torch.int64:
+        if not call.grad or not call.inputs or call.inputs[0].dtype != torch.int64 or call.inputs[0].ndim != 2:
+            return
+        classes = target.dtype == torch.int64 and scores.ndim > 1 and scores.shape[1] > 1
+        if not classes and not (scores.numel() == target.numel() == len(call.inputs[0]) and bool(((target == 0) | (target == 1)).all())):
             return
         key = id(call.module)
         if key not in self.known:
@@ -44,7 +47,9 @@ class Places:
             told = f"{type(call.module).__name__} gives rows of {call.inputs[0].shape[1]} tokens the same scores when these come in the opposite order"
             self.known[key] = Unordered(told, call.place) if free else None
         known = self.known[key]
-        if known is not None and scores.ndim > 1 and scores.shape[1] > 1 and scores.argmax(1).shape == target.shape:
+        if known is not None and not classes:  # one score a row, above 0 for yes
+            known.met.append(float(((scores.detach().flatten() > 0) == (target.flatten() == 1)).float().mean()))
+        elif known is not None and scores.argmax(1).shape == target.shape:
             counted = target >= 0 if target.numel() == len(call.inputs[0]) else target > 0  # one a token: 0 is the padding, as a rule
             known.met.append(float((scores.detach().argmax(1) == target)[counted].float().mean()))
 

@@ -10,6 +10,7 @@ from tests.training.watch.programs_of_lengths import BASES_OF_LENGTHS, PLANTED_O
 from tests.training.watch.programs_of_losses import BASES_OF_LOSSES, PLANTED_OF_LOSSES, SOUND_OF_LOSSES
 from tests.training.watch.programs_of_members import BASES_OF_MEMBERS, PLANTED_OF_MEMBERS, SOUND_OF_MEMBERS
 from tests.training.watch.programs_of_opponents import BASES_OF_OPPONENTS, PLANTED_OF_OPPONENTS, SOUND_OF_OPPONENTS
+from tests.training.watch.programs_of_orders import BASES_OF_ORDERS, PLANTED_OF_ORDERS
 from tests.training.watch.programs_of_pairs import BASES_OF_PAIRS, PLANTED_OF_PAIRS, SOUND_OF_PAIRS
 from tests.training.watch.programs_of_parts import BASES_OF_PARTS, PLANTED_OF_PARTS, SOUND_OF_PARTS, Planted
 from tests.training.watch.programs_of_rankings import BASES_OF_RANKINGS, PLANTED_OF_RANKINGS, SOUND_OF_RANKINGS
@@ -167,6 +168,7 @@ BASES = {
     **BASES_OF_SAMPLES,
     **BASES_OF_LENGTHS,
     **BASES_OF_MEMBERS,
+    **BASES_OF_ORDERS,
     **BASES_OF_TOKENS,
     **BASES_OF_UPDATES,
     **BASES_OF_COUNTS,
@@ -352,6 +354,7 @@ PLANTED = (
     *PLANTED_OF_SAMPLES,
     *PLANTED_OF_LENGTHS,
     *PLANTED_OF_MEMBERS,
+    *PLANTED_OF_ORDERS,
     *PLANTED_OF_TOKENS,
     *PLANTED_OF_UPDATES,
     *PLANTED_OF_COUNTS,
