@@ -10,7 +10,7 @@ from typing import NamedTuple
 from training.review.findings import Subject
 from training.review.kinds import is_optimizer_origin
 from training.review.program import Program, Scope
-from training.review.syntax import FunctionNode, LoopNode, calls, dotted, identifiers, last_name, own_nodes, receiver, walk, words
+from training.review.syntax import FunctionNode, LoopNode, dotted, last_name, own_nodes, receiver, walk, words
 from training.review.trace import Event, Loop
 
 
@@ -202,10 +202,3 @@ def names_loader(head: ast.expr) -> bool:
     """Whether what a loop goes over is called a loader."""
     heads = {w for n in walk(head) if isinstance(n, ast.Name | ast.Attribute) for w in words(last_name(n))}
     return bool(heads & {"loader", "dataloader", "batches", "dl", "trainloader", "testloader", "valloader", "iterator", "batch"})
-
-
-def is_started(program: Program) -> bool:
-    """Whether a file does something when it is started: a loop, statements under a test of `__name__`, or calls of its own functions."""
-    started = [s for s in program.tree.body if isinstance(s, ast.For | ast.While) or (isinstance(s, ast.If) and "__name__" in identifiers(s.test))]
-    called = [c for s in program.tree.body if isinstance(s, ast.Expr | ast.Assign) for c in calls(s)]
-    return bool(started) or any(isinstance(c.func, ast.Name) and program.local_function(c.func.id, program.top) is not None for c in called)

@@ -183,13 +183,13 @@ def best_weights_not_restored(subject: Subject) -> Iterator[Place]:
     program = subject.program
     yield from _saved_and_left(program)
     yield from _last_for_best(program)
-    read = {n.id for n in program.nodes[ast.Name] if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    read = {n.id for n in program.nodes[ast.Name] if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and not _is_there(program, n)}
     for scope in program.scopes:
         for name, bindings in scope.bindings.items():
             kept = [b for b in bindings if _is_state(b) and _chosen(program, b)]
             if kept and name not in read and name.strip("_"):
                 yield kept[0].statement, f"{name} holds the best weights, and nothing loads them", kept[0].statement
-    seen = {n.attr for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}
+    seen = {n.attr for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load) and not _is_there(program, n)}
     for owner, attributes in program.attributes.items():
         for name, bindings in attributes.items():
             kept = [b for b in bindings if _is_state(b) and _compared(program, b)]
@@ -197,6 +197,12 @@ def best_weights_not_restored(subject: Subject) -> Iterator[Place]:
                 continue
             if kept and name not in seen | {"getattr", "vars"} and any(program.call_sites[m] for m in program.methods[owner].values() if m.name == "__init__"):
                 yield kept[0].statement, f"self.{name} holds the best weights, and nothing loads them", kept[0].statement
+
+
+def _is_there(program: Program, node: ast.expr) -> bool:
+    """Whether it is only asked whether there is something, `best is None`."""
+    above = program.parents[node]
+    return isinstance(above, ast.Compare) and isinstance(above.ops[0], ast.Is | ast.IsNot) and isinstance(above.comparators[0], ast.Constant)
 
 
 def _saved_and_left(program: Program) -> Iterator[Place]:

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.loops import is_started
 from training.review.program import Program, Scope
+from training.review.reached import is_asked_for, is_started
 from training.review.syntax import FunctionNode, calls, children, constant, dotted, identifiers, last_name, method, own_nodes, walk, words
 
 SETTINGS = {
@@ -185,7 +185,7 @@ def average_never_updated(subject: Subject) -> Iterator[Place]:
     if not subject.trains:
         return
     for scope, what in ((s, w) for s, w in (*_moving(program), *_filling(program)) if is_started(program)):
-        if not _is_asked_for(program, scope):
+        if not is_asked_for(program, scope):
             yield scope.node, f"nothing calls {scope.name}, which would bring {what} up to date"
     if {"update_parameters", "load_state_dict"} & program.identifiers:
         return
@@ -245,18 +245,3 @@ def _root(node: ast.AST) -> str:
     while isinstance(node, ast.Attribute | ast.Call | ast.Subscript):
         node = node.func if isinstance(node, ast.Call) else node.value
     return node.id if isinstance(node, ast.Name) else ""
-
-
-def _is_asked_for(program: Program, scope: Scope) -> bool:
-    """Whether a function is called, or may be: by its name with as many arguments, handed on, or by the base of its class."""
-    bases = {last_name(b) for b in scope.owner.bases} - {"Module", "object"} if scope.owner is not None else set()
-    if (
-        program.call_sites[scope]
-        or bases
-        or (isinstance(scope.node, FunctionNode) and any(last_name(d) in ("property", "staticmethod") for d in scope.node.decorator_list))
-    ):
-        return True
-    takes = len([name for name in scope.parameters if name not in ("self", "cls")])
-    by_name = [c for c in program.all_calls if last_name(c.func) == scope.name]
-    asked = [n for n in (*program.nodes[ast.Name], *program.nodes[ast.Attribute]) if last_name(n) == scope.name]
-    return len(asked) > len(by_name) or any(len(c.args) + len(c.keywords) == takes or any(isinstance(a, ast.Starred) for a in c.args) for c in by_name)

@@ -9,8 +9,9 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_model, is_optimizer, is_scheduler, is_scheduler_origin
 from training.review.loops import Placed, Steps, common_loop, is_called_again, last_name_of_key, step_groups
 from training.review.program import Program
+from training.review.reached import is_asked_for, is_started
 from training.review.rules_window import window_of
-from training.review.syntax import calls, dotted, identifiers, keyword, last_name, method, receiver, walk, words
+from training.review.syntax import calls, dotted, identifiers, keyword, last_name, method, own_nodes, receiver, walk, words
 from training.review.trace import Event
 from training.review.values import loss_kind
 
@@ -304,6 +305,7 @@ def step_missing(subject: Subject) -> Iterator[Place]:
     """An optimizer is cleared in a loop with a backward, and no `step` of anything but schedules stands in the file, or none of this one in its loop."""
     program = subject.program
     yield from _left_to_nobody(subject)
+    yield from _in_no_use(subject)
     steps = [n for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and n.attr == "step"]
     if subject.framework or any(not any(map(is_scheduler_origin, program.origins(n.value, program.scope(n)))) for n in steps):
         return
@@ -319,6 +321,21 @@ def step_missing(subject: Subject) -> Iterator[Place]:
                 and any(e.kind == "backward" and common_loop(e, event) for e in trace)
             ):
                 yield event.node, f"{event.key} is cleared and never steps", event.loops[-1].node
+
+
+def _in_no_use(subject: Subject) -> Iterator[Place]:
+    """A method that is one step of training, the only one of its optimizer, in a file that trains something else when it is started; and nothing calls it."""
+    program = subject.program
+    own = [s for s in program.scopes if s.owner is not None and is_started(program) and not subject.framework]
+    for scope in own:
+        called = [n for n in own_nodes(scope.node) if isinstance(n, ast.Call)]
+        stepped = [c for c in called if method(c) == "step" and is_optimizer(program, receiver(c), scope)]
+        steps = stepped and any(method(c) == "backward" for c in called)
+        others = [s for s in subject.traces if any(e.kind == "backward" and e.scope is not scope for e in s)]
+        keys = {dotted(receiver(c)) for c in stepped}
+        elsewhere = {dotted(receiver(c)) for s in own if s is not scope and s.owner is scope.owner for c in calls(s.node) if method(c) == "step"}
+        if steps and others and not keys & elsewhere and all(k.startswith("self.") for k in keys) and not is_asked_for(program, scope):
+            yield scope.node, f"nothing calls {scope.name}: {ast.unparse(receiver(stepped[0]) or stepped[0])} never steps"
 
 
 def _left_to_nobody(subject: Subject) -> Iterator[Place]:
@@ -339,7 +356,11 @@ def _left_to_nobody(subject: Subject) -> Iterator[Place]:
             around = loop.node if loop is not None else event.scope.node
             handed = any(last_name(a) == name for c in calls(around) for a in (*c.args, *(k.value for k in c.keywords)))
             reads = any(isinstance(n, ast.Attribute) and n.attr == "grad" for n in walk(around))
-            if not handed and not reads and not any(e.kind == "step" for e in inside) and not any(_is_step(program, c) for c in calls(around)):
+            own = is_optimizer(program, receiver(event.call), event.scope)
+            cleared = {e.key for e in inside if e.kind == "zero" and own} - {event.key}
+            others = {id(e.node) for e in inside if e.kind == "step" and e.key in cleared}  # of optimizers that are cleared here too, by other names
+            unknown = any(e.kind == "step" and id(e.node) not in others for e in inside)
+            if not handed and not reads and not unknown and not any(_is_step(program, c) and id(c) not in others for c in calls(around)):
                 yield event.node, f"{event.key} is cleared and never steps", around
 
 

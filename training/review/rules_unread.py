@@ -6,9 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.loops import is_started, step_groups
+from training.review.loops import step_groups
 from training.review.program import Program, Scope, argument
-from training.review.syntax import FunctionNode, constant, last_name, walk, words
+from training.review.reached import is_started
+from training.review.syntax import FunctionNode, constant, last_name, method, walk, words
 
 # What changes the outcome where it is used; a device, a flag for prints and the like may be left over.
 MATTERS = {
@@ -130,6 +131,7 @@ MADE_FOR_USE = {
     "teacher",
     "groups",
 }
+SCALES = {"mean", "std", "mu", "sigma", "median"}
 WEIGHING = {"class", "pos", "sample", "loss", "balanced", "label"}
 
 
@@ -174,7 +176,8 @@ def made_and_never_read(subject: Subject) -> Iterator[Place]:
         for name, bindings in scope.bindings.items():
             of = words(name)
             plain = len(bindings) == 1 and bindings[0].how == "assign" and bindings[0].index is None and isinstance(bindings[0].value, ast.Call)
-            matters = bool(MADE_FOR_USE & of) or bool({"weight", "weights"} & of and WEIGHING & of)
+            scale = bool(SCALES & of) and method(bindings[0].value) in ("mean", "std", "median")
+            matters = scale or bool(MADE_FOR_USE & of) or bool({"weight", "weights"} & of and WEIGHING & of)
             if plain and matters and name not in read and name not in texts and not name.startswith("_"):
                 yield bindings[0].statement, f"{name} is made here, and nothing uses it"
     for loop in dict.fromkeys(steps.loop.node for steps in step_groups(subject) if steps.loop is not None):

@@ -119,8 +119,7 @@ class Forwards:
         if torch.is_grad_enabled():
             self.executed.add(module)
         if not root and not self.stack:
-            if id(module) in self._dropping:
-                self._dropped(module)
+            self._dropped(module)
             return original(module, *args, **kwargs)  # a loss without weights of its own, or dropout in another method than `forward`
         inputs = [t for t in tensors_in((args, kwargs)) if not isinstance(t, nn.Parameter)] if root else []
         versions = [t._version for t in inputs if not t.is_inference()]
@@ -273,8 +272,8 @@ class Forwards:
     @guarded
     def _dropped(self, module: nn.Module) -> None:
         """Dropout runs by itself, in `generate` or the like: without gradients, while its whole network is in train mode."""
-        _, network, name = self._dropping[id(module)]
-        if torch.is_grad_enabled() or not (module.training and network.training):
+        _, network, name = self._dropping.get(id(module), (module, module, ""))
+        if not name or torch.is_grad_enabled() or not (module.training and network.training):
             return
         self._idle[id(module)] = self._idle.get(id(module), 0) + 1
         if self._idle[id(module)] == TWICE:
