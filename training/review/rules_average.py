@@ -51,7 +51,8 @@ def sum_divided_by_other_count(subject: Subject) -> Iterator[Place]:
     program = subject.program
     for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For)):
         scope = program.scope(loop)
-        if not is_loader(program, loop.iter, scope) or single_rows(program, loop, scope):
+        loader = is_loader(program, loop.iter, scope)
+        if loader and single_rows(program, loop, scope):
             continue
         added = [a for a in additions(loop) if innermost_loop(program, a.statement) is loop]
         sums = {a.name: kind for a in added if (kind := _summed(program, a.value, loop, scope))}
@@ -60,6 +61,8 @@ def sum_divided_by_other_count(subject: Subject) -> Iterator[Place]:
                 continue
             name = dotted(_bare(ratio.left))
             counted = _counted(program, ratio.right, loop, scope, added)
+            if not loader and (counted != "rows" or last_name(ratio.right) not in {a.name for a in added}):
+                continue  # only what is counted batch by batch says that it goes over batches
             if name in sums and counted and counted != sums[name] and _only_sum(program, name, added, scope, loop):
                 told = "adds up means of batches, and is divided by rows" if sums[name] == "batches" else "is weighed by rows, and divided by batches"
                 yield ratio, f"{name} {told}: {ast.unparse(ratio)} is wrong by the batch size", loop
@@ -119,6 +122,8 @@ def _rows(program: Program, node: ast.expr, loop: ast.For, scope: Scope, depth: 
     match node:
         case ast.Call(args=[argument]) if last_name(node.func) == "len":
             return bool(names_read(argument) & inside)
+        case ast.Call() if method(node) == "numel" and not node.args:
+            return bool(names_read(node.func) & inside)
         case ast.Call() if method(node) == "size" and len(node.args) == 1:
             return constant(node.args[0]) == 0 and bool(names_read(node.func) & inside)
         case ast.Subscript(value=ast.Attribute(attr="shape")) | ast.Subscript(value=ast.Call(func=ast.Attribute(attr="size"))):

@@ -97,7 +97,7 @@ def greatest_score_as_class(subject: Subject) -> Iterator[Place]:
         """,
 )
 def decision_over_batch(subject: Subject) -> Iterator[Place]:
-    """`argmax` or the indices of `max` over dimension 0 of what a network gives for a batch of a loader, compared with something."""
+    """`argmax` or the indices of `max` over dimension 0 of what a network gives for a batch of a loader, compared with something; or over no dimension, compared with the places of all rows."""
     program = subject.program
     for node, sides in _comparisons(program):
         for side in sides:
@@ -110,6 +110,31 @@ def decision_over_batch(subject: Subject) -> Iterator[Place]:
                 if made_by is not None and _of_loader(program, made_by):
                     yield value, f"{ast.unparse(value)} is the row with the greatest score, for each class"
                     break
+        if (single := _of_all(program, node, sides)) is not None:
+            yield single, f"{ast.unparse(single)} is one number, the place of the greatest of all scores of all rows, and is compared with each row"
+
+
+def _is_share(program: Program, node: ast.AST) -> bool:
+    """Whether the mean or the sum is taken of it, of its numbers perhaps."""
+    above = program.parents[node]
+    while isinstance(above, ast.Attribute) and above.attr in ("float", "double", "long", "int", "to"):
+        above = program.parents[program.parents[above]]
+    return isinstance(above, ast.Attribute) and above.attr in ("sum", "mean")
+
+
+def _of_all(program: Program, node: ast.expr, sides: tuple[ast.expr, ast.expr]) -> ast.expr | None:
+    """`scores.argmax()` beside `torch.arange(n)`, in a share of right answers: without a dimension it is looked for among all."""
+    above, scope = program.parents[node], program.scope(node)
+    named = above.targets[0].id if isinstance(above, ast.Assign) and isinstance(above.targets[0], ast.Name) else ""
+    uses = [n for n in walk(scope.node) if isinstance(n, ast.Name) and n.id == named and isinstance(n.ctx, ast.Load)] if named else [node]
+    counted = any(_is_share(program, n) for n in uses)  # and no one-hot row
+    places = [s for s in sides if isinstance(s, ast.Call) and last_name(s.func) == "arange"]
+    for side in sides if counted and places else ():
+        if isinstance(side, ast.Call) and last_name(side.func) == "argmax" and not side.keywords:
+            on_torch = program.is_torch(side.func, "argmax")
+            if len(side.args) == (1 if on_torch else 0):
+                return side
+    return None
 
 
 DEPTH = 4

@@ -253,3 +253,56 @@ def _of_pictures(scope: Scope) -> bool:
             if len(shape) >= 4 and all(constant(s) == 1 for s in shape[1:]):
                 return True
     return False
+
+
+@rule(
+    "BH478",
+    "differences-cancel",
+    "error",
+    title="Differences of neighbours are added up with their signs",
+    why="All but the first and the last value cancel: `(x[1:] - x[:-1]).mean()` is `(x[-1] - x[0]) / n`, whatever lies between. As a term of the loss it is no measure of roughness, and can be made as negative as one likes.",
+    remedy="square them, or take their size: `(x[1:] - x[:-1]).square().mean()`",
+    bad="""
+        import torch
+
+        def update(network, optimizer, loss_fn, x, y, weight):
+            out = network(x)
+            loss = loss_fn(out, y) + weight * (out[1:] - out[:-1]).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """,
+    good="""
+        import torch
+
+        def update(network, optimizer, loss_fn, x, y, weight):
+            out = network(x)
+            loss = loss_fn(out, y) + weight * (out[1:] - out[:-1]).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """,
+)
+def differences_cancel(subject: Subject) -> Iterator[Place]:
+    """The mean or sum of a slice less the slice one before it, of one tensor, that goes into a backward pass."""
+    program = subject.program
+    signs = Signs(program)
+    for call in program.all_calls if subject.trains else ():
+        if last_name(call.func) not in ("mean", "sum") or call.keywords or len(call.args) > 1:
+            continue
+        on_torch = program.is_torch(call.func, "mean", "sum")
+        of = call.args[0] if on_torch and call.args else receiver(call) if not on_torch and not call.args else None
+        if isinstance(of, ast.BinOp) and isinstance(of.op, ast.Sub) and _neighbours(of.left, of.right) and signs.into_backward(call):
+            yield call, f"{ast.unparse(call)} is the last value less the first, divided by their number or not: what lies between cancels"
+
+
+def _neighbours(a: ast.expr, b: ast.expr) -> bool:
+    """Whether two slices are of one tensor, one from its second value on and one up to its last but one."""
+    if not (isinstance(a, ast.Subscript) and isinstance(b, ast.Subscript) and ast.dump(a.value) == ast.dump(b.value)):
+        return False
+    pairs = list(zip(*(list(s.slice.elts) if isinstance(s.slice, ast.Tuple) else [s.slice] for s in (a, b)), strict=False))
+    moved = [(x, y) for x, y in pairs if ast.dump(x) != ast.dump(y)]
+    if len(moved) != 1 or not all(isinstance(s, ast.Slice) and s.step is None for s in moved[0]):
+        return False
+    cut = [(constant(s.lower), constant(s.upper)) for s in moved[0] if isinstance(s, ast.Slice)]
+    return sorted(cut, key=str) == sorted([(1, None), (None, -1)], key=str)

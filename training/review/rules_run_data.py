@@ -1,4 +1,4 @@
-"""Rules BH844 to BH855 and BH877 to BH885: mistakes in what networks are given, asked for and measured on, that only a run shows."""
+"""Rules BH844 to BH855 and BH877 to BH886: mistakes in what networks are given, asked for and measured on, that only a run shows."""
 
 from __future__ import annotations
 
@@ -286,5 +286,15 @@ OF_DATA: tuple[tuple[str, str, Severity, str, str, str, str, str], ...] = (
         "give each its own seed, or its own draw of the rows",
         "def member():\n    torch.manual_seed(0)\n    return fit(make())\n\nmembers = [member() for _ in range(5)]",
         "def member(seed):\n    torch.manual_seed(seed)\n    return fit(make())\n\nmembers = [member(seed) for seed in range(5)]",
+    ),
+    (
+        "BH886",
+        "own-dropout-changes-scale",
+        "error",
+        "A dropout of the program's own gives other values on average in train mode than in eval mode",
+        "What is kept must be divided by the share that is kept: without it, or multiplied by it, the next layer learns with smaller inputs than it gets in use, and the scores are off.",
+        "divide by the share that is kept: `x * mask / (1 - self.p)`; or use `nn.Dropout`",
+        "mask = torch.rand_like(x) > self.p\nreturn x * mask if self.training else x",
+        "mask = torch.rand_like(x) > self.p\nreturn x * mask / (1 - self.p) if self.training else x",
     ),
 )

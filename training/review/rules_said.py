@@ -85,8 +85,8 @@ def score_under_another_name(subject: Subject) -> Iterator[Place]:
 def _called(program: Program, call: ast.Call) -> tuple[str, str]:
     """The side that a result's name, its key or the words printed beside it speak of, and these; empty where they speak of none or several."""
     above = program.parents[call]
-    if isinstance(above, ast.Starred):
-        above = program.parents[above]
+    while isinstance(above, ast.Starred) or (isinstance(above, ast.Call) and last_name(above.func) in ("exp", "sqrt", "float", "round", "abs")):
+        above = program.parents[above]  # `math.exp(evaluate(model, test))`
     if isinstance(above, ast.Dict):
         key = next((k for k, v in zip(above.keys, above.values, strict=True) if v is call), None)
         return (side_of(str(key.value)), repr(key.value)) if isinstance(key, ast.Constant) else ("", "")

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, Subset, WeightedRandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
+from training.watch.aside import aside
 from training.watch.forwards import Forwards, tensors_in
 from training.watch.patches import around
 from training.watch.record import Place, Watch, guarded
@@ -185,13 +184,8 @@ class Loaders:
 
 def read_otherwise(dataset: Dataset[Any], rows: int, watch: Watch) -> bool:
     """Whether one of the first rows has other inputs each time, and the same label; the generators are left as they were."""
-    python, numbers = random.getstate(), np.random.get_state()
-    try:
-        with watch.unwatched(), torch.random.fork_rng(devices=[]):
-            return any(differ(*(_values(dataset[i]) for _ in range(TWICE))) for i in range(rows))
-    finally:
-        random.setstate(python)
-        np.random.set_state(numbers)
+    with aside(watch):
+        return any(differ(*(_values(dataset[i]) for _ in range(TWICE))) for i in range(rows))
 
 
 def adds_up(program: Path) -> bool:
@@ -228,7 +222,7 @@ def unmixed(labels: list[Tensor]) -> bool:
 
     >>> unmixed([torch.full((8,), float(i // 4)) for i in range(8)]), unmixed([torch.full((8,), i / 4) for i in range(8)])
     (True, True)
-    >>> unmixed([torch.full((8,), np.sin(i)) for i in range(8)])
+    >>> unmixed([torch.arange(8.0).add(i).sin() for i in range(8)])
     False
     >>> unmixed([torch.arange(8.0) % 2 for _ in range(8)])
     False

@@ -26,6 +26,7 @@ from training.watch.classes import Classes
 from training.watch.contrasts import Contrasts
 from training.watch.copies import Copies
 from training.watch.cuts import Cuts
+from training.watch.dropouts import Dropouts
 from training.watch.fits import Fits
 from training.watch.fixed_order import FixedOrder
 from training.watch.forwards import Call, Forwards
@@ -205,7 +206,19 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     seen.listeners += [Sets(seen, loaders), Copies(seen, forwards, gradients), Balance(seen, loaders, classes)]
     seen.listeners += [forwards, functions, loaders, gradients, Adversaries(seen, gradients), Opponents(seen, gradients, functions)]
     seen.listeners += [precision, kept, networks, rows, tokens, fits, sides, schedules, recurrence, ranks, orders, metrics]
-    seen.listeners += [others[0], *samples, Streams(seen), ShortBatches(seen, loaders), lengths, places, fixed, *late, Updates(seen, gradients), movement]
+    seen.listeners += [
+        others[0],
+        *samples,
+        Streams(seen),
+        ShortBatches(seen, loaders),
+        lengths,
+        places,
+        fixed,
+        Dropouts(seen),
+        *late,
+        Updates(seen, gradients),
+        movement,
+    ]
     return functions, lambda: ranks.told(rows.first(), next((h.made for h in gradients.held.values()), None), sides.told())
 
 

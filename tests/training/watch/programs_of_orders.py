@@ -98,14 +98,27 @@ from torch.nn import functional as F
 torch.manual_seed(0)
 
 
+class DropColumns(nn.Module):
+    def __init__(self, share):
+        super().__init__()
+        self.share = share
+
+    def forward(self, x):
+        if not self.training:
+            return x
+        kept = torch.rand(x.shape[0], 1, x.shape[-1]) >= self.share
+        return x * kept / (1 - self.share)
+
+
 class Writer(nn.Module):
     def __init__(self, letters=20, width=24):
         super().__init__()
         self.letters, self.drop, self.out = nn.Embedding(letters, width), nn.Dropout(0.2), nn.Linear(width, letters)
+        self.columns = DropColumns(0.1)
         self.past = nn.GRU(width, width, batch_first=True)
 
     def advance(self, letters, state=None):
-        seen, state = self.past(self.drop(self.letters(letters)), state)
+        seen, state = self.past(self.columns(self.drop(self.letters(letters))), state)
         return self.out(self.drop(seen)), state
 
     def forward(self, letters):
@@ -142,5 +155,6 @@ BASES_OF_ORDERS = {"contrast": CONTRAST, "order": ORDER, "writer": WRITER}
 PLANTED_OF_ORDERS = (
     Planted("BH203", "contrast", "    model.train()\n", ""),
     Planted("BH201", "writer", "    net.eval()\n", ""),
+    Planted("BH886", "writer", "x * kept / (1 - self.share)", "x * kept"),
     Planted("BH874", "order", " + self.places)", " + self.places.mean())"),
 )
