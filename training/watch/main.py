@@ -166,7 +166,8 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     orders, metrics = Orders(seen, functions), Metrics(seen, forwards, loaders, fits.imported)
     metrics.on_scored.append(orders.compared)
     others = (Operators(seen, forwards, functions), metrics, orders)
-    samples = (Padding(seen, forwards, functions), Noise(seen, functions))
+    noise = Noise(seen, functions)
+    samples, networks.is_fresh = (Padding(seen, forwards, functions), noise), noise.is_fresh
     for part in (forwards, loaders, gradients, precision, kept, schedules, recurrence, ranks, *others, *samples):
         part.install()
     layers, classes, movement = Layers(seen, forwards, functions), Classes(seen, functions), Movement(seen, schedules)

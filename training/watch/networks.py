@@ -40,6 +40,8 @@ class Networks:
         self.looks: dict[int, int] = {}
         self.seen: dict[int, bytes] = {}
         self.last: Call | None = None
+        self.of_noise: list[Call] = []  # since the last backward pass, of rows that were drawn for it
+        self.is_fresh: Callable[[Tensor], bool] = lambda tensor: False
         self.firsts: dict[int, tuple[float, ...]] = {}
         self.tries: dict[int, int] = {}
         self.varies: set[int] = set()
@@ -69,15 +71,22 @@ class Networks:
         """A network with parts ran, by which something may be learned."""
         if call.grad and next(call.module.children(), None) is not None:
             self.last = call
+            if any(t.ndim > 1 and self.is_fresh(t) for t in call.inputs):
+                self.of_noise = [*self.of_noise[-LOOKS:], call]
 
     def backed(self, *_: object) -> None:
         """Try the network of a loss that is given no labels, as one of pairs: rows that are drawn, or looked up by their numbers, stand for themselves."""
-        call, self.last = self.last, None
-        if call is None or not call.inputs or id(call.module) in self.looks or sum(t.numel() for t in call.inputs) > MOST:
+        calls = {id(c.module): c for c in (*self.of_noise, *([self.last] if self.last is not None else []))}
+        noise, self.last, self.of_noise = {id(c) for c in self.of_noise}, None, []
+        for call in calls.values():
+            self._paired(call, id(call) in noise)
+
+    def _paired(self, call: Call, of_noise: bool) -> None:
+        if not call.inputs or id(call.module) in self.looks or sum(t.numel() for t in call.inputs) > MOST:
             return
         key, first = id(call.module), call.inputs[0]
         shown = tuple(first.detach().reshape(-1)[:16].tolist())
-        drawn = self.loaders.shuffles or first.dtype == torch.int64
+        drawn = of_noise or self.loaders.shuffles or first.dtype == torch.int64
         if self.firsts.setdefault(key, shown) == shown or self.tries.get(key, 0) >= LOOKS or not drawn:
             return
         if any(t.ndim > 1 and t.shape[1] == len(t) for t in call.inputs):
@@ -97,7 +106,8 @@ class Networks:
         before, after, small = self._exactly(network, call, _other_first)
         if before is None or after is None or not before.ndim or len(before) != n or before.shape != after.shape:
             return
-        if before.ndim == 2 and before.shape[1] == n and (target is None or torch.equal(target.cpu(), torch.arange(n))):
+        square = before.ndim == 2 and before.shape[1] == n and (target is None or torch.equal(target.cpu(), torch.arange(n)))
+        if square and not _as_wide_without_a_row(network, call, n):
             return  # each row against all others of its batch, as it is meant
         again = scores_of(network, call, lambda t: t) if small == SAME else before
         if again is None or again.shape != before.shape or not torch.allclose(again, before, rtol=SAME, atol=SAME, equal_nan=True):
@@ -250,6 +260,12 @@ def rows_first(call: Call) -> bool:
     network = twin(call.module)
     before, after = (scores_of(network, call, change) for change in (lambda t: t, _other_first)) if network is not None else (None, None)
     return before is not None and after is not None and before.shape == after.shape and not bool((after - before)[1:].any()) and bool((after - before)[0].any())
+
+
+def _as_wide_without_a_row(network: nn.Module, call: Call, rows: int) -> bool:
+    """Whether scores have as many columns for one row fewer: they are as many as rows by chance."""
+    fewer = scores_of(network, call, lambda t: t[:-1])
+    return fewer is not None and fewer.shape == (rows - 1, rows)
 
 
 def _rows_in_columns(network: nn.Module, call: Call, before: Tensor) -> bool:

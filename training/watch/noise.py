@@ -67,19 +67,19 @@ class Noise:
         if isinstance(result, Tensor) and result.numel() > 1 and not result.requires_grad:
             self.fresh.append(weakref.ref(result))
 
-    def _is_fresh(self, tensor: Tensor) -> bool:
+    def is_fresh(self, tensor: Tensor) -> bool:
         """Whether it was drawn since the last step, and is no function of what was."""
         pointer = tensor.untyped_storage().data_ptr()
         return any((drawn := known()) is not None and drawn.untyped_storage().data_ptr() == pointer for known in self.fresh)
 
     def lost(self, call: Call, scores: Tensor, target: Tensor) -> None:
         """A distance: is its target noise, and in the input?"""
-        if not self.fresh or target.ndim < 1 or not target.is_floating_point() or not call.grad or not self._is_fresh(target):
+        if not self.fresh or target.ndim < 1 or not target.is_floating_point() or not call.grad or not self.is_fresh(target):
             return
         inputs = [t for t in call.inputs if t.is_floating_point()]
         alike = [t for t in inputs if t.shape == target.shape]
         # what another network made, what is noise itself, and what holds more than the noisy values is not what this looks for
-        if any(t.requires_grad or self._is_fresh(t) for t in alike) or any(t.numel() > target.numel() for t in inputs):
+        if any(t.requires_grad or self.is_fresh(t) for t in alike) or any(t.numel() > target.numel() for t in inputs):
             return
         known = self.seen.setdefault(self.watch.here(), {}) if alike else {}
         for i, given in enumerate(alike):

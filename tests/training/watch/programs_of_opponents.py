@@ -268,4 +268,5 @@ PLANTED_OF_OPPONENTS = (
     Planted("BH857", "rivals", "judge(maker(torch.randn(32, 4)))", "judge(maker(torch.ones(32, 4)))"),
     Planted("BH857", "distance", "-judge(maker(torch.randn(32, 4)))", "-judge(maker(torch.randn(32, 4, generator=torch.Generator().manual_seed(0))))"),
     Planted("BH421", "rivals", "Adam(maker.parameters()", "Adam([*maker.parameters(), *judge.parameters()]"),
+    Planted("BH801", "rivals", "return self.net(z)", "return self.net(z - z.mean(0))"),
 )
