@@ -73,12 +73,14 @@ def test_a_planted_mistake_is_told_by_its_rule(reports: Reports, planted: Plante
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", [n for n in SOUND | BASES if n not in ALWAYS_SOUND])
 def test_nothing_is_told_of_a_sound_program_that_looks_wrong(more_reports: Reports, name: str) -> None:
     nothing_told(more_reports[name])
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("planted", [p for p in PLANTED if p.rule not in ALWAYS], ids=name_of)
 def test_every_other_planted_mistake_is_told_by_its_rule(more_reports: Reports, planted: Planted) -> None:
     told(planted, more_reports[name_of(planted)])
