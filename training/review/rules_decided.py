@@ -1,4 +1,4 @@
-"""Rules BH229 and BH239: the greatest score where the class that has it is wanted, and the row that has it."""
+"""Rules BH229, BH239 and BH255: the greatest score where the class that has it is wanted, the row that has it, and whether all rows are right where each is meant."""
 
 from __future__ import annotations
 
@@ -232,3 +232,43 @@ def _of_same_scores(program: Program, other: ast.expr, scores: ast.expr, scope: 
 def _extreme(node: ast.expr) -> bool:
     """Whether the other side is a least or greatest value too, or infinite."""
     return isinstance(node, ast.UnaryOp) or last_name(node) == "inf" or (isinstance(node, ast.Call) and last_name(node.func) in ("max", "min", "amax", "amin"))
+
+
+@rule(
+    "BH255",
+    "all-of-the-batch",
+    "error",
+    title="Whether all rows are right is counted as if it were each of them",
+    why="`.all()` without a dimension is one answer for the whole batch: its sum is 0 or 1, however many rows are right, and a share of it falls with the size of the batch.",
+    remedy="ask along the places of a row: `(found == wanted).all(dim=1).sum()`",
+    bad="""
+        import torch
+
+        @torch.no_grad()
+        def exact(model, loader):
+            model.eval()
+            right = rows = 0
+            for x, y in loader:
+                right += (model.complete(x) == y).all().sum().item()
+                rows += len(y)
+            return right / rows
+        """,
+    good="""
+        import torch
+
+        @torch.no_grad()
+        def exact(model, loader):
+            model.eval()
+            right = rows = 0
+            for x, y in loader:
+                right += (model.complete(x) == y).all(dim=1).sum().item()
+                rows += len(y)
+            return right / rows
+        """,
+)
+def all_of_the_batch(subject: Subject) -> Iterator[Place]:
+    """The sum or mean of `.all()` or `.any()` of a comparison, without a dimension."""
+    program = subject.program
+    for call in program.all_calls:
+        if method(call) in ("all", "any") and not call.args and not call.keywords and isinstance(receiver(call), ast.Compare) and _is_share(program, call):
+            yield call, f"{ast.unparse(call)} is one answer for the whole batch"

@@ -38,6 +38,9 @@ class Lengths:
         if not call.grad or not call.inputs:
             return
         self.calls[key] = self.calls.get(key, 0) + 1
+        out, rows = next(iter(call.outputs), None), len(call.inputs[0]) if call.inputs[0].ndim else 0
+        if target.ndim == 1 and out is not None and out.ndim == 3 and len(out) == rows and target.numel() == rows * out.shape[1]:
+            target = target.reshape(rows, -1)  # of all places in a row
         if target.ndim > 1:
             self._of_sequences(call, target)
             return

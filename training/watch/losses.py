@@ -143,8 +143,10 @@ class Functions(TorchFunctionMode):
         elif input.ndim > 1 and len(input) > 1 and probabilities(input.detach(), axis):
             self.often("BH301", "cross_entropy is given probabilities: it takes raw scores")
 
-    def _nll(self, name: str, input: Tensor, target: Tensor, *_: Any, **__: Any) -> None:
+    def _nll(self, name: str, input: Tensor, target: Tensor, *_: Any, ignore_index: int = -100, reduction: str = "mean", **__: Any) -> None:
         self._told(input, target)
+        if reduction != "none" and target.dtype == torch.int64:
+            self._padding(target, ignore_index)
         if (input.detach().logsumexp(1 if input.ndim > 1 else 0).abs() > 1e-2).any():
             self.often("BH303", "nll_loss is given values that are no log-probabilities")
 
@@ -187,7 +189,9 @@ class Functions(TorchFunctionMode):
         """Whether labels at the end of sequences are the padding of the network's embedding, and count."""
         call = self.forwards.last
         given = call.inputs if call is not None else []
-        tokens = next((t for t in given if t.ndim == 2 and t.dtype == torch.int64 and t.numel() == target.numel()), None)  # a decoder's come second
+        sequences = [t for t in given if t.ndim == 2 and t.dtype == torch.int64]
+        # a decoder's come second, and perhaps with a beginning that is no label
+        tokens = next((t for ts in (sequences, [t[:, 1:] for t in sequences]) for t in ts if t.numel() == target.numel() > 0), None)
         if call is None or tokens is None:
             return
         pads = {m.padding_idx for m in call.module.modules() if isinstance(m, nn.Embedding) and m.padding_idx is not None} - {ignored}

@@ -47,10 +47,17 @@ class Networks:
         self.varies: set[int] = set()
         self.shifted: dict[int, int] = {}
         self.far: dict[int, Far] = {}
+        self.crossed: dict[int, int] = {}
 
     def lost(self, call: Call, scores: Tensor, target: Tensor) -> None:
         """Try the network of a loss."""
         key = id(call.module)
+        if call.grad and call.inputs and crossed(call, scores, target):
+            self.crossed[key] = self.crossed.get(key, 0) + 1
+            if self.crossed[key] == TWICE:
+                shape = list(call.outputs[0].shape)
+                told = f"scores {shape} of {type(call.module).__name__} are flattened place by place, and the labels row by row: they are of other places of other rows"
+                self.watch.tell("BH411", told, self.watch.here())
         if not call.grad or self.looks.get(key, 0) >= LOOKS or not call.inputs or sum(t.numel() for t in call.inputs) > MOST:
             return
         first = call.inputs[0]
@@ -237,6 +244,20 @@ class Networks:
             elif id(p) in tables and rows.shape[1] > 1 and bool((rows == rows[:, :1]).all()) and bool(rows.any()):
                 told = f"the {rows.shape[1]} numbers of each row of an embedding {list(p.shape)} are identical and stay so: it holds one number a row"
                 self.watch.tell("BH809", told)
+
+
+def crossed(call: Call, scores: Tensor, target: Tensor) -> bool:
+    """Whether scores [T, B, C] are flattened as they are, and labels that stand in the input [B, T] row by row."""
+    out = next(iter(call.outputs), None)
+    if out is None or out.ndim != 3 or scores.ndim != 2 or target.dtype != torch.int64 or target.numel() != len(scores) or scores.numel() != out.numel():
+        return False
+    places, rows = out.shape[:2]
+    sequences = [t for t in call.inputs if t.dtype == torch.int64 and t.ndim == 2 and len(t) == rows and t.shape[1] >= places]
+    if places == rows or scores.shape[1] != out.shape[2] or not sequences:
+        return False
+    labels = target.reshape(rows, places)
+    given = any(torch.equal(labels, t[:, k : k + places]) for t in sequences for k in range(t.shape[1] - places + 1))
+    return given and bool((labels != labels[:1]).any()) and torch.equal(out.detach().argmax(2).flatten(), scores.detach().argmax(1))
 
 
 def at_its_end(tokens: Tensor) -> Tensor:

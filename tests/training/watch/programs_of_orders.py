@@ -150,11 +150,71 @@ for epoch in range(3):
     print(epoch, right(net, words[300:]))
 """
 
-BASES_OF_ORDERS = {"contrast": CONTRAST, "order": ORDER, "writer": WRITER}
+# A sequence for a sequence, decoded place by place, its loss a sum over the letters that are there.
+INFLECTED = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+PAD, FIRST, LAST = 0, 1, 2
+
+
+def pairs(count):
+    lengths = torch.randint(2, 8, (count,))
+    stems = torch.randint(3, 15, (count, 8)).masked_fill(torch.arange(8) >= lengths[:, None], PAD)
+    words = torch.cat([torch.full((count, 1), FIRST), stems, torch.zeros(count, 1, dtype=torch.long)], 1)
+    words[torch.arange(count), lengths + 1] = LAST
+    return stems, words
+
+
+class Inflects(nn.Module):
+    def __init__(self, letters=15, width=24):
+        super().__init__()
+        self.letters, self.places = nn.Embedding(letters, width, padding_idx=PAD), nn.Parameter(0.3 * torch.randn(8, width))
+        self.read = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True)
+        self.cell, self.ask, self.out = nn.GRUCell(2 * width, width), nn.Linear(width, width), nn.Linear(2 * width, letters)
+
+    def forward(self, stems, words):
+        gone = stems == PAD
+        memory = self.read(self.letters(stems) + self.places[: stems.shape[1]], src_key_padding_mask=gone)
+        state = memory[:, 0]
+        seen, scores = torch.zeros_like(state), []
+        for at in range(words.shape[1] - 1):
+            state = self.cell(torch.cat([self.letters(words[:, at]), seen], 1), state)
+            fit = torch.einsum("bd,btd->bt", self.ask(state), memory).masked_fill(gone, float("-inf"))
+            seen = torch.einsum("bt,btd->bd", fit.softmax(1), memory)
+            scores.append(self.out(torch.cat([state, seen], 1)))
+        return torch.stack(scores, dim=1)
+
+
+stems, words = pairs(400)
+net = Inflects()
+optimizer = torch.optim.AdamW(net.parameters(), lr=0.005)
+nll = nn.NLLLoss(ignore_index=PAD, reduction="sum")
+for epoch in range(5):
+    for rows in torch.randperm(320).split(32):
+        longest = int((stems[rows] != PAD).sum(1).max())
+        given, wanted = stems[rows, :longest], words[rows, : longest + 2]
+        chances = net(given, wanted).log_softmax(2)
+        loss = nll(chances.flatten(0, 1), wanted[:, 1:].flatten()) / (wanted[:, 1:] != PAD).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+net.eval()
+with torch.no_grad():
+    print(F.cross_entropy(net(stems[320:], words[320:]).flatten(0, 1), words[320:, 1:].flatten(), ignore_index=PAD).item())
+"""
+
+BASES_OF_ORDERS = {"inflected": INFLECTED, "contrast": CONTRAST, "order": ORDER, "writer": WRITER}
 
 PLANTED_OF_ORDERS = (
     Planted("BH203", "contrast", "    model.train()\n", ""),
     Planted("BH201", "writer", "    net.eval()\n", ""),
     Planted("BH886", "writer", "x * kept / (1 - self.share)", "x * kept"),
     Planted("BH874", "order", " + self.places)", " + self.places.mean())"),
+    Planted("BH411", "inflected", "torch.stack(scores, dim=1)", "torch.stack(scores)"),
+    Planted("BH828", "inflected", 'NLLLoss(ignore_index=PAD, reduction="sum")', 'NLLLoss(reduction="sum")'),
+    Planted("BH860", "inflected", ", src_key_padding_mask=gone", ""),
+    Planted("BH860", "inflected", '.masked_fill(gone, float("-inf"))', ""),
 )
