@@ -1,4 +1,4 @@
-"""Rules BH844 to BH855 and BH877 to BH886: mistakes in what networks are given, asked for and measured on, that only a run shows."""
+"""Rules BH844 to BH855 and BH877 to BH887: mistakes in what networks are given, asked for and measured on, that only a run shows."""
 
 from __future__ import annotations
 
@@ -296,5 +296,15 @@ OF_DATA: tuple[tuple[str, str, Severity, str, str, str, str, str], ...] = (
         "divide by the share that is kept: `x * mask / (1 - self.p)`; or use `nn.Dropout`",
         "mask = torch.rand_like(x) > self.p\nreturn x * mask if self.training else x",
         "mask = torch.rand_like(x) > self.p\nreturn x * mask / (1 - self.p) if self.training else x",
+    ),
+    (
+        "BH887",
+        "train-rows-never-shuffled",
+        "warning",
+        "Every epoch trains on the same batches in the same order",
+        "A row always meets the same others, and the last batch of an epoch always has the last word: gradients are biased in the same way each time, and batch norm sees the same few means.",
+        "`DataLoader(train, batch_size=64, shuffle=True)`; where rows follow each other in time, no finding",
+        "loader = DataLoader(train, batch_size=64)",
+        "loader = DataLoader(train, batch_size=64, shuffle=True)",
     ),
 )

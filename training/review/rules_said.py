@@ -1,4 +1,4 @@
-"""Rules BH237, BH238, BH242 and BH541: scores, loops and parts of a split that are called after another side than they are of, and test rows that nothing reads."""
+"""Rules BH237, BH238, BH242, BH256 and BH541: scores, loaders, loops and parts of a split that are called after another side than they are of, and test rows that nothing reads."""
 
 from __future__ import annotations
 
@@ -103,6 +103,64 @@ def _called(program: Program, call: ast.Call) -> tuple[str, str]:
         measured = [c for a in above.args for c in walk(a) if isinstance(c, ast.Call) and MEASURES & words(last_name(c.func))]
         return (spoken.pop(), f"what is printed as {' '.join(said).strip()!r}") if len(spoken) == 1 and len(measured) == 1 else ("", "")
     return "", ""
+
+
+@rule(
+    "BH256",
+    "rows-under-another-name",
+    "error",
+    title="A loader is called after other rows than it is given",
+    why="What is called `train` is made of the validation rows, or the other way about: the network learns the rows that are to judge it, or is judged by rows that it learned.",
+    remedy="give each loader its own rows: `train_loader = DataLoader(train_rows, ...)`",
+    bad="""
+        from torch.utils.data import DataLoader
+
+        def loaders(train_rows, val_rows):
+            train_loader = DataLoader(val_rows, batch_size=64, shuffle=True)
+            val_loader = DataLoader(val_rows, batch_size=256)
+            return train_loader, val_loader, train_rows
+        """,
+    good="""
+        from torch.utils.data import DataLoader
+
+        def loaders(train_rows, val_rows):
+            train_loader = DataLoader(train_rows, batch_size=64, shuffle=True)
+            val_loader = DataLoader(val_rows, batch_size=256)
+            return train_loader, val_loader
+        """,
+)
+def rows_under_another_name(subject: Subject) -> Iterator[Place]:
+    """A name of one side is bound to a loader or data set of rows that are named after another, while those of its own side have a name, too."""
+    program = subject.program
+    for node in program.nodes[ast.Assign]:
+        if not isinstance(node, ast.Assign) or len(node.targets) != 1:
+            continue
+        targets = elements_of(node.targets[0])
+        values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+        for target, value in zip(targets, values, strict=False) if len(targets) == len(values) else ():
+            name = last_name(target)
+            if not isinstance(value, ast.Call) or not side_of(name) or not MAKES_LOADERS & words(last_name(value.func)):
+                continue
+            given = [a.id for a in value.args if isinstance(a, ast.Name)]
+            sides = {side_of(g) for g in given} - {""}
+            others = _names(program) - set(map(last_name, targets))
+            own = [g for g in given if side_of(g) and _of_side(g, side_of(name)) & others]
+            if "from" not in words(last_name(value.func)) and len(sides) == 1 and side_of(name) not in sides and own:
+                yield value, f"{name} is made of {own[0]}"
+
+
+MAKES_LOADERS = {"loader", "loaders", "dataloader", "dataset", "subset", "batches"}
+SPELLED = {"train": ("train", "tr", "training"), "val": ("val", "valid", "validation", "va", "dev"), "test": ("test", "te", "testing")}
+
+
+def _of_side(name: str, side: str) -> set[str]:
+    """The same name for another side: `train_rows` of `val_rows`."""
+    parts = name.split("_")
+    return {"_".join(other if side_of(p) else p for p in parts) for other in SPELLED.get(side, ())}
+
+
+def _names(program: Program) -> frozenset[str]:
+    return program.identifiers | {p for s in program.scopes for p in s.parameters}
 
 
 @rule(

@@ -177,7 +177,7 @@ def made_and_never_read(subject: Subject) -> Iterator[Place]:
             of = words(name)
             plain = len(bindings) == 1 and bindings[0].how == "assign" and bindings[0].index is None and isinstance(bindings[0].value, ast.Call)
             scale = bool(SCALES & of) and method(bindings[0].value) in ("mean", "std", "median")
-            matters = scale or bool(MADE_FOR_USE & of) or bool({"weight", "weights"} & of and WEIGHING & of)
+            matters = scale or name == "weights" or bool(MADE_FOR_USE & of) or bool({"weight", "weights"} & of and WEIGHING & of)
             if plain and matters and name not in read and name not in texts and not name.startswith("_"):
                 yield bindings[0].statement, f"{name} is made here, and nothing uses it"
     for loop in dict.fromkeys(steps.loop.node for steps in step_groups(subject) if steps.loop is not None):

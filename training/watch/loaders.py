@@ -22,6 +22,7 @@ TWICE, READ = 2, 4  # times; rows that are read again
 FEW_WEIGHTS = 0.5  # of the rows: larger parts may be drawn from on purpose
 UNMIXED = 0.5  # of the variance of labels lies between batches
 BATCHES = 6
+SURE = 3.5  # standard errors
 CUT_BACK = re.compile(r"\[\s*:\s*(?:len\(|n\b|n_|num|total|size|count)|gather_for_metrics|all_gather")
 
 
@@ -36,6 +37,7 @@ class Used:
     steps: int = 0  # while one of its batches was the last one drawn
     set_epochs: list[int] = field(default_factory=list)
     labels: list[Tensor] = field(default_factory=list)  # of the first epoch, a batch each
+    means: list[Tensor] = field(default_factory=list)  # of the values of each row, as `labels`
 
 
 class Drawn:
@@ -112,8 +114,9 @@ class Loaders:
             tensors = list(tensors_in(batch))
             label = tensors[-1] if tensors else None
             with self.watch.unwatched():  # the program has not used its labels yet
-                if label is not None and label.numel() == len(label) > 1:
+                if label is not None and label.ndim and label.numel() == len(label) > 1:
                     used.labels.append(label.detach().reshape(-1).double())
+                    used.means.append(tensors[0].detach().reshape(len(tensors[0]), -1).double().mean(1))
 
     def _first(self, used: Used, batch: Any) -> None:
         first = next((t for t in tensors_in(batch) if t.numel() > 1 and len(t) > 1), None)
@@ -166,8 +169,13 @@ class Loaders:
         plain = isinstance(sampler, RandomSampler | SequentialSampler) and not isinstance(used.loader.dataset, IterableDataset | Subset)
         if self.forwards.wrapped and plain:
             self.watch.tell("BH513", "the network is wrapped for ranks, and its loader gives every rank all rows", used.place)
-        if isinstance(sampler, SequentialSampler) and not isinstance(used.loader.dataset, IterableDataset) and unmixed(used.labels):
+        if not isinstance(sampler, SequentialSampler) or isinstance(used.loader.dataset, IterableDataset):
+            return
+        if unmixed(used.labels):
             self.watch.tell("BH806", "train rows come in the order of the file, and labels are not mixed in it: batches hold one kind each", used.place)
+        elif used.epochs >= TWICE and used.steps >= used.batches // 2 and in_no_order(used.labels) and in_no_order(used.means):
+            told = f"each of {used.epochs} epochs had the same {len(used.labels)} batches in the same order, of rows that do not follow each other"
+            self.watch.tell("BH887", f"{told}: the loader does not shuffle", used.place)
 
     def _evaluation(self, used: Used) -> None:
         loader, size = used.loader, loader_rows(used.loader)
@@ -213,6 +221,22 @@ def loader_rows(loader: DataLoader[Any]) -> int:
         return len(loader.dataset)
     except TypeError:
         return 0
+
+
+def in_no_order(batches: list[Tensor]) -> bool:
+    """Whether values of rows say nothing about those of the next row, as those of a series, or of windows that overlap, do.
+
+    >>> torch.manual_seed(0) and in_no_order([torch.randn(32) for _ in range(8)])
+    True
+    >>> in_no_order([torch.arange(32.0).add(i).sin() for i in range(8)])
+    False
+    """
+    if len(batches) < BATCHES or len({b.shape for b in batches[:-1]}) > 1:
+        return False
+    values = torch.cat(batches)
+    moved = values - values.mean()
+    size = float(moved.square().sum())
+    return size > 0 and abs(float((moved[1:] * moved[:-1]).sum()) / size) < SURE / len(values) ** 0.5
 
 
 def unmixed(labels: list[Tensor]) -> bool:

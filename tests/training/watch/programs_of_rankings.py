@@ -74,8 +74,8 @@ with torch.no_grad():
     print((net(X[240:]).argmax(1) == y[240:]).float().mean())
 """
 
-# Rows that lie in no order are read as they lie; windows of a series are, in the order of time.
-UNSORTED = SORTED.replace("by_class = y[:240].argsort()", "by_class = torch.arange(240)").replace(", shuffle=True", "")
+# Windows of a series are read as they lie, in the order of time.
+UNSORTED = SORTED.replace("by_class = y[:240].argsort()", "by_class = torch.arange(240)")
 SERIES = """
 import torch
 from torch import nn
@@ -97,8 +97,8 @@ with torch.no_grad():
     print((net(windows[340:]).squeeze(1) - next_one[340:]).abs().mean())
 """
 
-BASES_OF_RANKINGS = {"ranked": RANKED, "sorted": SORTED}
-SOUND_OF_RANKINGS = {"unsorted": UNSORTED, "series": SERIES}
+BASES_OF_RANKINGS = {"ranked": RANKED, "sorted": SORTED, "unsorted": UNSORTED}
+SOUND_OF_RANKINGS = {"series": SERIES}
 
 PLANTED_OF_RANKINGS = (
     Planted("BH801", "ranked", "self.item(item)).sum(-1)", "self.item(item)).sum()"),
@@ -106,4 +106,5 @@ PLANTED_OF_RANKINGS = (
     Planted("BH822", "ranked", "torch.randperm(len(users), generator=generator)", "torch.randperm(len(users), generator=generator.manual_seed(1))"),
     Planted("BH105", "ranked", "        optimizer.step()\n", ""),
     Planted("BH806", "sorted", ", shuffle=True", ""),
+    Planted("BH887", "unsorted", ", shuffle=True", ""),
 )
