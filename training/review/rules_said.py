@@ -110,23 +110,23 @@ def _called(program: Program, call: ast.Call) -> tuple[str, str]:
     "rows-under-another-name",
     "error",
     title="A loader is called after other rows than it is given",
-    why="What is called `train` is made of the validation rows, or the other way about: the network learns the rows that are to judge it, or is judged by rows that it learned.",
-    remedy="give each loader its own rows: `train_loader = DataLoader(train_rows, ...)`",
+    why="What is called `train` is made of rows that are held out, or `val` of the test rows: the network learns what is to judge it, or is chosen by what should be asked once, at the end.",
+    remedy="give each loader its own rows: `val_loader = DataLoader(val_rows, ...)`",
     bad="""
         from torch.utils.data import DataLoader
 
-        def loaders(train_rows, val_rows):
-            train_loader = DataLoader(val_rows, batch_size=64, shuffle=True)
-            val_loader = DataLoader(val_rows, batch_size=256)
-            return train_loader, val_loader, train_rows
+        def loaders(train_rows, val_rows, test_rows):
+            train_loader = DataLoader(train_rows, batch_size=64, shuffle=True)
+            val_loader = DataLoader(test_rows, batch_size=256)
+            return train_loader, val_loader, len(val_rows)
         """,
     good="""
         from torch.utils.data import DataLoader
 
-        def loaders(train_rows, val_rows):
+        def loaders(train_rows, val_rows, test_rows):
             train_loader = DataLoader(train_rows, batch_size=64, shuffle=True)
             val_loader = DataLoader(val_rows, batch_size=256)
-            return train_loader, val_loader
+            return train_loader, val_loader, len(test_rows)
         """,
 )
 def rows_under_another_name(subject: Subject) -> Iterator[Place]:
@@ -145,10 +145,11 @@ def rows_under_another_name(subject: Subject) -> Iterator[Place]:
             sides = {side_of(g) for g in given} - {""}
             others = _names(program) - set(map(last_name, targets))
             own = [g for g in given if side_of(g) and _of_side(g, side_of(name)) & others]
-            if "from" not in words(last_name(value.func)) and len(sides) == 1 and side_of(name) not in sides and own:
+            if "from" not in words(last_name(value.func)) and len(sides) == 1 and (side_of(name), *sides) in TAKEN and own:
                 yield value, f"{name} is made of {own[0]}"
 
 
+TAKEN = {("train", "val"), ("train", "test"), ("val", "test")}  # BH211 tells of the others
 MAKES_LOADERS = {"loader", "loaders", "dataloader", "dataset", "subset", "batches"}
 SPELLED = {"train": ("train", "tr", "training"), "val": ("val", "valid", "validation", "va", "dev"), "test": ("test", "te", "testing")}
 
