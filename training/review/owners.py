@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.program import Program, Scope, argument
 from training.review.splitting import line_of, shuffled_cuts, sources_of, splits
-from training.review.syntax import calls, constant, identifiers, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.syntax import calls, constant, dotted, identifiers, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
 
 PERSONS = {"patient", "subject", "speaker", "writer", "household", "person", "participant", "user", "driver", "student", "player", "animal"}
 KEPT_TOGETHER = {"patient", "subject", "speaker", "writer", "household", "person", "participant"}  # of which new ones are to be foretold
@@ -110,10 +110,68 @@ def tables_of_owners(program: Program) -> Iterator[tuple[ast.expr, str]]:
                 behind = {b for part in parts for n in names_read(part) for b in sources_of(n, scope, line_of(split))}
                 if any(s is scope and n in behind for s, n in known):
                     yield split, f"rows are split at random, though {column!r} (line {line_of(outer)}) says that several belong together"
+                    break
 
 
-def _tables(program: Program, maker: Scope) -> Iterator[tuple[str, str, ast.For]]:
-    """Tables made of a list to which a loop inside one over persons appends: the column that holds the person, the table's name, the outer loop."""
+def _tables(program: Program, maker: Scope) -> Iterator[tuple[str, str, ast.AST]]:
+    """Tables in which several rows belong to each person: the column that holds the person, the table's name, what goes over persons."""
+    yield from _tables_by_rows(program, maker)
+    yield from _tables_by_parts(program, maker)
+
+
+def _tables_by_parts(program: Program, maker: Scope) -> Iterator[tuple[str, str, ast.AST]]:
+    """Tables put together, by `pd.concat`, of one table for each person, which has a column with his number: written in the loop, or in a helper that is given it."""
+    for joined in (c for c in calls(maker.node) if program.resolve(c.func) == "pandas.concat" and c.args):
+        bound = program.parents[joined]
+        table = last_name(bound.targets[0]) if isinstance(bound, ast.Assign) else ""
+        for part, person, around in _parts_of(program, maker, joined.args[0]):
+            for column in _own_columns(program, maker, part, person):
+                if words(column) & KEPT_TOGETHER:
+                    yield column, table, around
+
+
+def _parts_of(program: Program, maker: Scope, listed: ast.expr) -> Iterator[tuple[ast.expr, str, ast.AST]]:
+    """What a list of tables is made of, in a comprehension or by `append` in a loop: a table, the variable that goes over persons, and the loop."""
+    values = [b.value for b in maker.bindings.get(listed.id, ())] if isinstance(listed, ast.Name) else [listed]
+    for value in values:
+        if isinstance(value, ast.ListComp | ast.GeneratorExp) and isinstance(value.generators[0].target, ast.Name):
+            yield value.elt, value.generators[0].target.id, value
+    for loop in (n for n in own_nodes(maker.node) if isinstance(n, ast.For) and isinstance(n.target, ast.Name)):
+        for call in (c for c in calls(loop) if method(c) == "append" and len(c.args) == 1 and isinstance(listed, ast.Name)):
+            if dotted(receiver(call)) == dotted(listed):
+                yield call.args[0], last_name(loop.target), loop
+
+
+def _own_columns(program: Program, scope: Scope, part: ast.expr, person: str, depth: int = 0) -> set[str]:
+    """The columns of one person's table that hold his number."""
+    values, found = [part], set[str]()
+    if isinstance(part, ast.Name):
+        values = [b.value for b in scope.bindings.get(part.id, ())]
+        for node in (n for n in own_nodes(scope.node) if isinstance(n, ast.Assign)):
+            target = node.targets[0]
+            if isinstance(target, ast.Subscript) and dotted(target.value) == part.id and _names(node.value, person):
+                found.add(str(constant(target.slice)))
+    for call in (v for v in values if isinstance(v, ast.Call)):
+        if program.resolve(call.func) == "pandas.DataFrame" and call.args:
+            found |= set(_columns_of(call.args[0], None, person))
+        elif method(call) == "assign":
+            found |= {str(k.arg) for k in call.keywords if _names(k.value, person)}
+        helper = program.callees_by_name(call, scope) if depth < 2 else None
+        if helper is not None:
+            returned = [n.value for n in own_nodes(helper.node) if isinstance(n, ast.Return) and n.value is not None]
+            for name in _parameters_given(call, helper, person):
+                found |= {c for value in returned for c in _own_columns(program, helper, value, name, depth + 1)}
+    return found
+
+
+def _parameters_given(call: ast.Call, helper: Scope, person: str) -> list[str]:
+    """The parameters of a function that are given the number of the person."""
+    given = [(name, argument(call, helper, name)) for name in helper.parameters]
+    return [name for name, value in given if value is not None and _names(value, person)]
+
+
+def _tables_by_rows(program: Program, maker: Scope) -> Iterator[tuple[str, str, ast.AST]]:
+    """Tables made of a list to which a loop inside one over persons appends."""
     made = [c for c in calls(maker.node) if program.resolve(c.func) == "pandas.DataFrame" and c.args and isinstance(c.args[0], ast.Name)]
     for outer in (n for n in own_nodes(maker.node) if made and isinstance(n, ast.For) and isinstance(n.target, ast.Name)):
         person = outer.target.id if isinstance(outer.target, ast.Name) else ""

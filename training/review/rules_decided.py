@@ -124,12 +124,14 @@ def _is_share(program: Program, node: ast.AST) -> bool:
 
 def _of_all(program: Program, node: ast.expr, sides: tuple[ast.expr, ast.expr]) -> ast.expr | None:
     """`scores.argmax()` beside `torch.arange(n)`, in a share of right answers: without a dimension it is looked for among all."""
+    places = [s for s in sides if isinstance(s, ast.Call) and last_name(s.func) == "arange"]
+    if not places:
+        return None
     above, scope = program.parents[node], program.scope(node)
     named = above.targets[0].id if isinstance(above, ast.Assign) and isinstance(above.targets[0], ast.Name) else ""
     uses = [n for n in walk(scope.node) if isinstance(n, ast.Name) and n.id == named and isinstance(n.ctx, ast.Load)] if named else [node]
     counted = any(_is_share(program, n) for n in uses)  # and no one-hot row
-    places = [s for s in sides if isinstance(s, ast.Call) and last_name(s.func) == "arange"]
-    for side in sides if counted and places else ():
+    for side in sides if counted else ():
         if isinstance(side, ast.Call) and last_name(side.func) == "argmax" and not side.keywords:
             on_torch = program.is_torch(side.func, "argmax")
             if len(side.args) == (1 if on_torch else 0):

@@ -138,6 +138,7 @@ def random_split_of_groups(subject: Subject) -> Iterator[Place]:
             used = names_read(program.statement(node)) if program.scope(node) is scope and line_of(node) <= split.lineno else set()
             once = bool(words(column) & ONE_ROW_EACH) and not COUNTS & program.called_names  # a number that a table of customers has once each
             once |= _one_row_each(frames, column, scope) or {"rating", "ratings", "is_unique"} & program.identifiers != set()
+            once |= _values_are_split(program, column)
             if used & frames and "drop_duplicates" not in program.identifiers and not once:
                 yield split, f"rows are split at random, though {column!r} (line {line_of(node)}) says that several may belong together"
                 break
@@ -153,6 +154,15 @@ def _numbers_groups(program: Program) -> bool:
             column = constant(of.slice) if isinstance(of, ast.Subscript) else None
             if not isinstance(column, str) or words(column) & (GROUPS | KEPT_TOGETHER | {"id", "group", "key"}):
                 return True
+    return False
+
+
+def _values_are_split(program: Program, column: str) -> bool:
+    """Whether rows are taken by the values of a column, or those are named once each: `frame[column].isin(side)`, `set(frame[column])`."""
+    for call in program.all_calls:
+        of = receiver(call) if method(call) == "isin" else call.args[0] if last_name(call.func) in ("set", "fromkeys") and call.args else None
+        if isinstance(of, ast.Subscript) and constant(of.slice) == column:
+            return True
     return False
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.additions import additions
 from training.review.bent_means import bent_means
 from training.review.findings import Place, Subject, rule
-from training.review.held_out import measures_test
+from training.review.held_out import from_test, measures_test
 from training.review.keepers import becomes_best, keeper_calls, live_states_in_dicts, tests_of
 from training.review.kinds import is_model, looks_held_out, looks_trained_on
 from training.review.loops import last_name_of_key
@@ -190,7 +190,7 @@ def chosen_on_test_set(subject: Subject) -> Iterator[Place]:
         if (
             not isinstance(node, ast.If)
             or loop is None
-            or _looks_for_worst(node, loop)
+            or _looks_for_worst(node.test, loop)
             or {"predict", "nn", "nearest", "neighbor", "neighbour"} & words(program.scope(node).name)
         ):
             continue
@@ -208,13 +208,26 @@ def chosen_on_test_set(subject: Subject) -> Iterator[Place]:
                 if loop in program.ancestors(binding.statement) and measures_test(program, binding, loop):
                     yield node, f"{name} comes from the test rows, and decides here which weights are kept", loop
     yield from _test_for_validation(program)
+    yield from _kept_by_a_helper(program)
     for call, score in best_of_runs(program):
         yield call, f"{score} comes from the test rows, and decides here which of several runs is taken"
 
 
-def _looks_for_worst(node: ast.If, loop: ast.For | ast.While) -> bool:
+def _kept_by_a_helper(program: Program) -> Iterator[Place]:
+    """`stopper.update(scores["f1"], net)`, of a class or function of the file that keeps the best, in a loop where the scores were computed of test rows."""
+    for call, given in keeper_calls(program):
+        scope, loop = program.scope(call), next((a for a in program.ancestors(call) if isinstance(a, ast.For | ast.While)), None)
+        if loop is None or _looks_for_worst(call, loop):
+            continue
+        made = [b for name in sorted(names_read(given)) for b in scope.bindings.get(name, ()) if loop in program.ancestors(b.statement)]
+        direct = any(isinstance(c, ast.Call) and from_test(program, c, scope) for c in walk(given))
+        if direct or any(measures_test(program, b, loop) for b in made):
+            yield call, f"{ast.unparse(given)} comes from the test rows, and decides here which weights are kept", loop
+
+
+def _looks_for_worst(node: ast.expr, loop: ast.For | ast.While) -> bool:
     """Whether the worst is looked for: the hardest rows, the strongest attack."""
-    named = identifiers(node.test) | (identifiers(loop.iter) if isinstance(loop, ast.For) else set())
+    named = identifiers(node) | (identifiers(loop.iter) if isinstance(loop, ast.For) else set())
     return bool({w for n in named for w in words(n)} & {"worst", "hardest", "weakest", "attack", "attacks", "peak"})
 
 

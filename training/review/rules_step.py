@@ -112,14 +112,14 @@ def _wasted(steps: Steps, groups: tuple[Steps, ...]) -> Iterator[tuple[Event, Pl
         first, second = earlier[-1], later[0]
         in_line = [first.event, clear.event, second.event, steps.step]
         since = steps.trace[first.position + 1 : clear.position]
-        asks = any(e.kind in ("step", "zero") or (e.kind == "call" and _hands_over(e, steps)) for e in since)
+        asks = any(e.kind in ("step", "zero", "clip") or (e.kind == "call" and _hands_over(e, steps)) for e in since)
         if asks or any(e.loops != steps.step.loops or e.branches != steps.step.branches for e in in_line):
             continue
         if all(_cleared_for(other, first, steps) for other in groups if other.trace is steps.trace and other.step.key != steps.step.key):
             yield first.event, clear, second.event
 
 
-READS_GRADIENT = {"grad", "requires_grad", "requires_grad_", "clip_grad_norm_", "clip_grad_value_", "retain_grad", "first_step", "perturb", "no_sync"}
+READS_GRADIENT = {"grad", "requires_grad", "requires_grad_", "retain_grad", "first_step", "perturb", "no_sync"}
 
 
 def _hands_over(event: Event, steps: Steps) -> bool:
@@ -326,15 +326,17 @@ def step_missing(subject: Subject) -> Iterator[Place]:
 def _in_no_use(subject: Subject) -> Iterator[Place]:
     """A method that is one step of training, the only one of its optimizer, in a file that trains something else when it is started; and nothing calls it."""
     program = subject.program
-    own = [s for s in program.scopes if s.owner is not None and is_started(program) and not subject.framework]
-    for scope in own:
+    if subject.framework or not is_started(program):
+        return
+    for scope in (s for s in program.scopes if s.owner is not None):
         called = [n for n in own_nodes(scope.node) if isinstance(n, ast.Call)]
         stepped = [c for c in called if method(c) == "step" and is_optimizer(program, receiver(c), scope)]
-        steps = stepped and any(method(c) == "backward" for c in called)
-        others = [s for s in subject.traces if any(e.kind == "backward" and e.scope is not scope for e in s)]
         keys = {dotted(receiver(c)) for c in stepped}
-        elsewhere = {dotted(receiver(c)) for s in own if s is not scope and s.owner is scope.owner for c in calls(s.node) if method(c) == "step"}
-        if steps and others and not keys & elsewhere and all(k.startswith("self.") for k in keys) and not is_asked_for(program, scope):
+        if not keys or not all(k.startswith("self.") for k in keys) or not any(method(c) == "backward" for c in called) or is_asked_for(program, scope):
+            continue
+        siblings = [s for s in program.scopes if s is not scope and s.owner is scope.owner]
+        elsewhere = {dotted(receiver(c)) for s in siblings for c in calls(s.node) if method(c) == "step"}
+        if not keys & elsewhere and any(e.kind == "backward" and e.scope is not scope for trace in subject.traces for e in trace):
             yield scope.node, f"nothing calls {scope.name}: {ast.unparse(receiver(stepped[0]) or stepped[0])} never steps"
 
 

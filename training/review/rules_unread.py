@@ -9,6 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.loops import step_groups
 from training.review.program import Program, Scope, argument
 from training.review.reached import is_started
+from training.review.rules_batches import MASKS, mask_never_read
 from training.review.syntax import FunctionNode, constant, last_name, method, walk, words
 
 # What changes the outcome where it is used; a device, a flag for prints and the like may be left over.
@@ -66,6 +67,8 @@ def argument_never_read(subject: Subject) -> Iterator[Place]:
         given = _calls(program, scope)
         for name in unread:
             values = [argument(call, scope, name) for call in given]
+            if MASKS & words(name) and any(place[0] is scope.node for place in mask_never_read(subject)):
+                continue  # BH245 tells of it
             if values and all(v is not None and not (isinstance(v, ast.Constant) and v.value in (None, False)) for v in values):
                 yield scope.node, f"{scope.name} is given {name}, {_told(values)}, and never reads it"
 
@@ -115,22 +118,8 @@ def _told(values: list[ast.expr | None]) -> str:
 
 
 MADE_FOR_USE = {
-    "sampler",
-    "scaler",
-    "generator",
-    "mask",
-    "masks",
-    "lengths",
-    "transform",
-    "transforms",
-    "augment",
-    "augmentation",
-    "stopper",
-    "stopping",
-    "ema",
-    "teacher",
-    "groups",
-}
+    "sampler", "scaler", "generator", "mask", "masks", "lengths", "transform", "transforms", "augment", "augmentation", "stopper", "stopping", "ema", "teacher", "groups",
+}  # fmt: skip
 SCALES = {"mean", "std", "mu", "sigma", "median"}
 WEIGHING = {"class", "pos", "sample", "loss", "balanced", "label"}
 

@@ -96,7 +96,10 @@ class Forwards:
         self._steps_at: int = -1
         self._versions: dict[int, tuple[int, int]] = {}  # of frozen weights, by id, and at how many steps in a row it was the same
         self._fixed: dict[int, Fixed] = {}  # networks in train mode that nothing trains, by id
-        self._dropping: dict[int, tuple[nn.Module, nn.Module, str]] = {}  # dropout of networks that were trained, with the network and its name there
+        # dropout of networks that were trained, with the network and its name there
+        self._dropping: weakref.WeakKeyDictionary[nn.Module, tuple[weakref.ref[nn.Module], str]] = weakref.WeakKeyDictionary()
+        self._parts_trained: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # parts of networks, that were trained in train mode
+        self._parts_in_eval: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
         self._idle: dict[int, int] = {}  # how often each ran by itself without gradients since the last backward pass
         self._single: Call | None = None  # made once between steps, in train mode and without gradients
 
@@ -272,8 +275,9 @@ class Forwards:
     @guarded
     def _dropped(self, module: nn.Module) -> None:
         """Dropout runs by itself, in `generate` or the like: without gradients, while its whole network is in train mode."""
-        _, network, name = self._dropping.get(id(module), (module, module, ""))
-        if not name or torch.is_grad_enabled() or not (module.training and network.training):
+        of, name = self._dropping.get(module, (None, ""))
+        network = of() if of is not None else None
+        if network is None or torch.is_grad_enabled() or not (module.training and network.training):
             return
         self._idle[id(module)] = self._idle.get(id(module), 0) + 1
         if self._idle[id(module)] == TWICE:
@@ -299,7 +303,8 @@ class Forwards:
         key = id(call.module)
         if key not in self._trained_before and key not in self._in_eval:
             dropping = ((n, m) for n, m in call.module.named_modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0)
-            self._dropping |= {id(m): (m, call.module, n) for n, m in dropping}
+            for name, part in dropping:
+                self._dropping[part] = weakref.ref(call.module), name
         if call.training:
             self._trained_before.add(key)
             self._parts(call, held)
@@ -324,10 +329,10 @@ class Forwards:
         parts = [(n, m) for n, m in call.module.named_modules() if n and next(m.children(), None) is not None]
         for name, part in parts:
             if part.training:
-                self._trained_before.add(id(part))
-            elif id(part) in self._trained_before and any(p.requires_grad and id(p) in held for p in part.parameters()) and mode_dependent(part):
-                self._in_eval[id(part)] = self._in_eval.get(id(part), 0) + 1
-                if self._in_eval[id(part)] == TWICE:
+                self._parts_trained.add(part)
+            elif part in self._parts_trained and any(p.requires_grad and id(p) in held for p in part.parameters()) and mode_dependent(part):
+                self._parts_in_eval[part] = self._parts_in_eval.get(part, 0) + 1
+                if self._parts_in_eval[part] == TWICE:
                     told = f"since an evaluation, {name} of {type(call.module).__name__} is trained in eval mode: {_few(mode_dependent(part))} do nothing"
                     self.watch.tell("BH203", told, call.place)
 

@@ -116,7 +116,8 @@ class Loaders:
             with self.watch.unwatched():  # the program has not used its labels yet
                 if label is not None and label.ndim and label.numel() == len(label) > 1:
                     used.labels.append(label.detach().reshape(-1).double())
-                    used.means.append(tensors[0].detach().reshape(len(tensors[0]), -1).double().mean(1))
+                    if isinstance(used.loader.sampler, SequentialSampler) and tensors[0].ndim and tensors[0].numel():
+                        used.means.append(tensors[0].detach().reshape(len(tensors[0]), -1).mean(1, dtype=torch.float64))
 
     def _first(self, used: Used, batch: Any) -> None:
         first = next((t for t in tensors_in(batch) if t.numel() > 1 and len(t) > 1), None)
