@@ -14,7 +14,8 @@ from training.review.values import value_of
 
 TWO, FOUR = 2, 4  # sides of a pair; names of two crossed pairs
 INTERSECTIONS = {"inter", "intersection", "intersections", "overlap", "overlaps", "tp", "common"}
-WHOLES = {"union", "unions", "total", "totals", "denominator", "denom", "cardinality", "sizes", "areas", "sums"}
+UNIONS = {"union", "unions", "cardinality", "areas"}
+WHOLES = UNIONS | {"total", "totals", "denominator", "denom", "sizes", "sums"}  # what any sum is divided by
 TRUTHS = {"y", "target", "targets", "label", "labels", "true", "truth", "actual", "observed", "gt", "yb", "t"}
 FAR, NEAR = {"negative", "negatives", "neg", "negs", "dissimilar"}, {"positive", "positives", "pos", "similar"}
 DISTANCES = {"dist", "dists", "distance", "distances", "cdist", "norm", "pow", "square", "euclidean"}
@@ -73,8 +74,10 @@ def overlap_minimised(subject: Subject) -> Iterator[Place]:
 def _is_overlap(program: Program, node: ast.BinOp, scope: Scope) -> bool:
     above, below = value_of(program, node.left, scope), value_of(program, node.right, scope)
     parts = [value_of(program, p, scope) for p in _parts(above, ast.Add)]
-    shared = any(_is_intersection(p, q, program, scope) for p in [*_parts(above, ast.Add), *parts] for q in _parts(p, ast.Mult))
-    named = bool(words(last_name(node.right)) & WHOLES) if isinstance(node.right, ast.Name) else False
+    factors = [q for p in [*_parts(above, ast.Add), *parts] for q in _parts(p, ast.Mult)]
+    shared = any(_is_intersection(q, program, scope) for q in factors)
+    twice = any(constant(q) in (2, 2.0) or (isinstance(q, ast.Name) and words(q.id) & INTERSECTIONS) for q in factors)  # and no loss under a mask
+    named = isinstance(node.right, ast.Name) and bool(words(node.right.id) & (WHOLES if twice else UNIONS))
     summed = [any(_is_sum(program, q, scope) for q in _parts(p, ast.Mult)) for p in _parts(below, ast.Add)]
     return shared and (named or sum(summed) > 1)
 
@@ -93,7 +96,7 @@ def _parts(node: ast.expr, operator: type[ast.operator]) -> list[ast.expr]:
     return [node]
 
 
-def _is_intersection(whole: ast.expr, node: ast.expr, program: Program, scope: Scope) -> bool:
+def _is_intersection(node: ast.expr, program: Program, scope: Scope) -> bool:
     """Whether it is the sum of a product of two tensors, or called an intersection."""
     if isinstance(node, ast.Name) and words(node.id) & INTERSECTIONS:
         return True

@@ -7,10 +7,13 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.syntax import constant, dotted, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.syntax import calls, constant, dotted, last_name, method, names_read, own_nodes, receiver, walk, words
 
 IMAGES = {"image", "images", "img", "imgs", "picture", "pictures", "photo", "photos", "scan", "scans", "tile", "tiles", "x"}
-MAPS = {"mask", "masks", "seg", "segmentation", "boxes", "bboxes", "heatmap", "depth", "annotation", "labelmap"}
+MAPS = {
+    "mask", "masks", "seg", "segmentation", "boxes", "bboxes", "bbox", "heatmap", "depth", "annotation", "labelmap",
+    "landmark", "landmarks", "keypoint", "keypoints", "kp", "kpts", "joints", "pt", "pts", "point", "points",
+}  # fmt: skip
 DRAWS = {"random", "rand", "randint", "uniform", "integers", "randrange", "choice"}
 MOVES = {"flip", "hflip", "vflip", "fliplr", "flipud", "rot90", "rotate", "roll", "crop", "affine", "transpose", "resized_crop"}
 EXACT = {"flip", "rot90", "roll"}  # of whole pixels: what they are given is how far, and nothing else
@@ -142,7 +145,8 @@ def _moved(program: Program, scope: Scope) -> Iterator[tuple[ast.AST, str, str]]
         if not {*IMAGES, *MAPS} & words(name):
             continue
         function = program.callees_by_name(call, scope) or _called_object(program, call, scope) or _own_method(program, call, scope)
-        if (function is not None and _draws_and_moves(function)) or (function is None and _is_random_transform(program, call, scope)):
+        moves = _draws_and_moves(function) or _composed(program, call, scope) if function is not None else _is_random_transform(program, call, scope)
+        if moves:
             yield call, name, ast.unparse(call.func)
     for node in own_nodes(scope.node):
         if not isinstance(node, ast.If) or node.orelse or not any(isinstance(c, ast.Call) and last_name(c.func) in DRAWS for c in walk(node.test)):
@@ -186,6 +190,13 @@ def _called_object(program: Program, call: ast.Call, scope: Scope) -> Scope | No
     """The `__call__` of the class of this file whose object is called."""
     owners = [program.classes[o.name] for o in program.origins(call.func, scope) if o.name in program.classes]
     return program.find_method(owners[0], "__call__") if len(owners) == 1 else None
+
+
+def _composed(program: Program, call: ast.Call, scope: Scope) -> bool:
+    """Whether an object is called that was made with one of a class of this file which moves by a draw: `Compose([RandomFlip(), Gain()])`."""
+    made = [c for o in program.origins(call.func, scope) for a in (*o.call.args, *(k.value for k in o.call.keywords)) for c in calls(a)]
+    within = (program.find_method(program.classes[last_name(c.func)], "__call__") for c in made if last_name(c.func) in program.classes)
+    return any(function is not None and _draws_and_moves(function) for function in within)
 
 
 def _is_random_transform(program: Program, call: ast.Call, scope: Scope) -> bool:

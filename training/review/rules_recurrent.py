@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Origin, Program, Scope
-from training.review.syntax import constant, is_true, keyword, last_name, own_nodes
+from training.review.syntax import constant, identifiers, is_true, keyword, last_name, own_nodes, words
 from training.review.values import number, reaching_elements
 
 RECURRENT = {"LSTM", "GRU", "RNN"}
@@ -68,9 +68,9 @@ def last_step_of_both_ways(subject: Subject) -> Iterator[Place]:
     "BH468",
     "last-place-is-padding",
     "error",
-    title="The last place of unpacked sequences is padding",
-    why="`pad_packed_sequence` fills up each sequence with zeros to the length of the longest: at the last place all others have a row of zeros, from which nothing can be told.",
-    remedy="take the last state, `h[-1]`, or each row's own last step: `out[torch.arange(len(out)), lengths - 1]`",
+    title="The last place of padded sequences is padding",
+    why="Sequences that are filled up to the length of the longest end in padding, all but that one. At the last place `pad_packed_sequence` leaves a row of zeros; and a recurrent layer that is given them unpacked has run on over the padding, so that what it remembers of a sequence depends on its neighbours in the batch.",
+    remedy="pack the sequences and take the last state, `h[-1]`, or take each row's own last step: `out[torch.arange(len(out)), lengths - 1]`",
     bad="""
         from torch import nn
         from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -102,8 +102,11 @@ def last_step_of_both_ways(subject: Subject) -> Iterator[Place]:
         """,
 )
 def last_place_is_padding(subject: Subject) -> Iterator[Place]:
-    """`out[:, -1]`, or `out[-1]` with time in front, of what `pad_packed_sequence` gave in the same function, its own last steps taken nowhere beside it."""
+    """`out[:, -1]`, or `out[-1]` with time in front, of what `pad_packed_sequence` gave in the same function, its own last steps taken nowhere beside it; or
+    of a layer that gets what a file's `collate_fn` pads, where nothing knows how long each is.
+    """
     program = subject.program
+    yield from _runs_on(program)
     for scope in program.scopes if "pad_packed_sequence" in program.called_names else ():
         for node in own_nodes(scope.node):
             taken = _step_of(node)
@@ -113,6 +116,34 @@ def last_place_is_padding(subject: Subject) -> Iterator[Place]:
             unpacked = [c for c in made if last_name(c.func) == "pad_packed_sequence" and is_true(keyword(c, "batch_first", 1)) == taken[1]]
             if unpacked and len(unpacked) == len(made):
                 yield node, f"{ast.unparse(node)} is a row of zeros for all sequences but the longest", scope.node
+
+
+KNOWS_ENDS = {"length", "lengths", "len", "lens", "seqlen", "mask", "masks", "ends", "valid", "padding", "sizes"}
+
+
+def _runs_on(program: Program) -> Iterator[Place]:
+    """The last step or state of a layer of one direction whose network is given `pad_sequence`'s rows alone, padded behind."""
+    padded = [c for c in program.all_calls if program.resolve(c.func) == "torch.nn.utils.rnn.pad_sequence"]
+    left = any(keyword(c, "padding_side", 3) is not None for c in padded) or {"flip", "flipud", "pack_sequence", "pack_padded_sequence"} & program.called_names
+    collates = [k.value for c in program.all_calls for k in c.keywords if k.arg == "collate_fn"]
+    makers = {program.scope(c).name for c in padded} & {last_name(v) for v in collates}
+    if left or not makers or "batch_sampler" in program.identifiers:  # which may put equal lengths together
+        return
+    for owner in program.module_classes:
+        scope = program.methods[owner].get("forward")
+        inputs = [p for p in scope.parameters if p != "self"] if scope is not None else []
+        if scope is None or len(inputs) != 1 or KNOWS_ENDS & {w for n in identifiers(scope.node) for w in words(n)}:
+            continue
+        for node in own_nodes(scope.node):
+            taken = _step_of(node)
+            value = taken[0] if taken is not None and taken[2] == -1 else None
+            if not isinstance(value, ast.Name):
+                continue
+            made, state = _output_of(program, value, scope), _state_of(program, value, scope)
+            layer = made if made is not None and taken is not None and taken[1] else state
+            if layer is not None and is_true(keyword(layer.call, "batch_first")) and not is_true(keyword(layer.call, "bidirectional")):
+                told = f"{ast.unparse(node)} was reached over the padding behind each sequence but the longest: {owner.name} is told no lengths"
+                yield node, told, scope.node
 
 
 def _step_of(node: ast.AST) -> tuple[ast.expr, bool, int] | None:

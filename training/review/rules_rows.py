@@ -11,7 +11,7 @@ from training.review.owners import KEPT_TOGETHER, rows_of_owners, tables_of_owne
 from training.review.program import Program, Scope
 from training.review.sides import divisions, given_back, of_one_side, takes, trivial_groups
 from training.review.splitting import before, is_part, line_of, shares_rows, shuffled_cuts, sources_of, splits, stored
-from training.review.syntax import calls, constant, dotted, identifiers, is_false, is_true, keyword, last_name, method, names_read, receiver, walk, words
+from training.review.syntax import calls, constant, dotted, identifiers, is_false, keyword, last_name, method, names_read, receiver, walk, words
 from training.review.whole import copies, plain
 from training.review.windows import cut_into_windows, random_parts
 
@@ -114,7 +114,9 @@ def resampled(program: Program) -> Iterator[tuple[ast.Call, ast.expr, ast.expr]]
         """,
 )
 def random_split_of_groups(subject: Subject) -> Iterator[Place]:
-    """A frame with a column like `patient_id`, or rows that belong to repeated `patients`, is split by row: the file splits by group nowhere, or them elsewhere."""
+    """A frame with a column like `patient_id`, or rows that belong to repeated `patients`, is split by row: the file splits by group nowhere, or them elsewhere;
+    or, seen in a run, values of such a column are among the train rows and among those that are evaluated, and not earlier in time.
+    """
     program = subject.program
     yield from grouped_elsewhere(program)
     yield from rows_of_owners(program)
@@ -383,14 +385,9 @@ def _cuts_windows(getter: Scope) -> bool:
     index = getter.parameters[1] if len(getter.parameters) > 1 else ""
     if index in getter.bindings:
         return False  # times the width
-    for node in walk(getter.node):
-        if (
-            isinstance(node, ast.Slice)
-            and dotted(node.lower) == index
-            and isinstance(node.upper, ast.BinOp)
-            and isinstance(node.upper.op, ast.Add)
-            and index in names_read(node.upper)
-            and not is_true(node.upper)
-        ):
+    for node in (n for n in walk(getter.node) if isinstance(n, ast.Slice) and dotted(n.lower) == index):
+        bound = getter.bindings.get(node.upper.id, []) if isinstance(node.upper, ast.Name) else []
+        end = bound[0].value if len(bound) == 1 else node.upper  # `middle = i + self.history`
+        if isinstance(end, ast.BinOp) and isinstance(end.op, ast.Add) and index in names_read(end):
             return True
     return False

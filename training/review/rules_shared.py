@@ -13,8 +13,8 @@ from training.review.program import Program, Scope
 from training.review.rules_distributed import REDUCES
 from training.review.rules_loader import PREPARES, is_distributed, name_of
 from training.review.rules_loader import loaders as loaders_of
-from training.review.shares import divided_later, is_whole_share, keeps_to_itself, means_over_rows, on_one_share
-from training.review.syntax import calls, constant, has_unpacking, identifiers, keyword, last_name, method, own_nodes, receiver, walk, words
+from training.review.shares import adds_up, divided_later, is_whole_share, keeps_to_itself, means_over_rows, on_one_share
+from training.review.syntax import calls, constant, has_unpacking, identifiers, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
 from training.review.values import reaching
 
 
@@ -23,7 +23,7 @@ from training.review.values import reaching
     "metric-of-one-rank",
     "error",
     title="Each rank evaluates its share, and nothing adds them up",
-    why="The reported score is that of one rank's rows; with several ranks each may keep another 'best' checkpoint or stop at another epoch.",
+    why="The reported score is that of one rank's rows; with several ranks each may keep another 'best' checkpoint, lower its rate or stop at another epoch.",
     remedy="`all_reduce` sums and counts, or gather the scores, before anything is compared",
     bad="""
         import torch
@@ -77,12 +77,33 @@ def metric_of_one_rank(subject: Subject) -> Iterator[Place]:
         if not reduces:
             yield call, "held-out rows are shared out over ranks, and nothing adds the results up"
             continue
+        yield from _rate_by_own_share(program, [m for m in loaders_of(program) if _reads(program, m, call)])
         loops = [loop for made in loaders_of(program) if _reads(program, made, call) for loop in on_one_share(program, made)]
         if loops:
             yield call, f"held-out rows are shared out over ranks, and nothing adds up what the loop in line {loops[0].lineno} computes of them"
     for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For)):
         if evaluated and _own_share(program, loop.iter) and _asks_a_network(program, loop) and keeps_to_itself(program, loop):
             yield loop, "each rank goes through rows of its own, and nothing adds up what it computes of them"
+
+
+def _rate_by_own_share(program: Program, shared: list[ast.Call]) -> Iterator[Place]:
+    """`plateau.step(loss)` of a loss that a rank computed of its own share, and that meets no other rank's before."""
+    names = {name_of(program, loader) for loader in shared} - {""}
+    for call in program.all_calls if names else ():
+        scope = program.scope(call)
+        if method(call) != "step" or not call.args or not any(o.last == "ReduceLROnPlateau" for o in program.origins(receiver(call), scope)):
+            continue
+        known, behind, reduced = names_read(call.args[0]), set[str](), False
+        while known - behind:
+            name = min(known - behind)
+            behind.add(name)
+            for binding in (b for b in scope.bindings.get(name, ()) if b.how in ("assign", "augment")):
+                known |= names_read(binding.value)
+                reduced |= any(adds_up(program, c) for c in calls(binding.value))
+        within = [c for c in program.all_calls if program.scope(c) is scope and c.lineno < call.lineno and adds_up(program, c)]
+        reduced |= any(names_read(a) & behind for c in within for a in c.args if isinstance(program.parents[c], ast.Expr))  # in place
+        if names & behind and not reduced:
+            yield call, f"{ast.unparse(call.args[0])} is that of one rank's rows: ranks lower their rates at different times, and their weights drift apart"
 
 
 def _adds_up_otherwise(program: Program) -> bool:
@@ -116,11 +137,12 @@ def _reads(program: Program, loader: ast.Call, rows: ast.Call) -> bool:
 def _every_nth_row(program: Program, call: ast.Call) -> bool:
     """Whether it is `Subset(rows, range(rank, len(rows), world))`, in one line or two, or `Subset(rows, order[rank::world])`: the share of one rank."""
     rows, scope = keyword(call, "indices", 1), program.scope(call)
-    if isinstance(rows, ast.Name):
-        values = reaching(program, rows, scope)
-        rows = values[0] if len(values) == 1 else rows
-    if isinstance(rows, ast.Call) and last_name(rows.func) in ("list", "tuple") and len(rows.args) == 1:
-        rows = rows.args[0]
+    for _ in range(3):  # `share = range(…)`, then `list(share)`
+        if isinstance(rows, ast.Name):
+            values = reaching(program, rows, scope)
+            rows = values[0] if len(values) == 1 else rows
+        if isinstance(rows, ast.Call) and last_name(rows.func) in ("list", "tuple") and len(rows.args) == 1:
+            rows = rows.args[0]
     return program.is_torch(call.func, "Subset") and rows is not None and _own_share(program, rows)
 
 

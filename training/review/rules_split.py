@@ -12,7 +12,7 @@ from training.review.rules_codes import per_side
 from training.review.sides import divided, given_back, of_one_side
 from training.review.splitting import FOLDS, GROUP_FOLDS, before, cuts, indexed, is_part, line_of, shares_rows, splits, stored, values_read
 from training.review.syntax import calls, constant, identifiers, last_name, method, names_read, receiver, walk, words
-from training.review.whole import LABEL_WORDS, draws_rows, normalisations, put_together, rates_by_group, rates_of_a_helper, table_of
+from training.review.whole import LABEL_WORDS, draws_rows, normalisations, put_together, rates_by_group, rates_of_a_helper, shares_of_labels, table_of
 
 FITTED = (
     "sklearn.preprocessing.",
@@ -256,15 +256,17 @@ def behind_rows(scope: Scope, parts: list[ast.expr], line: int, without: Set[str
         """,
 )
 def target_encoding_before_split(subject: Subject) -> Iterator[Place]:
-    """A statistic of the label column by group is taken of a frame that is split further down, or of no part of one in a file that splits at random."""
+    """A statistic of the label column by group is taken of a frame that is split further down, or of no part of one in a file that splits at random; or, seen in a
+    run, a column of a table of pandas follows from the sum of the labels of all rows, test rows among them.
+    """
     program = subject.program
-    for call, table, label in (*rates_by_group(program), *rates_of_a_helper(program)):
+    for call, table, label in (*rates_by_group(program), *rates_of_a_helper(program), *shares_of_labels(program)):
         sites = [(call, table), *((c, c) for c in (*given_back(program, call), *_tables_with(program, call)))]
         for split, scope, parts in (*splits(program, by_group=True), *divided(program)):
             if any(before(program, c, split) and shares_rows(program, c, r, parts, scope, split) for c, r in sites):
                 yield (
                     call,
-                    f"the mean of {label!r} by group is taken over all rows, which are split only in line {line_of(split)}",
+                    f"the {'shares' if last_name(call.func) == 'crosstab' else 'mean'} of {label!r} by group is taken over all rows, which are split only in line {line_of(split)}",
                     scope.node if scope.name else split,
                 )
                 break

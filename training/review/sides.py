@@ -77,13 +77,19 @@ def side_of_names(names: tuple[str, ...]) -> str:
 
 
 def targets_of(program: Program, node: ast.expr) -> tuple[str, ...]:
-    """The names that get a value of which an expression is a part: of `a, b = x, y` the one in its place, of `return x, y` the one where it is called."""
+    """The names that get a value of which an expression is a part: of `a, b = x, y` the one in its place, of `return x, y` the one where it is called;
+    of an entry of a dict that and the entry's name.
+    """
     statement = program.statement(node)
     if isinstance(statement, ast.Return):
         return _returned_as(program, node, statement)
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target] if isinstance(statement, ast.AnnAssign) else []
     value = getattr(statement, "value", None)
     found: list[str] = []
+    if isinstance(value, ast.Dict) and len(targets) == 1:  # `parts = {"train": rows[a], "test": rows[b]}`
+        keys = [constant(k) for k, v in zip(value.keys, value.values, strict=True) if k is not None and any(n is node for n in walk(v))]
+        if keys and isinstance(keys[0], str):
+            return (f"{last_name(targets[0])}_{keys[0]}",)
     for target in targets:
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
             at = next((i for i, v in enumerate(value.elts) if any(n is node for n in walk(v))), None)

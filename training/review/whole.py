@@ -283,6 +283,22 @@ def rates_of_a_helper(program: Program) -> Iterator[tuple[ast.Call, ast.expr, st
                 yield call, column.value, label
 
 
+def shares_of_labels(program: Program) -> Iterator[tuple[ast.Call, ast.expr, str]]:
+    """`pd.crosstab(rows["word"], rows["tag"])` of all rows, in which something is looked up afterwards: the call, the table, the label's name."""
+    for call in program.all_calls if "crosstab" in program.called_names else ():
+        by, of = keyword(call, "index", 0), keyword(call, "columns", 1)
+        if last_name(call.func) != "crosstab" or not isinstance(by, ast.Subscript) or not isinstance(of, ast.Subscript):
+            continue
+        label, whole = str(constant(of.slice)), plain(by.value) == plain(of.value)
+        known = label in label_columns(program) or bool(words(label) & (LABEL_WORDS | {"tag", "class"}))
+        if not known or not whole or any(is_part(n) for n in names_read(by.value)) or of_one_side(program, by.value):
+            continue
+        names = {last_name(t) for t in getattr(program.statement(call), "targets", [])}
+        taken = (n for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and n.attr in ("loc", "at") and last_name(n.value) in names)
+        if _becomes_column(program, call) or any(isinstance(program.parents[n], ast.Subscript) for n in taken):
+            yield call, by.value, label
+
+
 def _text(program: Program, node: ast.expr) -> str:
     """A text that is written there, or the default of the parameter that stands there."""
     scope = program.scope(node)

@@ -27,6 +27,7 @@ spawned     processes that the program starts itself
 streams     whether each worker gives all rows of a stream
 rows        which rows were trained on and evaluated, and how they are scaled
 windows     held-out windows beside train windows
+frames      tables of pandas that are divided: persons on both sides, columns made of all labels
 fits        transformers that learn from the labels of held-out rows
 sets        data sets behind loaders: rows that both sides hold, and how they are drawn
 scales      on which scale inputs and first scores are

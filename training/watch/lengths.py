@@ -30,6 +30,7 @@ class Lengths:
         self.watch = watch
         self.calls: dict[int, int] = {}
         self.moved: dict[int, tuple[Place, list[float]]] = {}
+        self.widths: dict[int, set[int]] = {}  # places of float inputs: where batches have other numbers of them, the last ones fill up
         self.sequences: dict[int, tuple[Place, list[float]]] = {}  # as `moved`, of networks that score each place
 
     def lost(self, call: Call, scores: Tensor, target: Tensor) -> None:
@@ -45,19 +46,23 @@ class Lengths:
             self._of_sequences(call, target)
             return
         tokens = next((t for t in call.inputs if t.dtype == torch.int64 and t.ndim == 2 and len(t) == len(target)), None)
+        series = next((t for t in call.inputs if t.is_floating_point() and t.ndim == 3 and len(t) == len(target)), None) if tokens is None else None
+        if series is not None:
+            self.widths.setdefault(key, set()).add(series.shape[1])
+        tokens = series if series is not None else tokens
         if self.calls[key] not in LOOKED_AT or tokens is None or sum(t.numel() for t in call.inputs) > MOST:
             return
-        lengths = lengths_of(tokens)
-        if lengths is None or (network := twin(call.module)) is None or not _looks_up_sequences(network, call, tokens):
+        lengths = lengths_of(tokens) if series is None else _steps_of(series) if len(self.widths[key]) > 1 else None
+        if lengths is None or (network := twin(call.module)) is None or (series is None and not _looks_up_sequences(network, call, tokens)):
             return
-        n, width = tokens.shape
+        n, width = tokens.shape[:2]
         rows = (lengths <= min(width * (1 - SHARE), float(lengths.median()))).nonzero().squeeze(1)
         longest = int(lengths[rows].max()) if len(rows) else 0
         if len(rows) < FEWEST_ROWS or not longest:
             return
         whole = scores_of(network, call, lambda t: t[rows] if t.ndim and len(t) == n else t)
         short = scores_of(network, call, lambda t: _cut(t[rows], longest, width) if t.ndim and len(t) == n else t)
-        if short is None and _padding_as_another(network, tokens, int(tokens[lengths.argmin(), -1])):  # it takes that many places alone
+        if short is None and series is None and _padding_as_another(network, tokens, int(tokens[lengths.argmin(), -1])):  # it takes that many places alone
             short = scores_of(network, call, lambda t: t[rows] if t.ndim and len(t) == n else t)
         if whole is None or short is None or whole.shape != short.shape or whole.ndim > 2 or len(whole) != len(rows):
             return
@@ -133,6 +138,14 @@ def lengths_of(tokens: Tensor) -> Tensor | None:
     if float((inside > 0).float().mean()) > FEW or bool((ends == ends[0]).all()) or len(tokens[~is_pad].unique()) < min(FEWEST_KINDS, tokens.numel()):
         return None
     return tokens.shape[1] - ends.masked_fill(inside > 0, 0)  # a row in which it stands among others is not told to have padding
+
+
+def _steps_of(series: Tensor) -> Tensor | None:
+    """Places of each row [B] of series [B, T, F] before the zeros that fill its end; None where the longest row has some, or rows are zero in between."""
+    empty = (series == 0).all(2)
+    ends = empty.flip(1).long().cumprod(1).sum(1)
+    inside = empty.sum(1) - ends
+    return None if int(ends.min()) or float((inside > 0).float().mean()) > FEW else series.shape[1] - ends
 
 
 def _padding_as_another(network: nn.Module, tokens: Tensor, pad: int) -> bool:

@@ -30,6 +30,7 @@ from training.watch.dropouts import Dropouts
 from training.watch.fits import Fits
 from training.watch.fixed_order import FixedOrder
 from training.watch.forwards import Call, Forwards
+from training.watch.frames import Frames
 from training.watch.gradients import Gradients
 from training.watch.halves import Halves
 from training.watch.kept import Kept
@@ -189,6 +190,7 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
         UnseenClasses(seen, functions, metrics),
         Seeds(seen),
         Halves(seen, functions, gradients),
+        Frames(seen, loaders),
     ]
     late.append(Contrasts(seen, functions))
     for listener in late:

@@ -6,6 +6,7 @@ import importlib
 import json
 import time
 from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,24 @@ class Spawned:
             around(owner, "start_processes", self._start)
 
     def _start(self, original: Callable[..., Any], fn: Any, args: Any = (), nprocs: int = 1, *more: Any, **options: Any) -> Any:
-        if self.watch.quiet or (options.get("start_method") or (more[2:] or ("spawn",))[0]) != "spawn":
-            return original(fn, args, nprocs, *more, **options)
+        method = options.pop("start_method", None) or (more[2:] or ("spawn",))[0]
+        more = more[:2]
+        if self.watch.quiet or not _can_be_sent(fn, args):
+            return original(fn, args, nprocs, *more, start_method=method, **options)
         self.groups += 1
         report = self.folder / f"spawned-{self.groups}"
-        return original(rank, (fn, str(report), nprocs, str(self.watch.program), self.watch.seconds, args), nprocs, *more, **options)
+        given = (fn, str(report), nprocs, str(self.watch.program), self.watch.seconds, args)
+        # a fork of this process would hold what is listened to twice over; a new one knows what it is sent, and what the file makes when it is imported
+        return original(rank, given, nprocs, *more, start_method="spawn", **options)
+
+
+def _can_be_sent(*given: Any) -> bool:
+    """Whether a new process can be told of these."""
+    try:
+        ForkingPickler.dumps(given)
+    except Exception:  # what a program's own class raises there, too
+        return False
+    return True
 
 
 def rank(index: int, fn: Callable[..., Any], report: str, ranks: int, program: str, seconds: float, args: tuple[Any, ...]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.training.watch.programs_of_axes import BASES_OF_AXES, PLANTED_OF_AXES, SOUND_OF_AXES
 from tests.training.watch.programs_of_counts import BASES_OF_COUNTS, PLANTED_OF_COUNTS, SOUND_OF_COUNTS
 from tests.training.watch.programs_of_data import BASES_OF_DATA, PLANTED_OF_DATA, SOUND_OF_DATA
+from tests.training.watch.programs_of_frames import BASES_OF_FRAMES, PLANTED_OF_FRAMES, SOUND_OF_FRAMES
 from tests.training.watch.programs_of_halves import BASES_OF_HALVES, PLANTED_OF_HALVES, SOUND_OF_HALVES
 from tests.training.watch.programs_of_lengths import BASES_OF_LENGTHS, PLANTED_OF_LENGTHS, SOUND_OF_LENGTHS
 from tests.training.watch.programs_of_losses import BASES_OF_LOSSES, PLANTED_OF_LOSSES, SOUND_OF_LOSSES
@@ -167,6 +168,7 @@ BASES = {
     **BASES_OF_PARTS,
     **BASES_OF_SAMPLES,
     **BASES_OF_LENGTHS,
+    **BASES_OF_FRAMES,
     **BASES_OF_MEMBERS,
     **BASES_OF_ORDERS,
     **BASES_OF_TOKENS,
@@ -353,6 +355,7 @@ PLANTED = (
     *PLANTED_OF_PARTS,
     *PLANTED_OF_SAMPLES,
     *PLANTED_OF_LENGTHS,
+    *PLANTED_OF_FRAMES,
     *PLANTED_OF_MEMBERS,
     *PLANTED_OF_ORDERS,
     *PLANTED_OF_TOKENS,
@@ -563,6 +566,7 @@ SOUND = {
     **SOUND_OF_PARTS,
     **SOUND_OF_SAMPLES,
     **SOUND_OF_LENGTHS,
+    **SOUND_OF_FRAMES,
     **SOUND_OF_MEMBERS,
     **SOUND_OF_TOKENS,
     **SOUND_OF_UPDATES,

@@ -1,0 +1,95 @@
+"""Programs that divide a table of pandas: by person, by time, at random; with a column made of the labels of train rows, out of fold, or of all."""
+
+from __future__ import annotations
+
+from tests.training.watch.programs_of_parts import Planted
+
+VISITS = """
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+rng = np.random.default_rng(0)
+torch.manual_seed(0)
+
+
+def visits():
+    rows = []
+    for person in range(120):
+        frame = pd.DataFrame({"age": rng.normal(60, 9) + np.arange(8) / 4, "lactate": rng.gamma(2.0, size=8), "ward": rng.integers(0, 60, 8)})
+        frame.insert(0, "patient_id", person)
+        rows.append(frame)
+    frame = pd.concat(rows, ignore_index=True)
+    odds = 0.8 * (frame["lactate"] - 2) + 0.05 * (frame["age"] - 60) + rng.normal(0, 0.8, 60)[frame["ward"]]
+    frame["died"] = (rng.random(len(frame)) < 1 / (1 + np.exp(-odds))).astype(int)
+    return frame
+
+
+def rate(rows, by):
+    hits, count = rows.groupby(by)["died"].sum(), rows.groupby(by)["died"].count()
+    return ((hits + 2 * rows["died"].mean()) / (count + 2)).rename("rate")
+
+
+def sides(frame):
+    people = rng.permutation(frame["patient_id"].unique())
+    held = frame["patient_id"].isin(people[:30])
+    return frame[~held], frame[held]
+
+
+def with_rates(train, test):
+    known = rate(train, "ward")
+    return tuple(side.assign(rate=side["ward"].map(known).fillna(train["died"].mean())) for side in (train, test))
+
+
+train, test = with_rates(*sides(visits()))
+COLUMNS = ["age", "lactate", "rate"]
+mean, std = train[COLUMNS].mean(), train[COLUMNS].std()
+
+
+def loader(rows, shuffle):
+    x = torch.tensor(((rows[COLUMNS] - mean) / std).to_numpy(), dtype=torch.float32)
+    return DataLoader(TensorDataset(x, torch.tensor(rows["died"].to_numpy(), dtype=torch.float32)), batch_size=48, shuffle=shuffle)
+
+
+net = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 1), nn.Flatten(0))
+optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
+learn, held_out = loader(train, True), loader(test, False)
+for epoch in range(4):
+    net.train()
+    for x, y in learn:
+        optimizer.zero_grad()
+        F.binary_cross_entropy_with_logits(net(x), y).backward()
+        optimizer.step()
+    net.eval()
+    with torch.no_grad():
+        print(np.mean([((net(x) > 0) == (y > 0)).float().mean().item() for x, y in held_out]))
+"""
+BY_PERSON = '    held = frame["patient_id"].isin(people[:30])\n'
+RATES = "train, test = with_rates(*sides(visits()))\n"
+# Every row's rate is that of the other folds' rows of its ward, of train rows alone.
+FOLDS = """    fold = rng.integers(0, 5, len(train))
+    known = pd.concat([train[fold == k].assign(rate=train[fold == k]["ward"].map(rate(train[fold != k], "ward"))) for k in range(5)])
+    return known.fillna(0.3), test.assign(rate=test["ward"].map(rate(train, "ward"))).fillna(0.3)
+"""
+MAPPED = """    return tuple(side.assign(rate=side["ward"].map(known).fillna(train["died"].mean())) for side in (train, test))
+"""
+
+BASES_OF_FRAMES = {"frames": VISITS}
+SOUND_OF_FRAMES = {
+    "frames_folds": VISITS.replace(MAPPED, FOLDS),
+    "frames_time": VISITS.replace(BY_PERSON, '    held = frame.groupby("patient_id").cumcount() >= 6\n'),
+    "frames_beds": VISITS.replace(RATES, 'every = visits()\nevery["rate"] = rng.normal(size=60)[every["ward"]]\ntrain, test = sides(every)\n'),
+}
+PLANTED_OF_FRAMES = (
+    Planted("BH506", "frames", BY_PERSON, "    held = pd.Series(rng.random(len(frame)) < 0.25, frame.index)\n"),
+    Planted("BH504", "frames", RATES, 'every = visits()\ntrain, test = sides(every.join(rate(every, "ward"), on="ward"))\n'),
+    Planted(
+        "BH504",
+        "frames",
+        RATES,
+        'every = visits()\ntrain, test = sides(every.merge(every.groupby("ward")["died"].agg(rate="mean"), left_on="ward", right_index=True))\n',
+    ),
+)

@@ -1,0 +1,197 @@
+"""Tables that a program divides: persons on both sides, and columns that were computed of the labels of all rows, however the program writes it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import TensorDataset
+
+from training.review.owners import KEPT_TOGETHER
+from training.review.syntax import words
+from training.watch.loaders import Loaders, Used
+from training.watch.patches import around
+from training.watch.record import Place, Watch, guarded
+
+FEWEST, MOST_CELLS, MOST_PARTS = 30, 5_000_000, 64  # rows of a part; cells of a table; parts
+SHARED = 0.5  # of the held-out rows are of persons of the train rows
+SEVERAL = 2.0  # rows of a person, in the mean
+IN_ORDER = 0.9  # of the persons, whose held-out rows all follow their train rows: that is a split by time
+GROUPS, VALUES = 20, 3  # groups of rows that are looked at; sums of labels that groups of one size have
+STRAIGHT = 0.99999  # correlation
+KEYS, COLUMNS = 12, 64  # of a table that are tried
+
+
+@dataclass(eq=False)
+class Table:
+    """A table before it was divided."""
+
+    frame: Any
+    place: Place  # where a part was first taken of it
+
+
+@dataclass(eq=False)
+class Part:
+    """Rows that were taken of a table."""
+
+    table: Table
+    positions: np.ndarray  # of its rows [n] in the table
+    frame: Any
+
+
+@dataclass(eq=False)
+class Frames:
+    """Listens to pandas, and at the end knows parts by the labels that loaders gave."""
+
+    watch: Watch
+    loaders: Loaders
+    parts: dict[int, Part] = field(default_factory=dict)  # by id of the frame that the program holds
+    tables: dict[int, Table] = field(default_factory=dict)
+
+    def install(self) -> None:
+        """Listen, where the program speaks of pandas: its import takes half a second."""
+        if "pandas" not in self.watch.program.read_text(encoding="utf-8", errors="replace"):
+            return
+        try:
+            pandas = importlib.import_module("pandas")
+            located = importlib.import_module("pandas.core.indexing")._LocationIndexer
+        except (ImportError, AttributeError):
+            return
+        self.kind: type[Any] = pandas.DataFrame
+        for name in ("__getitem__", "take", "sample", "query"):
+            around(pandas.DataFrame, name, self._taken)
+        for name in ("reset_index", "copy"):
+            around(pandas.DataFrame, name, self._passed)
+        around(located, "__getitem__", self._located)
+
+    def _taken(self, original: Callable[..., Any], frame: Any, *args: Any, **kwargs: Any) -> Any:
+        found = original(frame, *args, **kwargs)
+        self._note(frame, found)
+        return found
+
+    def _located(self, original: Callable[..., Any], indexer: Any, *args: Any, **kwargs: Any) -> Any:
+        found = original(indexer, *args, **kwargs)
+        self._note(indexer.obj, found)
+        return found
+
+    def _passed(self, original: Callable[..., Any], frame: Any, *args: Any, **kwargs: Any) -> Any:
+        found = original(frame, *args, **kwargs)
+        part = self.parts.get(id(frame))
+        if part is not None and part.frame is frame and isinstance(found, self.kind) and len(found) == len(frame) and not self.watch.quiet:
+            self.parts[id(found)] = Part(part.table, part.positions, found)
+        return found
+
+    @guarded
+    def _note(self, frame: Any, found: Any) -> None:
+        """Keep which rows were taken."""
+        if self.watch.quiet or not isinstance(found, self.kind) or not isinstance(frame, self.kind) or not FEWEST <= len(found) < len(frame):
+            return
+        if frame.size > MOST_CELLS or len(self.parts) >= MOST_PARTS or not frame.index.is_unique:
+            return
+        with self.watch.unwatched():
+            positions = frame.index.get_indexer(found.index)
+            if (positions < 0).any():
+                return
+            above = self.parts.get(id(frame))
+            if above is not None and above.frame is frame:
+                self.parts[id(found)] = Part(above.table, above.positions[positions], found)
+                return
+            table = self.tables.get(id(frame))
+            if table is None:
+                table = self.tables[id(frame)] = Table(frame, self.watch.here())
+            self.parts[id(found)] = Part(table, positions, found)
+
+    # ------------------------------------------------------------------------------------------- end
+
+    def ended(self) -> None:
+        """The part of each loader's rows, one that trains beside each that does not."""
+        used = [(u, labels) for u in self.loaders.used.values() if (labels := _labels_of(u)) is not None and len(labels) >= FEWEST] if self.parts else []
+        known = [(u, part, column) for u, labels in used for part, column in self._parts_with(labels)]
+        for train, mine, label in known:
+            for held, theirs, other in known:
+                if (
+                    train.steps
+                    and not held.steps
+                    and mine.table is theirs.table
+                    and label == other
+                    and not np.intersect1d(mine.positions, theirs.positions).size
+                ):
+                    self._persons(mine, theirs)
+                    self._encoded(mine.table, label)
+
+    def _parts_with(self, labels: np.ndarray) -> Iterator[tuple[Part, Any]]:
+        """Parts of that many rows, with a column of just these labels."""
+        ordered = np.sort(labels)
+        for part in list(self.parts.values()):
+            for column in part.frame.columns[:COLUMNS] if len(part.frame) == len(labels) else ():
+                values = part.frame[column]
+                if values.dtype.kind in "iufb" and np.array_equal(np.sort(values.to_numpy().astype(np.float32)), ordered):
+                    yield part, column
+
+    def _persons(self, train: Part, held: Part) -> None:
+        frame = train.table.frame
+        for column in frame.columns:
+            if not isinstance(column, str) or not KEPT_TOGETHER & words(column):
+                continue
+            who = frame[column].to_numpy()
+            mine, theirs = who[train.positions], who[held.positions]
+            persons = set(mine.tolist())
+            if len(who) < SEVERAL * len(set(who.tolist())) or sum(w in persons for w in theirs.tolist()) < SHARED * len(theirs):
+                continue
+            last = {w: int(p) for w, p in sorted(zip(mine.tolist(), train.positions, strict=True), key=lambda pair: pair[1])}
+            first = {w: int(p) for w, p in sorted(zip(theirs.tolist(), held.positions, strict=True), key=lambda pair: -pair[1])}
+            both = last.keys() & first.keys()
+            if sum(last[w] < first[w] for w in both) < IN_ORDER * len(both):
+                told = f"{len(both)} values of {column!r} are among the train rows and among those that are evaluated: rows of one are on both sides"
+                self.watch.tell("BH506", told, train.table.place)
+
+    def _encoded(self, table: Table, label: Any) -> None:
+        """A column that is one number for each value of another, and follows from how many rows have that value and from the sum of their labels."""
+        frame = table.frame
+        if label not in frame.columns:
+            return
+        truth = frame[label].to_numpy().astype(np.float64)
+        columns = [c for c in frame.columns[:COLUMNS] if c != label]
+        keys = [c for c in columns if GROUPS <= frame[c].nunique() <= len(frame) / 1.5]
+        for key in keys[:KEYS]:
+            codes = frame[key].astype("category").cat.codes.to_numpy()
+            kept = codes >= 0
+            sizes, sums = np.bincount(codes[kept]), np.bincount(codes[kept], truth[kept])
+            for column in (c for c in columns if c != key and frame[c].dtype.kind == "f"):
+                values = frame[column].to_numpy().astype(np.float64)
+                mean = np.bincount(codes[kept], values[kept]) / sizes
+                if np.isfinite(mean).all() and np.allclose(mean[codes[kept]], values[kept], rtol=1e-5, atol=1e-8) and _follows(mean, sizes, sums):
+                    told = f"{column!r} follows from the sum of {label!r} over all rows of the same {key!r}, those that are evaluated among them"
+                    self.watch.tell("BH504", told, table.place)
+
+
+def _labels_of(used: Used) -> np.ndarray | None:
+    """The labels [n] of all rows of a loader as float32, in any order."""
+    data = used.loader.dataset
+    if isinstance(data, TensorDataset):
+        found = next((t for t in data.tensors[::-1] if t.numel() == len(t)), None)
+        return found.detach().cpu().reshape(-1).float().numpy() if found is not None else None
+    given = torch.cat(used.labels).float().cpu().numpy() if used.labels else None
+    return given if given is not None and hasattr(data, "__len__") and len(given) == len(data) else None
+
+
+def _follows(values: np.ndarray, sizes: np.ndarray, sums: np.ndarray) -> bool:
+    """Whether the value [G] of groups of one size lies on a straight line over the sum of their labels, and moves along it.
+
+    >>> sizes, sums = np.repeat([2, 3], 12), np.tile([0.0, 1.0, 2.0], 8)
+    >>> _follows((sums + 1) / (sizes + 4), sizes, sums), _follows(np.sin(np.arange(24.0)), sizes, sums)
+    (True, False)
+    """
+    seen = 0
+    for size in np.unique(sizes):
+        alike = sizes == size
+        if len(np.unique(sums[alike])) < VALUES:
+            continue
+        if values[alike].std() == 0 or abs(np.corrcoef(values[alike], sums[alike])[0, 1]) < STRAIGHT:
+            return False
+        seen += int(alike.sum())
+    return seen >= GROUPS
