@@ -280,7 +280,9 @@ def _repeated_groups(program: Program) -> Iterator[Place]:
         """,
 )
 def random_split_of_time(subject: Subject) -> Iterator[Place]:
-    """A frame that is shifted, rolled or sorted by time is split with shuffling; or folds of it are shuffled."""
+    """A frame that is shifted, rolled or sorted by time is split with shuffling; or folds of it are shuffled; or, seen in a run, a column of a table is the label
+    of an earlier row, and those that are evaluated lie among the train rows.
+    """
     program = subject.program
     if {"TimeSeriesSplit", "drop_duplicates"} & program.called_names or "groups" in program.identifiers:
         return  # also where one row is left of each

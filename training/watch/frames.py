@@ -24,6 +24,8 @@ IN_ORDER = 0.9  # of the persons, whose held-out rows all follow their train row
 GROUPS, VALUES = 20, 3  # groups of rows that are looked at; sums of labels that groups of one size have
 STRAIGHT = 0.99999  # correlation
 KEYS, COLUMNS = 12, 64  # of a table that are tried
+LAGS, NEARLY, DISTINCT = 49, 0.9, 0.2  # rows back; share of rows, and of labels that are told apart
+NEXT_TO = 0.3  # of the held-out rows have a train row on both sides
 
 
 @dataclass(eq=False)
@@ -122,6 +124,7 @@ class Frames:
                 ):
                     self._persons(mine, theirs)
                     self._encoded(mine.table, label)
+                    self._in_time(mine, theirs, label)
 
     def _parts_with(self, labels: np.ndarray) -> Iterator[tuple[Part, Any]]:
         """Parts of that many rows, with a column of just these labels."""
@@ -148,6 +151,22 @@ class Frames:
             if sum(last[w] < first[w] for w in both) < IN_ORDER * len(both):
                 told = f"{len(both)} values of {column!r} are among the train rows and among those that are evaluated: rows of one are on both sides"
                 self.watch.tell("BH506", told, train.table.place)
+
+    def _in_time(self, train: Part, held: Part, label: Any) -> None:
+        """Rows that stand in the order of time, since a column holds the label of an earlier one, and train rows among the held-out ones."""
+        frame = train.table.frame
+        if label not in frame.columns or not _mixed(train.positions, held.positions):
+            return
+        truth = frame[label].to_numpy().astype(np.float64)
+        if len(np.unique(truth)) < DISTINCT * len(truth):
+            return  # few labels are equal to an earlier one by chance
+        for column in (c for c in frame.columns[:COLUMNS] if c != label and frame[c].dtype.kind in "iuf"):
+            values = frame[column].to_numpy().astype(np.float64)
+            ago = next((k for k in range(1, min(LAGS, len(truth) // 2)) if np.isclose(values[k:], truth[:-k]).mean() > NEARLY), None)
+            if ago is not None:
+                told = f"{column!r} is {label!r} of {ago} {'row' if ago == 1 else 'rows'} before, so rows follow each other in time, and those that are evaluated lie among the train rows"
+                self.watch.tell("BH507", told, train.table.place)
+                return
 
     def _encoded(self, table: Table, label: Any) -> None:
         """A column that is one number for each value of another, and follows from how many rows have that value and from the sum of their labels."""
@@ -177,6 +196,15 @@ def _labels_of(used: Used) -> np.ndarray | None:
         return found.detach().cpu().reshape(-1).float().numpy() if found is not None else None
     given = torch.cat(used.labels).float().cpu().numpy() if used.labels else None
     return given if given is not None and hasattr(data, "__len__") and len(given) == len(data) else None
+
+
+def _mixed(train: np.ndarray, held: np.ndarray) -> bool:
+    """Whether rows [n] of one side lie between rows of the other.
+
+    >>> _mixed(np.array([0, 2, 4, 6, 8]), np.array([1, 3, 7])), _mixed(np.arange(6), np.array([6, 7]))
+    (True, False)
+    """
+    return float((np.isin(held - 1, train) & np.isin(held + 1, train)).mean()) > NEXT_TO
 
 
 def _follows(values: np.ndarray, sizes: np.ndarray, sums: np.ndarray) -> bool:

@@ -77,13 +77,61 @@ FOLDS = """    fold = rng.integers(0, 5, len(train))
 MAPPED = """    return tuple(side.assign(rate=side["ward"].map(known).fillna(train["died"].mean())) for side in (train, test))
 """
 
-BASES_OF_FRAMES = {"frames": VISITS}
+LOADS = """
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+rng = np.random.default_rng(0)
+torch.manual_seed(0)
+hours = np.arange(900)
+load = 5 + 2 * np.sin(2 * np.pi * hours / 24) + np.cumsum(rng.normal(0, 0.1, 900))
+table = pd.DataFrame({"load": load, "warm": rng.normal(10, 4, 900)})
+for ago in (1, 24):
+    table[f"ago_{ago}"] = table["load"].shift(ago)
+table = table.dropna()
+
+
+def sides(table):
+    return table.iloc[:700], table.iloc[724:]
+
+
+train, test = sides(table)
+INPUTS = ["warm", "ago_1", "ago_24"]
+mean, std = train[INPUTS].mean(), train[INPUTS].std()
+
+
+def loader(rows, shuffle):
+    x = torch.tensor(((rows[INPUTS] - mean) / std).to_numpy(), dtype=torch.float32)
+    return DataLoader(TensorDataset(x, torch.tensor(rows["load"].to_numpy(), dtype=torch.float32)), batch_size=50, shuffle=shuffle)
+
+
+net = nn.Sequential(nn.Linear(3, 24), nn.ReLU(), nn.Linear(24, 1), nn.Flatten(0))
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+learn, held_out = loader(train, True), loader(test, False)
+for epoch in range(4):
+    net.train()
+    for x, y in learn:
+        optimizer.zero_grad()
+        F.mse_loss(net(x), y).backward()
+        optimizer.step()
+    net.eval()
+    with torch.no_grad():
+        print(np.mean([(net(x) - y).abs().mean().item() for x, y in held_out]))
+"""
+IN_TIME = "    return table.iloc[:700], table.iloc[724:]\n"
+
+BASES_OF_FRAMES = {"frames": VISITS, "frames_loads": LOADS}
 SOUND_OF_FRAMES = {
     "frames_folds": VISITS.replace(MAPPED, FOLDS),
     "frames_time": VISITS.replace(BY_PERSON, '    held = frame.groupby("patient_id").cumcount() >= 6\n'),
     "frames_beds": VISITS.replace(RATES, 'every = visits()\nevery["rate"] = rng.normal(size=60)[every["ward"]]\ntrain, test = sides(every)\n'),
 }
 PLANTED_OF_FRAMES = (
+    Planted("BH507", "frames_loads", IN_TIME, "    order = rng.permutation(len(table))\n    return table.iloc[order[:700]], table.iloc[order[700:]]\n"),
     Planted("BH506", "frames", BY_PERSON, "    held = pd.Series(rng.random(len(frame)) < 0.25, frame.index)\n"),
     Planted("BH504", "frames", RATES, 'every = visits()\ntrain, test = sides(every.join(rate(every, "ward"), on="ward"))\n'),
     Planted(
