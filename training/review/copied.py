@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place
 from training.review.program import Program, Scope
 from training.review.splitting import line_of, shuffled_cuts, sources_of, splits
-from training.review.syntax import dotted, identifiers, last_name, names_read, walk, words
+from training.review.syntax import calls, dotted, identifiers, last_name, method, names_read, receiver, walk, words
 
 JOINS = {"cat", "concatenate", "concat", "vstack", "hstack"}
 
@@ -17,7 +17,7 @@ def copies_before_split(program: Program) -> Iterator[Place]:
     """Labels are joined with themselves, here or by a function that returns them, and what they become is split at random further down."""
     divided = [*splits(program), *shuffled_cuts(program)]
     for call in program.all_calls if divided else ():
-        name = _joined_with_itself(call)
+        name = _joined_with_itself(call) or _listed_with_itself(program, call)
         if not name or "train" in words(name):
             continue
         for scope, line, names in _holders(program, call, name):
@@ -34,6 +34,23 @@ def _joined_with_itself(call: ast.Call) -> str:
         return ""
     given = [e.id for e in call.args[0].elts if isinstance(e, ast.Name)]
     return next((n for n in given if given.count(n) > 1 and len(given) == len(call.args[0].elts)), "")
+
+
+def _listed_with_itself(program: Program, call: ast.Call) -> str:
+    """The same of a list: `ys = [labels]`, in a loop `ys.append(labels)`, then `concatenate(ys)`."""
+    joined = call.args[0] if last_name(call.func) in JOINS and call.args else None
+    scope = program.scope(call)
+    bound = scope.bindings.get(joined.id, []) if isinstance(joined, ast.Name) else []
+    first = bound[0].value if bound else None
+    if isinstance(first, ast.Tuple) and bound[0].index is not None:  # `xs, ys = [photos], [labels]`
+        first = first.elts[bound[0].index] if bound[0].index < len(first.elts) else None
+    if not isinstance(first, ast.List) or len(first.elts) != 1 or not isinstance(first.elts[0], ast.Name) or not isinstance(joined, ast.Name):
+        return ""
+    name = first.elts[0].id
+    if any(b.how in ("loop", "augment") for b in scope.bindings.get(name, ())) or len(scope.bindings.get(name, ())) > 1:
+        return ""
+    added = [c for c in calls(scope.node) if method(c) == "append" and dotted(receiver(c)) == joined.id and c.args and dotted(c.args[0]) == name]
+    return name if added else ""
 
 
 def _holders(program: Program, call: ast.Call, name: str) -> Iterator[tuple[Scope, int, set[str]]]:

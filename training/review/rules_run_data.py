@@ -72,6 +72,16 @@ OF_DATA: tuple[tuple[str, str, Severity, str, str, str, str, str], ...] = (
         "F.binary_cross_entropy_with_logits(scores, torch.where(sick, 1.0, 0.0))",
     ),
     (
+        "BH888",
+        "labels-without-a-sign",
+        "error",
+        "A loss that asks for 1 and -1 is given 1 and 0",
+        "Hinge, margin and cosine losses of pairs multiply by the label, or know two kinds: with 0 in the place of -1 the rows that should be apart cost nothing, and all embeddings may become one.",
+        "map labels to -1 and 1: `2 * y - 1`",
+        "loss = F.cosine_embedding_loss(a, b, same.float())",
+        "loss = F.cosine_embedding_loss(a, b, same.float() * 2 - 1)",
+    ),
+    (
         "BH850",
         "class-ignored",
         "warning",

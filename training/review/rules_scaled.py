@@ -1,4 +1,4 @@
-"""Rules BH558 to BH560: mean and deviation exchanged, an augmentation that is drawn once, windows that reach from one series into another."""
+"""Rules BH558 to BH560, and BH562: mean and deviation exchanged, an augmentation that is drawn once, windows and values that reach from one series into another."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.syntax import calls, constant, dotted, identifiers, keyword, last_name, method, names_read, walk, words
+from training.review.program import Program
+from training.review.syntax import calls, constant, dotted, identifiers, keyword, last_name, method, names_read, receiver, walk, words
 
 MEAN, DEVIATION = {"mean", "mu", "means", "average", "avg"}, {"std", "stds", "sigma", "sd", "deviation", "stdev"}
 MOVES = {"flip", "fliplr", "flipud", "rot90", "roll", "crop", "hflip", "vflip", "jitter", "augment", "rotate", "cutout", "erase"}
@@ -176,14 +177,72 @@ def windows_across_series(subject: Subject) -> Iterator[Place]:
     if not windowed:
         return
     for call in program.all_calls:
-        by = keyword(call, "by", 0)
-        keys = [constant(e) for e in by.elts] if method(call) == "sort_values" and isinstance(by, ast.List | ast.Tuple) else []
-        if len(keys) < 2 or not all(isinstance(k, str) for k in keys):
+        found = _sorted_by(call)
+        if found is not None and not _key_is_compared(program, found[0]):
+            yield call, f"the rows of each {found[0]} stand one below the other, and {windowed[0].name} cuts windows at every one of them"
+
+
+@rule(
+    "BH562",
+    "carried-into-next-series",
+    "error",
+    title="Values are carried from one series into the next",
+    why="The rows of several patients, sensors or shops stand one below the other. A forward fill, a lag or a moving mean over all of them gives the first rows of each what belongs to the one before, across every split by them.",
+    remedy="do it within each series: `frame.groupby(key)[columns].ffill()`",
+    bad="""
+        import torch
+
+        def features(frame):
+            frame = frame.sort_values(["stay_id", "hour"])
+            frame["lactate"] = frame["lactate"].ffill()
+            return torch.tensor(frame[["lactate", "pulse"]].to_numpy())
+        """,
+    good="""
+        import torch
+
+        def features(frame):
+            frame = frame.sort_values(["stay_id", "hour"])
+            frame["lactate"] = frame.groupby("stay_id")["lactate"].ffill()
+            return torch.tensor(frame[["lactate", "pulse"]].to_numpy())
+        """,
+)
+def carried_into_next_series(subject: Subject) -> Iterator[Place]:
+    """A table is sorted by a key and then by time, and behind that, in the same function, filled, shifted or averaged over rows without being grouped; nothing asks where the key changes."""
+    program = subject.program
+    for call in program.all_calls if CARRIES & program.called_names else ():
+        found = _sorted_by(call)
+        statement, scope = program.statement(call), program.scope(call)
+        table = dotted(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
+        if constant(keyword(call, "inplace")) is True:
+            table = dotted(receiver(call))
+        if found is None or not table or _key_is_compared(program, found[0]):
             continue
-        first, last = str(keys[0]), str(keys[-1])
-        chosen = any(isinstance(n, ast.Compare) and _reads_column(n, first) for n in program.nodes[ast.Compare])
-        if TIMES & words(last) and not TIMES & words(first) and not chosen:
-            yield call, f"the rows of each {first} stand one below the other, and {windowed[0].name} cuts windows at every one of them"
+        for carried in (c for c in calls(scope.node) if method(c) in CARRIES and c.lineno > call.lineno):
+            of = receiver(carried)
+            if isinstance(of, ast.Subscript) and not {*found} & {constant(n) for n in walk(of.slice)}:  # steps of time show where a series begins
+                of = of.value
+            if dotted(of) == table and program.statement(carried) is not statement:
+                yield carried, f"the rows of each {found[0]} stand one below the other (line {call.lineno}): {method(carried)} goes from one into the next"
+
+
+CARRIES = {"ffill", "pad", "bfill", "shift", "diff", "pct_change", "rolling", "ewm", "expanding", "cumsum", "interpolate"}
+
+
+def _sorted_by(call: ast.Call) -> tuple[str, str] | None:
+    """The key and the time by which rows are sorted."""
+    by = keyword(call, "by", 0)
+    keys = [constant(e) for e in by.elts] if method(call) == "sort_values" and isinstance(by, ast.List | ast.Tuple) else []
+    if len(keys) < 2 or not all(isinstance(k, str) for k in keys):
+        return None
+    first, last = str(keys[0]), str(keys[-1])
+    return (first, last) if TIMES & words(last) and not TIMES & words(first) else None
+
+
+def _key_is_compared(program: Program, key: str) -> bool:
+    """Whether rows are taken, or masked, by where the key changes: `frame[frame.stay == s]`, `frame.stay != frame.stay.shift()`, the first rows of each by number."""
+    asked = (c for c in program.all_calls if method(c) in ("ne", "eq", "shift", "diff", "duplicated"))
+    own = any((of := receiver(c)) is not None and not isinstance(of, ast.Call) and _reads_column(of, key) for c in asked)
+    return own or "cumcount" in program.called_names or any(isinstance(n, ast.Compare) and _reads_column(n, key) for n in program.nodes[ast.Compare])
 
 
 def _cuts_at_row(node: ast.AST) -> bool:

@@ -24,7 +24,8 @@ IN_ORDER = 0.9  # of the persons, whose held-out rows all follow their train row
 GROUPS, VALUES = 20, 3  # groups of rows that are looked at; sums of labels that groups of one size have
 STRAIGHT = 0.99999  # correlation
 KEYS, COLUMNS = 12, 64  # of a table that are tried
-LAGS, NEARLY, DISTINCT = 49, 0.9, 0.2  # rows back; share of rows, and of labels that are told apart
+LAGS, NEARLY, COMMON = 49, 0.9, 0.3  # rows back; share of rows, and of labels that may be one and the same
+MANY, SAME = 20, 1e-3  # values of labels that vary, and how far they may be from each other when they were scaled
 NEXT_TO = 0.3  # of the held-out rows have a train row on both sides
 
 
@@ -47,12 +48,13 @@ class Part:
 
 @dataclass(eq=False)
 class Frames:
-    """Listens to pandas, and at the end knows parts by the labels that loaders gave."""
+    """Listens to pandas, and at the end knows parts by the labels that loaders gave, or that became tensors."""
 
     watch: Watch
     loaders: Loaders
     parts: dict[int, Part] = field(default_factory=dict)  # by id of the frame that the program holds
     tables: dict[int, Table] = field(default_factory=dict)
+    vectors: list[np.ndarray] = field(default_factory=list)
 
     def install(self) -> None:
         """Listen, where the program speaks of pandas: its import takes half a second."""
@@ -66,6 +68,8 @@ class Frames:
         self.kind: type[Any] = pandas.DataFrame
         for name in ("__getitem__", "take", "sample", "query"):
             around(pandas.DataFrame, name, self._taken)
+        for name in ("tensor", "as_tensor", "from_numpy"):
+            around(torch, name, self._made)
         for name in ("reset_index", "copy"):
             around(pandas.DataFrame, name, self._passed)
         around(located, "__getitem__", self._located)
@@ -79,6 +83,13 @@ class Frames:
         found = original(indexer, *args, **kwargs)
         self._note(indexer.obj, found)
         return found
+
+    def _made(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Keep vectors that a program makes tensors of: labels, where rows come without a loader."""
+        made = original(*args, **kwargs)
+        if self.parts and not self.watch.quiet and made.ndim and FEWEST <= made.numel() == len(made) <= MOST_CELLS and len(self.vectors) < MOST_PARTS:
+            self.vectors.append(made.detach().cpu().reshape(-1).double().numpy().copy())
+        return made
 
     def _passed(self, original: Callable[..., Any], frame: Any, *args: Any, **kwargs: Any) -> Any:
         found = original(frame, *args, **kwargs)
@@ -110,30 +121,30 @@ class Frames:
     # ------------------------------------------------------------------------------------------- end
 
     def ended(self) -> None:
-        """The part of each loader's rows, one that trains beside each that does not."""
+        """The part of each loader's rows, one that trains beside each that does not; without loaders the parts of which vectors were made, the largest one first."""
         used = [(u, labels) for u in self.loaders.used.values() if (labels := _labels_of(u)) is not None and len(labels) >= FEWEST] if self.parts else []
-        known = [(u, part, column) for u, labels in used for part, column in self._parts_with(labels)]
-        for train, mine, label in known:
-            for held, theirs, other in known:
-                if (
-                    train.steps
-                    and not held.steps
-                    and mine.table is theirs.table
-                    and label == other
-                    and not np.intersect1d(mine.positions, theirs.positions).size
-                ):
-                    self._persons(mine, theirs)
-                    self._encoded(mine.table, label)
-                    self._in_time(mine, theirs, label)
+        known = [(bool(u.steps), part, column) for u, labels in used for part, column in self._parts_with(labels)]
+        if not known:
+            found = [pair for vector in self.vectors for pair in self._parts_with(vector, in_place=True)]
+            known = [(len(part.frame) == max(len(other.frame) for other, _ in found), part, column) for part, column in found]
+        pairs = {(id(mine.table), label): (mine, theirs) for learns, mine, label in known for also, theirs, other in known if learns and not also and label == other
+                 if mine.table is theirs.table and not np.intersect1d(mine.positions, theirs.positions).size}  # fmt: skip
+        for (_, label), (mine, theirs) in pairs.items():
+            self._persons(mine, theirs)
+            self._encoded(mine.table, label)
+            self._in_time(mine, theirs, label)
+            self._own_label(mine.table, label)
 
-    def _parts_with(self, labels: np.ndarray) -> Iterator[tuple[Part, Any]]:
-        """Parts of that many rows, with a column of just these labels."""
-        ordered = np.sort(labels)
+    def _parts_with(self, labels: np.ndarray, in_place: bool = False) -> Iterator[tuple[Part, Any]]:
+        """Parts of that many rows, with a column of just these labels, scaled perhaps: in any order, or in that of the rows."""
+        wanted = labels.astype(np.float64) if in_place else np.sort(labels.astype(np.float64))
         for part in list(self.parts.values()):
             for column in part.frame.columns[:COLUMNS] if len(part.frame) == len(labels) else ():
                 values = part.frame[column]
-                if values.dtype.kind in "iufb" and np.array_equal(np.sort(values.to_numpy().astype(np.float32)), ordered):
-                    yield part, column
+                if values.dtype.kind in "iufb":
+                    ordered = values.to_numpy().astype(np.float64)
+                    if _alike(ordered if in_place else np.sort(ordered), wanted):
+                        yield part, column
 
     def _persons(self, train: Part, held: Part) -> None:
         frame = train.table.frame
@@ -158,8 +169,8 @@ class Frames:
         if label not in frame.columns or not _mixed(train.positions, held.positions):
             return
         truth = frame[label].to_numpy().astype(np.float64)
-        if len(np.unique(truth)) < DISTINCT * len(truth):
-            return  # few labels are equal to an earlier one by chance
+        if not _vary(truth):
+            return  # few kinds are equal to an earlier one by chance
         for column in (c for c in frame.columns[:COLUMNS] if c != label and frame[c].dtype.kind in "iuf"):
             values = frame[column].to_numpy().astype(np.float64)
             ago = next((k for k in range(1, min(LAGS, len(truth) // 2)) if np.isclose(values[k:], truth[:-k]).mean() > NEARLY), None)
@@ -167,6 +178,21 @@ class Frames:
                 told = f"{column!r} is {label!r} of {ago} {'row' if ago == 1 else 'rows'} before, so rows follow each other in time, and those that are evaluated lie among the train rows"
                 self.watch.tell("BH507", told, train.table.place)
                 return
+
+    def _own_label(self, table: Table, label: Any) -> None:
+        """A column that is the mean of the labels of some rows up to the row itself."""
+        frame = table.frame
+        truth = frame[label].to_numpy().astype(np.float64) if label in frame.columns else np.empty(0)
+        if not _vary(truth) or len(truth) < 2 * LAGS:
+            return
+        sums = np.concatenate([[0.0], truth.cumsum()])
+        for column in (c for c in frame.columns[:COLUMNS] if c != label and frame[c].dtype.kind == "f"):
+            values = frame[column].to_numpy()
+            for width in range(2, LAGS):
+                if np.isclose(values[width - 1 :], (sums[width:] - sums[:-width]) / width, rtol=1e-4, atol=1e-6 * truth.std()).mean() > NEARLY:
+                    told = f"{column!r} is the mean of {label!r} over {width} rows that end at the row itself, whose label is to be foretold"
+                    self.watch.tell("BH524", told, table.place)
+                    break
 
     def _encoded(self, table: Table, label: Any) -> None:
         """A column that is one number for each value of another, and follows from how many rows have that value and from the sum of their labels."""
@@ -205,6 +231,27 @@ def _mixed(train: np.ndarray, held: np.ndarray) -> bool:
     (True, False)
     """
     return float((np.isin(held - 1, train) & np.isin(held + 1, train)).mean()) > NEXT_TO
+
+
+def _alike(values: np.ndarray, labels: np.ndarray) -> bool:
+    """Whether labels [n] are these values, or values of many kinds that were centred and scaled.
+
+    >>> values = np.arange(40.0) ** 2
+    >>> _alike(values, values / 3 - 1), _alike(values % 2, 1 - values % 2), _alike(values, values**0.9)
+    (True, False, False)
+    """
+    if np.allclose(values, labels, rtol=1e-5, atol=1e-6):
+        return True
+    if len(np.unique(values)) < MANY or not (values.std() > 0 and labels.std() > 0):
+        return False
+    scaled = [(v - v.mean()) / v.std() for v in (values, labels)]
+    return bool(np.abs(scaled[0] - scaled[1]).max() < SAME)
+
+
+def _vary(labels: np.ndarray) -> bool:
+    """Whether labels [n] are many, none of them much more frequent than the others."""
+    counts = np.unique(labels, return_counts=True)[1]
+    return len(counts) >= MANY and counts.max() < COMMON * len(labels)
 
 
 def _follows(values: np.ndarray, sizes: np.ndarray, sums: np.ndarray) -> bool:

@@ -45,6 +45,19 @@ class Targets:
         self.functions.listen(("cross_entropy", "nll_loss"), before=self._order)
         self.functions.listen(("cross_entropy",), before=self._several)
         self.functions.listen(("ctc_loss",), before=self._blank)
+        self.functions.listen(("cosine_embedding_loss", "margin_ranking_loss"), before=self._signs_of_pairs)
+        self.functions.listen(("hinge_embedding_loss", "soft_margin_loss"), before=self._signs)
+
+    def _signs_of_pairs(self, name: str, first: Tensor, second: Tensor, target: Tensor, *_: Any, **__: Any) -> None:
+        self._signs(name, first, target)
+
+    def _signs(self, name: str, input: Tensor, target: Tensor, *_: Any, **__: Any) -> None:
+        """Labels that are all 0 or 1, some of either, where the loss asks for -1 and 1."""
+        zeros, ones = (float((target == v).float().mean()) for v in (0, 1))
+        if input.requires_grad and zeros > FEW and ones > FEW and zeros + ones == 1.0:
+            self.functions.often(
+                "BH888", f"{name} is given labels 0 and 1, and asks for -1 and 1: what is labelled 0 ({zeros:.0%}) costs nothing or is taken for neither"
+            )
 
     def _shares(self, name: str, input: Tensor, target: Tensor, weight: Any = None, *_: Any, reduction: str = "mean", **__: Any) -> None:
         if not input.requires_grad or target.requires_grad or reduction == "none":

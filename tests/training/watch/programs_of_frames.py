@@ -92,6 +92,9 @@ load = 5 + 2 * np.sin(2 * np.pi * hours / 24) + np.cumsum(rng.normal(0, 0.1, 900
 table = pd.DataFrame({"load": load, "warm": rng.normal(10, 4, 900)})
 for ago in (1, 24):
     table[f"ago_{ago}"] = table["load"].shift(ago)
+table["week"] = (
+        table["load"].shift(1).rolling(5).mean()
+)
 table = table.dropna()
 
 
@@ -100,7 +103,7 @@ def sides(table):
 
 
 train, test = sides(table)
-INPUTS = ["warm", "ago_1", "ago_24"]
+INPUTS = ["warm", "ago_1", "ago_24", "week"]
 mean, std = train[INPUTS].mean(), train[INPUTS].std()
 
 
@@ -109,7 +112,7 @@ def loader(rows, shuffle):
     return DataLoader(TensorDataset(x, torch.tensor(rows["load"].to_numpy(), dtype=torch.float32)), batch_size=50, shuffle=shuffle)
 
 
-net = nn.Sequential(nn.Linear(3, 24), nn.ReLU(), nn.Linear(24, 1), nn.Flatten(0))
+net = nn.Sequential(nn.Linear(4, 24), nn.ReLU(), nn.Linear(24, 1), nn.Flatten(0))
 optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
 learn, held_out = loader(train, True), loader(test, False)
 for epoch in range(4):
@@ -122,15 +125,26 @@ for epoch in range(4):
     with torch.no_grad():
         print(np.mean([(net(x) - y).abs().mean().item() for x, y in held_out]))
 """
+# The same without loaders, of labels that were scaled.
+PLAIN = LOADS.replace(
+    """    return DataLoader(TensorDataset(x, torch.tensor(rows["load"].to_numpy(), dtype=torch.float32)), batch_size=50, shuffle=shuffle)
+""",
+    """    y = torch.tensor(((rows["load"] - 5) / 3).to_numpy(), dtype=torch.float32)
+    order = torch.randperm(len(x)) if shuffle else torch.arange(len(x))
+    return [(x[part], y[part]) for part in order.split(50)]
+""",
+)
 IN_TIME = "    return table.iloc[:700], table.iloc[724:]\n"
 
-BASES_OF_FRAMES = {"frames": VISITS, "frames_loads": LOADS}
+BASES_OF_FRAMES = {"frames": VISITS, "frames_loads": LOADS, "frames_plain": PLAIN}
 SOUND_OF_FRAMES = {
     "frames_folds": VISITS.replace(MAPPED, FOLDS),
     "frames_time": VISITS.replace(BY_PERSON, '    held = frame.groupby("patient_id").cumcount() >= 6\n'),
     "frames_beds": VISITS.replace(RATES, 'every = visits()\nevery["rate"] = rng.normal(size=60)[every["ward"]]\ntrain, test = sides(every)\n'),
 }
 PLANTED_OF_FRAMES = (
+    Planted("BH524", "frames_loads", '        table["load"].shift(1).rolling(5).mean()', '        table["load"].rolling(5).mean()'),
+    Planted("BH524", "frames_plain", '        table["load"].shift(1).rolling(5).mean()', '        table["load"].rolling(5).mean()'),
     Planted("BH507", "frames_loads", IN_TIME, "    order = rng.permutation(len(table))\n    return table.iloc[order[:700]], table.iloc[order[700:]]\n"),
     Planted("BH506", "frames", BY_PERSON, "    held = pd.Series(rng.random(len(frame)) < 0.25, frame.index)\n"),
     Planted("BH504", "frames", RATES, 'every = visits()\ntrain, test = sides(every.join(rate(every, "ward"), on="ward"))\n'),

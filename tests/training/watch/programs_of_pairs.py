@@ -54,10 +54,33 @@ net = Net()
 """,
 ).replace("both = F.normalize(torch.cat([first, second]), dim=1)", "both = torch.cat([first, second])")
 
-BASES_OF_PAIRS = {"views": VIEWS, "views_inside": INSIDE}
+# Pairs that are alike, or not: 1 and -1.
+SIGNED = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+kinds = torch.randint(0, 6, (500,))
+x = torch.randn(6, 10)[kinds] + 0.5 * torch.randn(500, 10)
+other = torch.where(torch.rand(500) < 0.5, torch.arange(500), torch.cat([torch.randperm(400), 400 + torch.randperm(100)]))
+alike = (kinds == kinds[other]).float() * 2 - 1
+y = x + 0.1 * torch.randn_like(x)
+net = nn.Sequential(nn.Linear(10, 24), nn.ReLU(), nn.Linear(24, 8))
+optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
+for epoch in range(5):
+    for rows in torch.randperm(400).split(40):
+        optimizer.zero_grad()
+        F.cosine_embedding_loss(net(x[rows]), net(y[other[rows]]), alike[rows], margin=0.2).backward()
+        optimizer.step()
+    with torch.no_grad():
+        print(F.cosine_similarity(net(x[400:]), net(y[other[400:]])).mul(alike[400:]).mean().item())
+"""
+BASES_OF_PAIRS = {"signed": SIGNED, "views": VIEWS, "views_inside": INSIDE}
 SOUND_OF_PAIRS = {"views_across": VIEWS.replace("    both = F", ACROSS + "    both = F")}
 
 PLANTED_OF_PAIRS = (
+    Planted("BH888", "signed", ".float() * 2 - 1", ".float()"),
     Planted("BH866", "views", "net(view(waves[rows])), net(view(waves[rows]))", "net(waves[rows]), net(waves[rows])"),
     Planted("BH413", "views_inside", "F.normalize(self.body(x), dim=1)", "F.normalize(self.body(x), dim=0)"),
     Planted("BH858", "views", MASKED, ""),
