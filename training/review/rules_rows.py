@@ -64,7 +64,9 @@ TIMES = {"date", "time", "timestamp", "datetime", "day", "month", "year", "week"
         """,
 )
 def resample_before_split(subject: Subject) -> Iterator[Place]:
-    """`fit_resample`, `resample` of scikit-learn, rows drawn with replacement or put a second time beside all of them: and they are split further down."""
+    """`fit_resample`, `resample` of scikit-learn, rows drawn with replacement or put a second time beside all of them: and they are split
+    further down; or, seen in a run, held-out pictures are nearly train pictures.
+    """
     program = subject.program
     for call, rows, read in resampled(program):
         if any(is_part(n) for n in names_read(rows)) or of_one_side(program, rows):

@@ -26,6 +26,7 @@ loaders     how batches are drawn
 spawned     processes that the program starts itself
 streams     whether each worker gives all rows of a stream
 rows        which rows were trained on and evaluated, and how they are scaled
+near        held-out pictures that are copies of train pictures
 windows     held-out windows beside train windows
 frames      tables of pandas that are divided: persons on both sides, columns made of all labels
 fits        transformers that learn from the labels of held-out rows

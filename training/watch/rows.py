@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from training.watch.forwards import Call
+from training.watch.near import near_copies
 from training.watch.record import Place, Watch
 from training.watch.windows import beside
 
@@ -314,7 +315,11 @@ class Rows:
         if len(held_out) < FEW or len(train.rows) < FEW or len(shapes) != 1:
             return
         shape = shapes.pop()
-        count = beside(*(torch.stack(list(rows.values())).reshape(-1, *shape) for rows in (train.rows, held_out)))
+        sides = [torch.stack(list(rows.values())).reshape(-1, *shape) for rows in (train.rows, held_out)]
+        if share := near_copies(*sides):
+            told = f"{share:.0%} of the held-out pictures have a train picture six times nearer than its tenth: copies were made before rows were split"
+            self.watch.tell("BH505", told, history.phases[-1].batches.place)
+        count = beside(*sides)
         if count:
             told = f"{count} of {len(held_out)} held-out windows overlap a window that was trained on: overlapping windows were split at random"
             self.watch.tell("BH508", told, history.phases[-1].batches.place)

@@ -13,6 +13,7 @@ LEFT = 4  # differences that two windows share
 MOST_VALUES = 4_000_000  # of a side: of a part of the train windows, too, some lie beside each held-out one
 MOST_COMPARED = 4 * MOST_VALUES  # values of a side, times the shifts that are tried
 CLOSE, ROUNDED = 2e-6, 5e-7  # of the size of the differences, and of the level
+QUIET = 100  # times the rounding
 FEW, PART = 20, 1 / 3  # held-out rows
 CUTS = 2  # of a split in time: at each there are as many rows as places that they are shifted by
 BY_CHANCE = 0.2  # as many backwards, of those that fit
@@ -27,6 +28,10 @@ def beside(train: Tensor, held_out: Tensor) -> int:
     >>> windows = series.unfold(0, 12, 1)
     >>> beside(windows[::2], windows[1::2]), beside(windows[:150], windows[150:])
     (144, 0)
+    >>> rain = (torch.rand(300, generator=torch.Generator().manual_seed(1)) < 0.03).float()
+    >>> windows = torch.stack([series, rain], 1).unfold(0, 24, 1).movedim(2, 1)
+    >>> beside(windows[::2], windows[1::2])
+    138
     """
     axes = [axis for axis in range(1, train.ndim) if train.shape[axis] >= SHORTEST] if train.ndim in (2, 3) and train.numel() else []
     return max((_along(train.movedim(axis, 1), held_out.movedim(axis, 1)) for axis in axes), default=0)
@@ -63,11 +68,11 @@ def _found(asked: Tensor, known: Tensor, noise: float) -> Tensor:
     """Which stretches [N, T, C] are among the known ones; none that is constant or of few values."""
     ordered = asked.sort(1).values.diff(dim=1)
     distinct = 1 + (ordered > 4 * noise).sum(1)
-    varied = (distinct >= max(LEFT, asked.shape[1] / 2)).any(1)
-    size, size_known = (side.norm(dim=1, keepdim=True) for side in (asked, known))
-    close = CLOSE + noise / size.clamp(min=1e-300).amin(dim=(1, 2))
-    a = (asked / size.clamp(min=1e-300)).flatten(1)
-    b = (known / size_known.clamp(min=1e-300)).flatten(1)
+    varied = ((distinct >= max(LEFT, asked.shape[1] / 2)) & (asked.norm(dim=1) > QUIET * noise)).any(1)
+    sizes = [side.norm(dim=1, keepdim=True) for side in (asked, known)]
+    loud = [size > QUIET * noise for size in sizes]  # [N, 1, C]: a channel that stands still in a stretch does so in its like
+    a, b = ((side / size.clamp(min=1e-300) * heard).flatten(1) for side, size, heard in zip((asked, known), sizes, loud, strict=True))
+    close = CLOSE + noise / torch.where(loud[0], sizes[0], torch.inf).amin(dim=(1, 2))
     weights = torch.cos(torch.arange(a.shape[1], dtype=torch.float64) ** 2)  # equal stretches have equal sums, and others hardly
     sums, order = (b @ weights).sort()
     near = torch.searchsorted(sums, a @ weights)

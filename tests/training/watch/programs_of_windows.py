@@ -104,10 +104,48 @@ with torch.no_grad():
     print((torch.stack([s(X[240:]) for s in snapshots]).mean(0).argmax(1) == y[240:]).float().mean())
 """
 
-BASES_OF_WINDOWS = {"gathered": GATHERED}
+# Pictures of which copies are made: of the train rows alone.
+LIT = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+kinds = torch.randint(0, 3, (240,))
+pictures = torch.rand(3, 1, 12, 12)[kinds] + 0.5 * torch.rand(240, 1, 12, 12)
+
+
+def with_copies(x, y, copies=3):
+    lit = [x * (0.97 + 0.06 * torch.rand(len(x), 1, 1, 1)) for _ in range(copies)]
+    return torch.cat([x, *[v.flip(-1) if n == 1 else v for n, v in enumerate(lit)]]), y.repeat(copies + 1)
+
+
+def sides(x, y, share=0.7):
+    order = torch.randperm(len(x))
+    cut = int(share * len(x))
+    return (x[order[:cut]], y[order[:cut]]), (x[order[cut:]], y[order[cut:]])
+
+
+train, test = sides(pictures, kinds)
+train = with_copies(*train)
+net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(800, 3))
+optimizer = torch.optim.Adam(net.parameters(), lr=2e-3)
+for epoch in range(3):
+    net.train()
+    for rows in torch.randperm(len(train[0])).split(48):
+        optimizer.zero_grad()
+        F.cross_entropy(net(train[0][rows]), train[1][rows]).backward()
+        optimizer.step()
+    net.eval()
+    with torch.no_grad():
+        print((net(test[0]).argmax(1) == test[1]).float().mean().item())
+"""
+
+BASES_OF_WINDOWS = {"lit": LIT, "gathered": GATHERED}
 SOUND_OF_WINDOWS = {"private": PRIVATE, "snapshots": SNAPSHOTS}
 
 PLANTED_OF_WINDOWS = (
+    Planted("BH505", "lit", "train, test = sides(pictures, kinds)\ntrain = with_copies(*train)\n", "train, test = sides(*with_copies(pictures, kinds))\n"),
     Planted("BH106", "gathered", "labels) / gathered).backward()\n", "labels) / gathered).backward()\n    nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n"),
     Planted("BH870", "gathered", "right + hits.sum().item(), total + len(labels)", "right + hits.float().mean().item(), total + 1"),
     Planted("BH848", "gathered", "T_max=epochs", "T_max=epochs // 4"),
