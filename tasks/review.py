@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import tempfile
 import time
@@ -194,7 +195,9 @@ def explanation(id: str) -> str:
     """
     rule = KNOWN.get(id.upper()) or next((r for r in KNOWN.values() if r.name == id), None)
     if rule is None:
-        raise ConfigError(f"{id}: no such rule; there are {', '.join(KNOWN)}")
+        close = difflib.get_close_matches(id, [r.name for r in KNOWN.values()], n=1)
+        meant = f" did you mean {close[0]}?" if close else ""
+        raise ConfigError(f"{id}: no such rule;{meant} docs/review-rules.md lists all by id and name")
     return explain(rule)
 
 

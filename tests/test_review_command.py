@@ -62,6 +62,8 @@ def test_exit_codes_and_text(tmp_path: Path) -> None:
         assert done.returncode == 2 and "Traceback" not in done.stderr, wrong
     assert call(tmp_path, "--ignore", "BH101", "train.py").returncode == 0
     assert call(tmp_path, "--select", "BH2", "train.py").returncode == 0
+    unknown = call(tmp_path, "--explain", "zero-grad-mising").stderr
+    assert "did you mean zero-grad-missing" in unknown and "BH888" not in unknown
     explained = call(tmp_path, "--explain", "BH101")
     assert explained.returncode == 0 and "# wrong" in explained.stdout and "# right" in explained.stdout
 
@@ -190,11 +192,11 @@ def test_ranks_that_hold_shares_of_the_weights(tmp_path: Path, ranks: int, rule:
     assert told["run"]["complete"] and told["run"]["unseen"] == []
 
 
-def spawning(program: str, starts: str = "spawn") -> str:
+def spawning(program: str, starts: str = "spawn", options: str = "") -> str:
     """A program that makes its two ranks itself."""
     imports, _, rest = program.partition("dist.init_process_group")
     body = textwrap.indent("dist.init_process_group" + rest.replace('("gloo")', '("gloo", f"file://{meeting}", rank=rank, world_size=2)'), "    ")
-    ends = f"if __name__ == '__main__':\n    meeting = tempfile.mktemp()\n    torch.multiprocessing.{starts}(work, args=(meeting,), nprocs=2)\n"
+    ends = f"if __name__ == '__main__':\n    meeting = tempfile.mktemp()\n    torch.multiprocessing.{starts}(work, args=(meeting,), nprocs=2{options})\n"
     return f"import tempfile\nfrom torch.nn.utils import clip_grad_norm_\n{imports}\ndef work(rank, meeting):\n{body}\n\n{ends}"
 
 
@@ -221,6 +223,18 @@ def test_ranks_that_a_program_starts_itself_are_watched(tmp_path: Path, rule: st
     assert rule in found if rule else (done.returncode == 0 and told["findings"] == []), done.stdout
     assert told["run"]["steps"] == 12 or rule == "BH604"
     assert told["run"]["error"] == "" or rule == "BH604"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("rule", "old", "new"), OF_SPAWNED, ids=lambda part: part[:5])
+def test_ranks_that_are_forked_are_watched_and_keep_what_the_program_made_before(tmp_path: Path, rule: str, old: str, new: str) -> None:
+    text = spawning(RANKS.replace(old, new) if old else RANKS, "start_processes", ", start_method='fork'")
+    (tmp_path / "forks.py").write_text(text.replace("args=(meeting,)", "args=(None,)").replace("{meeting}", "{globals()['meeting']}"))
+    done = call(tmp_path, "forks.py", "--run", "--format", "json")
+    told = json.loads(done.stdout)
+    found = [f["rule"] for f in told["findings"] if f["message"].startswith("seen while it ran")]
+    assert rule in found if rule else (done.returncode == 0 and told["findings"] == []), done.stdout
+    assert (told["run"]["steps"] == 12 and told["run"]["error"] == "") or rule == "BH604"
 
 
 @pytest.mark.long

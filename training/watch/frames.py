@@ -17,7 +17,8 @@ from training.watch.loaders import Loaders, Used
 from training.watch.patches import around
 from training.watch.record import Place, Watch, guarded
 
-FEWEST, MOST_CELLS, MOST_PARTS = 30, 5_000_000, 64  # rows of a part; cells of a table; parts
+FEWEST, MOST_CELLS, MOST_PARTS = 30, 5_000_000, 64  # rows of a part; cells of a table; parts, and vectors
+MOST_KEPT = 20_000_000  # cells of all parts: they live as long as the program
 SHARED = 0.5  # of the held-out rows are of persons of the train rows
 SEVERAL = 2.0  # rows of a person, in the mean
 IN_ORDER = 0.9  # of the persons, whose held-out rows all follow their train rows: that is a split by time
@@ -55,6 +56,7 @@ class Frames:
     parts: dict[int, Part] = field(default_factory=dict)  # by id of the frame that the program holds
     tables: dict[int, Table] = field(default_factory=dict)
     vectors: list[np.ndarray] = field(default_factory=list)
+    kept: int = 0  # cells
 
     def install(self) -> None:
         """Listen, where the program speaks of pandas: its import takes half a second."""
@@ -87,36 +89,47 @@ class Frames:
     def _made(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Keep vectors that a program makes tensors of: labels, where rows come without a loader."""
         made = original(*args, **kwargs)
-        if self.parts and not self.watch.quiet and made.ndim and FEWEST <= made.numel() == len(made) <= MOST_CELLS and len(self.vectors) < MOST_PARTS:
-            self.vectors.append(made.detach().cpu().reshape(-1).double().numpy().copy())
+        if self.parts:
+            self._vector(made)
         return made
+
+    @guarded
+    def _vector(self, made: torch.Tensor) -> None:
+        if self.watch.quiet or not made.ndim or not FEWEST <= made.numel() == len(made) <= MOST_CELLS or len(self.vectors) >= MOST_PARTS:
+            return
+        with self.watch.unwatched():
+            self.vectors.append(made.detach().cpu().reshape(-1).double().numpy().copy())
 
     def _passed(self, original: Callable[..., Any], frame: Any, *args: Any, **kwargs: Any) -> Any:
         found = original(frame, *args, **kwargs)
         part = self.parts.get(id(frame))
-        if part is not None and part.frame is frame and isinstance(found, self.kind) and len(found) == len(frame) and not self.watch.quiet:
-            self.parts[id(found)] = Part(part.table, part.positions, found)
+        if part is not None and isinstance(found, self.kind) and len(found) == len(frame) and not self.watch.quiet:
+            self._keep(Part(part.table, part.positions, found))
         return found
+
+    def _keep(self, part: Part) -> None:
+        if len(self.parts) < MOST_PARTS and self.kept + part.frame.size <= MOST_KEPT:
+            self.parts[id(part.frame)] = part
+            self.kept += part.frame.size
 
     @guarded
     def _note(self, frame: Any, found: Any) -> None:
         """Keep which rows were taken."""
         if self.watch.quiet or not isinstance(found, self.kind) or not isinstance(frame, self.kind) or not FEWEST <= len(found) < len(frame):
             return
-        if frame.size > MOST_CELLS or len(self.parts) >= MOST_PARTS or not frame.index.is_unique:
+        if frame.size > MOST_CELLS or not frame.index.is_unique:
             return
         with self.watch.unwatched():
             positions = frame.index.get_indexer(found.index)
             if (positions < 0).any():
                 return
             above = self.parts.get(id(frame))
-            if above is not None and above.frame is frame:
-                self.parts[id(found)] = Part(above.table, above.positions[positions], found)
+            if above is not None:
+                self._keep(Part(above.table, above.positions[positions], found))
                 return
-            table = self.tables.get(id(frame))
-            if table is None:
-                table = self.tables[id(frame)] = Table(frame, self.watch.here())
-            self.parts[id(found)] = Part(table, positions, found)
+            if id(frame) not in self.tables:
+                self.tables[id(frame)] = Table(frame, self.watch.here())
+            self._keep(Part(self.tables[id(frame)], positions, found))
 
     # ------------------------------------------------------------------------------------------- end
 
@@ -127,13 +140,14 @@ class Frames:
         if not known:
             found = [pair for vector in self.vectors for pair in self._parts_with(vector, in_place=True)]
             known = [(len(part.frame) == max(len(other.frame) for other, _ in found), part, column) for part, column in found]
-        pairs = {(id(mine.table), label): (mine, theirs) for learns, mine, label in known for also, theirs, other in known if learns and not also and label == other
-                 if mine.table is theirs.table and not np.intersect1d(mine.positions, theirs.positions).size}  # fmt: skip
-        for (_, label), (mine, theirs) in pairs.items():
+        asked = set[tuple[int, Any]]()
+        for mine, theirs, label in _sides(known):
             self._persons(mine, theirs)
-            self._encoded(mine.table, label)
             self._in_time(mine, theirs, label)
-            self._own_label(mine.table, label)
+            if (id(mine.table), label) not in asked:
+                self._encoded(mine.table, label)
+                self._own_label(mine.table, label)
+            asked.add((id(mine.table), label))
 
     def _parts_with(self, labels: np.ndarray, in_place: bool = False) -> Iterator[tuple[Part, Any]]:
         """Parts of that many rows, with a column of just these labels, scaled perhaps: in any order, or in that of the rows."""
@@ -212,6 +226,17 @@ class Frames:
                 if np.isfinite(mean).all() and np.allclose(mean[codes[kept]], values[kept], rtol=1e-5, atol=1e-8) and _follows(mean, sizes, sums):
                     told = f"{column!r} follows from the sum of {label!r} over all rows of the same {key!r}, those that are evaluated among them"
                     self.watch.tell("BH504", told, table.place)
+
+
+def _sides(known: list[tuple[bool, Part, Any]]) -> Iterator[tuple[Part, Part, Any]]:
+    """Each part that trains beside each of the same table that does not and shares no row with it, and their label; the same rows once."""
+    seen = set[tuple[int, bytes, bytes, Any]]()
+    for _, mine, label in (k for k in known if k[0]):
+        for _, theirs, other in (k for k in known if not k[0]):
+            key = (id(mine.table), mine.positions.tobytes(), theirs.positions.tobytes(), label)
+            if label == other and mine.table is theirs.table and key not in seen and not np.intersect1d(mine.positions, theirs.positions).size:
+                seen.add(key)
+                yield mine, theirs, label
 
 
 def _labels_of(used: Used) -> np.ndarray | None:

@@ -1,4 +1,4 @@
-"""Processes that a program starts by `torch.multiprocessing.spawn`: each is watched as a rank of its own."""
+"""Processes that a program starts by `torch.multiprocessing.spawn` or `start_processes`: each is watched as a rank of its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import importlib
 import json
 import time
 from collections.abc import Callable
-from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -32,28 +31,18 @@ class Spawned:
             around(owner, "start_processes", self._start)
 
     def _start(self, original: Callable[..., Any], fn: Any, args: Any = (), nprocs: int = 1, *more: Any, **options: Any) -> Any:
-        method = options.pop("start_method", None) or (more[2:] or ("spawn",))[0]
-        more = more[:2]
-        if self.watch.quiet or not _can_be_sent(fn, args):
-            return original(fn, args, nprocs, *more, start_method=method, **options)
+        if self.watch.quiet:
+            return original(fn, args, nprocs, *more, **options)
         self.groups += 1
         report = self.folder / f"spawned-{self.groups}"
-        given = (fn, str(report), nprocs, str(self.watch.program), self.watch.seconds, args)
-        # a fork of this process would hold what is listened to twice over; a new one knows what it is sent, and what the file makes when it is imported
-        return original(rank, given, nprocs, *more, start_method="spawn", **options)
-
-
-def _can_be_sent(*given: Any) -> bool:
-    """Whether a new process can be told of these."""
-    try:
-        ForkingPickler.dumps(given)
-    except Exception:  # what a program's own class raises there, too
-        return False
-    return True
+        return original(rank, (fn, str(report), nprocs, str(self.watch.program), self.watch.seconds, args), nprocs, *more, **options)
 
 
 def rank(index: int, fn: Callable[..., Any], report: str, ranks: int, program: str, seconds: float, args: tuple[Any, ...]) -> None:
-    """One process: what the program wanted to run there, under watch, and a report beside the program's own."""
+    """One process: what the program wanted to run there, under watch, and a report beside the program's own.
+
+    One that was forked still has the listeners of its parent, which are quiet there, and gets its own around them.
+    """
     from training.watch.main import quieten, watched  # which imports this module
 
     path = Path(f"{report}-{index}.json")
