@@ -47,7 +47,7 @@ FORECAST = {"horizon", "lag", "lags", "lookback", "future", "forecast", "tomorro
 )
 def window_looks_ahead(subject: Subject) -> Iterator[Place]:
     """A series is smoothed both ways where a later value of one is made the label; or gaps are filled from behind, alone, in a table that is split below;
-    or a window of the label's own column ends at the row whose label is to be foretold.
+    or a window of the label's own column ends at the row whose label is to be foretold; or, seen in a run, a series that windows are cut of was made of later values.
     """
     program = subject.program
     yield from _filled_from_behind(program)

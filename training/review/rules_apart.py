@@ -53,7 +53,8 @@ class Made(NamedTuple):
 )
 def rows_and_labels_apart(subject: Subject) -> Iterator[Place]:
     """Two values that are returned or used together go back to one name, and rows were changed on the way to one of them alone, by no common index; or two arrays
-    that are cut alike elsewhere are cut differently in one pair, or a loss is given the scores of drawn rows and the labels of others.
+    that are cut alike elsewhere are cut differently in one pair, or a loss is given the scores of drawn rows and the labels of others;
+    or, seen in a run, labels are those of other rows of the table than the rows beside them.
     """
     program = subject.program
     yield from _by_other_slices(program)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.frames import moved_after
 from training.review.program import Binding, Program, Scope, argument
+from training.review.reordered import kept_the_old_order, sorted_out_of_a_zip
 from training.review.splitting import line_of
 from training.review.syntax import constant, dotted, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
 from training.review.whole import LABEL_WORDS
@@ -152,7 +153,8 @@ def _is_unsigned_type(node: ast.expr | None) -> bool:
 )
 def rows_permuted_alone(subject: Subject) -> Iterator[Place]:
     """A permutation is the index of one array and of nothing else, and that array goes into a data set, split or loop beside another that kept its order; or
-    a table is sorted, sampled or thinned out after labels were taken of it as an array; or one of both arrays is sorted.
+    a table is sorted, sampled or thinned out after labels were taken of it as an array; or one of both arrays is sorted; or some arrays
+    are put in an order, and one that is cut beside them afterwards is not.
     """
     program = subject.program
     for scope in program.scopes:
@@ -163,6 +165,8 @@ def rows_permuted_alone(subject: Subject) -> Iterator[Place]:
         yield from moved_after(program, scope)
         yield from _sorted(program, scope)
         yield from _sorted_column(program, scope)
+        yield from kept_the_old_order(program, scope)
+        yield from sorted_out_of_a_zip(scope)
         for name, bindings in scope.bindings.items():
             if len(bindings) == 1 and isinstance(bindings[0].value, ast.Call) and last_name(bindings[0].value.func) in PERMUTES:
                 used = _only_index(program, name, scope)

@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.numbered import gets_out, numbered_per_part
+from training.review.own_numbers import numbered_by_data_sets
 from training.review.program import Program, Scope, argument
 from training.review.sides import side_of, takes, targets_of
 from training.review.splitting import line_of, values_read
@@ -46,9 +48,15 @@ FIXED = {"reindex", "align", "CategoricalDtype", "Categorical", "set_categories"
         """,
 )
 def codes_made_anew_per_side(subject: Subject) -> Iterator[Place]:
-    """An encoder is fitted, or `get_dummies`, `factorize` or `.cat.codes` taken, of train rows and of others: by name, in a loop over them or by a helper."""
+    """An encoder is fitted, or `get_dummies`, `factorize` or `.cat.codes` taken, of train rows and of others: by name, in a loop over them or by a helper; or
+    a function that numbers what occurs in its argument (a vocabulary, a sorted set, a tally) is called for slices of one array or other parts, and its numbers get out; or a data set
+    that numbers the words of its own rows is made for each.
+    """
     program = subject.program
     yield from _vocabularies(program)
+    told = list(numbered_per_part(program))
+    yield from told
+    yield from (place for place in numbered_by_data_sets(program) if not any(place[0] is node for node, _ in told))
     if FIXED & program.identifiers:
         return
     found = [(call, how, rows) for call, how, rows in _codes(program) if not _is_label(rows)]
@@ -57,7 +65,7 @@ def codes_made_anew_per_side(subject: Subject) -> Iterator[Place]:
         if not where and (side := _side(rows)) in ("val", "test"):
             other = next((r for _, h, r in found if h == how and _side(r) == "train" and program.scope(r) is program.scope(rows)), None)
             where = f"{ast.unparse(other)} and {ast.unparse(rows)}" if other is not None and side else ""
-        if where:
+        if where and gets_out(program, node):
             yield node, f"{how} numbers the categories anew for {where}"
 
 

@@ -43,7 +43,9 @@ PAIRED = {"TensorDataset", "train_test_split", "zip"}
         """,
 )
 def columns_chosen_before_split(subject: Subject) -> Iterator[Place]:
-    """Columns of rows are taken by numbers that were computed from these rows and their labels, and the rows are split further down."""
+    """Columns of rows are taken by numbers that were computed from these rows and their labels, and the rows are split further down; or,
+    seen in a run, the columns are those that go with the labels of all rows most, and not with those of the train rows.
+    """
     program = subject.program
     for node, rows, numbers in selections(program):
         scope, line = program.scope(node), line_of(node)

@@ -108,7 +108,9 @@ def _only_compared(program: Program, call: ast.Call) -> bool:
         """,
 )
 def filled_from_the_future(subject: Subject) -> Iterator[Place]:
-    """`bfill()`, or `fillna(method="bfill")`, of a table in a file that shifts or rolls rows in time, and no forward fill of it before."""
+    """`bfill()`, or `fillna(method="bfill")`, of a table in a file that shifts or rolls rows in time, and no forward fill of it before;
+    or, seen in a run, gaps hold the next value, or one on the way to it.
+    """
     program = subject.program
     if not IN_TIME & program.called_names:
         return

@@ -117,7 +117,7 @@ def resampled(program: Program) -> Iterator[tuple[ast.Call, ast.expr, ast.expr]]
 )
 def random_split_of_groups(subject: Subject) -> Iterator[Place]:
     """A frame with a column like `patient_id`, or rows that belong to repeated `patients`, is split by row: the file splits by group nowhere, or them elsewhere;
-    or, seen in a run, values of such a column are among the train rows and among those that are evaluated, and not earlier in time.
+    or, seen in a run, values of such a column, or of one whose rows have one label each, are among the train rows and among those that are evaluated, and not earlier in time.
     """
     program = subject.program
     yield from grouped_elsewhere(program)
@@ -283,7 +283,7 @@ def _repeated_groups(program: Program) -> Iterator[Place]:
 )
 def random_split_of_time(subject: Subject) -> Iterator[Place]:
     """A frame that is shifted, rolled or sorted by time is split with shuffling; or folds of it are shuffled; or, seen in a run, a column of a table is the label
-    of an earlier row, and those that are evaluated lie among the train rows.
+    of an earlier row or rows stand in the order of time, and those that are evaluated lie among the train rows.
     """
     program = subject.program
     if {"TimeSeriesSplit", "drop_duplicates"} & program.called_names or "groups" in program.identifiers:

@@ -169,7 +169,9 @@ def augmented_once(subject: Subject) -> Iterator[Place]:
         """,
 )
 def windows_across_series(subject: Subject) -> Iterator[Place]:
-    """A table is sorted by a key and then by time, nothing is grouped or chosen by that key, and a data set of the file cuts windows at every row."""
+    """A table is sorted by a key and then by time, nothing is grouped or chosen by that key, and a data set of the file cuts windows at every row;
+    or, seen in a run, windows begin with values of one owner and end with those of the next.
+    """
     program = subject.program
     if {"groupby", "unique", "pivot", "pivot_table", "unstack"} & program.called_names:
         return

@@ -126,7 +126,7 @@ def _is_label(node: ast.expr) -> bool:
 )
 def fit_on_held_out(subject: Subject) -> Iterator[Place]:
     """The rows of a fit are named validation or test, or are put together of both sides; or it is made anew in a loop over the sides, or by a helper for each; a
-    mean by which rows are scaled or filled is a fit too.
+    mean by which rows are scaled or filled is a fit too; or, seen in a run, held-out rows have the middle 0 and the width 1 by themselves.
     """
     for call in subject.program.all_calls:
         scope = subject.program.scope(call)
@@ -189,7 +189,9 @@ def _tables_with(program: Program, rate: ast.Call) -> list[ast.Call]:
         """,
 )
 def statistics_before_split(subject: Subject) -> Iterator[Place]:
-    """Rows are bound to themselves minus their mean, or filled with it, and are split further down; or the statistic is one of several sides put together."""
+    """Rows are bound to themselves minus their mean, or filled with it, and are split further down; or the statistic is one of several sides put together; or, seen in a
+    run, columns are scaled or filled by numbers of all rows, are components of all rows, or ranks among them.
+    """
     program = subject.program
     for call, statistic, joined in put_together(program):
         yield call, f"the {statistic} is that of {ast.unparse(joined)}: rows that are not of train are in it"
@@ -257,7 +259,7 @@ def behind_rows(scope: Scope, parts: list[ast.expr], line: int, without: Set[str
 )
 def target_encoding_before_split(subject: Subject) -> Iterator[Place]:
     """A statistic of the label column by group is taken of a frame that is split further down, or of no part of one in a file that splits at random; or, seen in a
-    run, a column of a table of pandas follows from the sum of the labels of all rows, test rows among them.
+    run, a column of a table follows from the sum of the labels of all rows, test rows among them.
     """
     program = subject.program
     for call, table, label in (*rates_by_group(program), *rates_of_a_helper(program), *shares_of_labels(program)):

@@ -28,7 +28,14 @@ streams     whether each worker gives all rows of a stream
 rows        which rows were trained on and evaluated, and how they are scaled
 near        held-out pictures that are copies of train pictures
 windows     held-out windows beside train windows
-frames      tables of pandas that are divided: persons on both sides, columns made of all labels
+frames      tables of pandas that are divided, and the sides that their rows went to
+scopes      arrays that the program's variables hold, and which of them stand beside each other
+origins     the table that the rows of an array were taken of, and where they stand in it
+tables      which rows of which table were trained on and held out
+divided     what such a table shows: persons on both sides, columns made of all labels, columns chosen by them
+fitted      columns that were scaled, filled, turned or ranked by numbers of held-out rows
+apart       rows that are trained on beside labels of other rows
+series      windows, and the series that they were cut of
 fits        transformers that learn from the labels of held-out rows
 sets        data sets behind loaders: rows that both sides hold, and how they are drawn
 scales      on which scale inputs and first scores are

@@ -27,16 +27,19 @@ SUBTRACTIONS = ("sub", "__sub__", "__rsub__", "rsub", "subtract")
 Listener = Callable[..., None]
 
 
-def maker(tensor: Tensor) -> str:
-    """What computed a tensor, seen through views and clamps; empty without a graph.
+def maker(tensor: Tensor, and_constants: bool = False) -> str:
+    """What computed a tensor, seen through views and clamps, and where that is asked for through constants that are added; empty without a graph.
 
     >>> maker(torch.zeros(3, 1, requires_grad=True).sigmoid().squeeze(1))
     'Sigmoid'
+    >>> maker(torch.zeros(3, requires_grad=True).exp() + 1e-4, and_constants=True)
+    'Exp'
     """
     node = tensor.grad_fn
     for _ in range(6):
         name = type(node).__name__.removesuffix("0").removesuffix("1").removesuffix("Backward") if node is not None else ""
-        if name not in THROUGH or node is None or not node.next_functions:
+        adds = and_constants and node is not None and name == "Add" and sum(n is not None for n, _ in node.next_functions) == 1
+        if not (name in THROUGH or adds) or node is None or not node.next_functions:
             return name
         node = node.next_functions[0][0]
     return ""
@@ -182,8 +185,9 @@ class Functions(TorchFunctionMode):
         self._told(input, target)
         if input.shape != target.shape and input.numel() > 1 and target.numel() > 1:
             self.often("BH310", f"{name} broadcasts {list(input.shape)} against {list(target.shape)}", 1)
-        if log_input and maker(input) in ("Exp", "Softplus"):
-            self.often("BH321", f"{name} is given the result of {maker(input).lower()}, and takes the logarithm of a rate")
+        made = maker(input, and_constants=True)
+        if log_input and made in ("Exp", "Softplus"):
+            self.often("BH321", f"{name} is given the result of {made.lower()}, and takes the logarithm of a rate")
 
     def _padding(self, target: Tensor, ignored: int) -> None:
         """Whether labels at the end of sequences are the padding of the network's embedding, and count."""

@@ -57,12 +57,14 @@ from training.watch.recurrence import Recurrence
 from training.watch.rows import Rows
 from training.watch.scales import Scales
 from training.watch.schedules import Schedules
+from training.watch.scopes import Scopes
 from training.watch.seeds import Seeds
 from training.watch.sets import Sets
 from training.watch.short_batches import ShortBatches
 from training.watch.sides import Sides
 from training.watch.spawned import Spawned
 from training.watch.streams import Streams
+from training.watch.tables import Tables
 from training.watch.targets import Targets
 from training.watch.tokens import TokenRows
 from training.watch.unseen_classes import UnseenClasses
@@ -178,7 +180,9 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     movement.lines = lambda optimizer: gradients.held[id(optimizer)].lines if id(optimizer) in gradients.held else set()
     cuts, wrappers = Cuts(seen, forwards, functions), Wrappers(seen, gradients.leaves)
     scales, targets, lookups = (kind(seen, forwards, functions) for kind in (Scales, Targets, Lookups))
+    scopes = Scopes(seen)
     late: list[Any] = [
+        scopes,
         layers,
         classes,
         cuts,
@@ -219,6 +223,7 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
         fixed,
         Dropouts(seen),
         *late,
+        Tables(seen, scopes, rows, loaders),
         Updates(seen, gradients),
         movement,
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.training.watch.programs_of_arrays import BASES_OF_ARRAYS, PLANTED_OF_ARRAYS, SOUND_OF_ARRAYS
 from tests.training.watch.programs_of_axes import BASES_OF_AXES, PLANTED_OF_AXES, SOUND_OF_AXES
 from tests.training.watch.programs_of_counts import BASES_OF_COUNTS, PLANTED_OF_COUNTS, SOUND_OF_COUNTS
 from tests.training.watch.programs_of_data import BASES_OF_DATA, PLANTED_OF_DATA, SOUND_OF_DATA
@@ -169,6 +170,7 @@ BASES = {
     **BASES_OF_SAMPLES,
     **BASES_OF_LENGTHS,
     **BASES_OF_FRAMES,
+    **BASES_OF_ARRAYS,
     **BASES_OF_MEMBERS,
     **BASES_OF_ORDERS,
     **BASES_OF_TOKENS,
@@ -356,6 +358,7 @@ PLANTED = (
     *PLANTED_OF_SAMPLES,
     *PLANTED_OF_LENGTHS,
     *PLANTED_OF_FRAMES,
+    *PLANTED_OF_ARRAYS,
     *PLANTED_OF_MEMBERS,
     *PLANTED_OF_ORDERS,
     *PLANTED_OF_TOKENS,
@@ -567,6 +570,7 @@ SOUND = {
     **SOUND_OF_SAMPLES,
     **SOUND_OF_LENGTHS,
     **SOUND_OF_FRAMES,
+    **SOUND_OF_ARRAYS,
     **SOUND_OF_MEMBERS,
     **SOUND_OF_TOKENS,
     **SOUND_OF_UPDATES,

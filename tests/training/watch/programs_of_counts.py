@@ -70,6 +70,7 @@ SOUND_OF_COUNTS = {"rates": COUNTS.replace("loss = F.poisson_nll_loss(score, y[r
 PLANTED_OF_COUNTS = (
     Planted("BH310", "exposures", "net(X[rows]).squeeze(1)", "net(X[rows])"),
     Planted("BH321", "exposures", "F.poisson_nll_loss(score, y[rows])", "F.poisson_nll_loss(F.softplus(score), y[rows])"),
+    Planted("BH321", "exposures", "F.poisson_nll_loss(score, y[rows])", "F.poisson_nll_loss(F.softplus(score) + 1e-4, y[rows])"),
     Planted("BH805", "exposures", "y = torch.poisson(", "y = X[:, 3] = torch.poisson("),
     Planted("BH844", "teacher", "    follow()\n", ""),
 )

@@ -18,9 +18,9 @@ from training.watch import launch
 from training.watch.record import Watch, guarded
 
 Reports = dict[str, dict[str, Any]]
-ALWAYS = ("BH101", "BH121", "BH133", "BH201", "BH207", "BH422", "BH503", "BH801", "BH802")  # one or two of each listener; the others are long
+ALWAYS = ("BH101", "BH121", "BH133", "BH201", "BH207", "BH422", "BH503", "BH523", "BH801", "BH802")  # one or two of each listener; the others are long
 
-ALWAYS_SOUND = ("table", "sequences", "regression", "heads", "pictures")
+ALWAYS_SOUND = ("table", "sequences", "regression", "heads", "pictures", "readings")
 
 
 def name_of(planted: Planted) -> str:

@@ -1,0 +1,259 @@
+"""Columns that were scaled or filled: by numbers of which rows, as they tell beside the columns that they were made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from training.watch.divided import COLUMNS, Divided
+from training.watch.record import Watch
+
+SAME = 1 - 1e-9  # squared correlation of a column and what was made of it by a straight line
+FEW, GAPS = 30, 5  # rows that are looked at; gaps that were filled
+CLOSE = 2e-5  # of a deviation
+LINES = 1e-3  # of the deviation of a column, beyond which a number was not left as it was
+FILLED = 0.9  # of the gaps
+APART, FACTOR, PAIRS = 2e-6, 100.0, 3  # correlation of components, how much larger it is in other rows, and pairs that are asked for
+KINDS = 20  # values of a column
+
+
+@dataclass(frozen=True)
+class Made:
+    """An array of some rows of a table."""
+
+    name: str
+    values: np.ndarray  # [n, D]
+    places: np.ndarray  # [n] in the table
+    line: Any  # where it was seen
+
+
+def fed(columns: Mapping[Any, np.ndarray], made: list[Made]) -> frozenset[Any]:
+    """Names of columns of a table that arrays hold, scaled perhaps."""
+    numbers = {name: values for name, values in columns.items() if values.dtype.kind in "iufb"}
+    found = set[Any]()
+    for part in made:
+        given = {j: part.values[:, j].astype(np.float64) for j in range(min(part.values.shape[1], COLUMNS))}
+        for name, values in numbers.items():
+            if name not in found and any(straight(values[part.places].astype(np.float64), g) is not None for g in given.values()):
+                found.add(name)
+    return frozenset(found)
+
+
+def look_at_made(watch: Watch, table: Divided, made: list[Made]) -> None:
+    """Tell of arrays that were made by numbers of rows that are held out."""
+    raw = {name: values.astype(np.float64) for name, values in table.columns.items() if values.dtype.kind == "f" and name != table.label}
+    raw |= {name: values.astype(np.float64) for name, values in table.columns.items() if values.dtype.kind in "iu" and len(np.unique(values)) > FEW}
+    for part in made:
+        if part.values.shape[1] <= COLUMNS and len(part.values) >= FEW and raw:
+            _scaled(watch, table, raw, part)
+            _filled(watch, table, raw, part)
+            _turned(watch, table, part)
+            _ranked(watch, table, raw, part)
+
+
+def _turned(watch: Watch, table: Divided, part: Made) -> None:
+    """Components of all rows: columns that do not go together at all in all rows, and do in train rows."""
+    values, everything = part.values, np.concatenate([table.train, table.held])
+    if values.shape[1] < 2 or len(part.places) < len(everything) or not np.isfinite(values).all():
+        return
+    given, train = np.isin(part.places, everything), np.isin(part.places, table.train)
+    for rows in (given, np.ones(len(values), dtype=bool)):
+        apart = (_together(values[rows]) < APART) & (_together(values[train]) > FACTOR * APART)
+        count = int(np.triu(apart, 1).sum())
+        if count >= min(PAIRS, values.shape[1] * (values.shape[1] - 1) // 2):
+            told = f"{count} pairs of columns of {part.name!r} do not go together at all in all rows, and do in train rows: they are components of all rows"
+            watch.tell("BH503", told, part.line)
+            return
+
+
+def _together(values: np.ndarray) -> np.ndarray:
+    """The correlations [D, D] of columns [n, D]; 1 where a column stands still."""
+    x = values.astype(np.float64) - values.mean(0)
+    size = np.sqrt((x**2).sum(0))
+    still = size == 0
+    found = np.abs(x.T @ x) / np.outer(np.where(still, 1, size), np.where(still, 1, size))
+    found[still] = found[:, still] = 1.0
+    return np.asarray(found)
+
+
+def _ranked(watch: Watch, table: Divided, raw: dict[Any, np.ndarray], part: Made) -> None:
+    """Ranks among all rows: columns in the order of a raw one whose values lie evenly in all rows, and not in train rows."""
+    everything = np.concatenate([table.train, table.held])
+    if len(np.unique(part.places)) < len(everything):
+        return
+    for j in range(part.values.shape[1]):
+        values = np.full(len(next(iter(raw.values()))), np.nan)
+        values[part.places] = part.values[:, j]
+        if _even(values[table.train]) or not (_even(values[everything]) or _even(values[part.places])):
+            continue
+        order = np.argsort(values[everything])
+        name = next((n for n, column in raw.items() if not _even(column[everything]) and _rises(column[everything][order])), None)
+        if name is not None:
+            watch.tell("BH503", f"{part.name!r} holds the ranks of {name!r} among all rows, the held-out ones among them", part.line)
+            return
+
+
+def _rises(values: np.ndarray) -> bool:
+    """Whether the values [n] that are known rise."""
+    known = values[np.isfinite(values)]
+    return bool(len(known) > len(values) / 2 and (np.diff(known) > 0).all())
+
+
+def _even(values: np.ndarray) -> bool:
+    """Whether values [n] lie at equal distances.
+
+    >>> _even(np.array([0.1, 0.3, 0.2])), _even(np.array([0.1, 0.4, 0.2]))
+    (True, False)
+    """
+    steps = np.diff(np.sort(values.astype(np.float64)))
+    return bool(np.isfinite(values).all() and steps.min(initial=np.inf) > 0 and np.ptp(steps) < 1e-3 * steps.mean())
+
+
+def _scaled(watch: Watch, table: Divided, raw: dict[Any, np.ndarray], part: Made) -> None:
+    """Columns that lie on a straight line over a raw one: whether its numbers are those of all rows, of train rows or of the held-out ones."""
+    given = np.isin(part.places, table.train), np.isin(part.places, table.held)
+    if not (given[0].any() or given[1].any()):
+        return
+    everything = np.concatenate([table.train, table.held])
+    by: dict[str, list[Any]] = {"all": [], "held": []}
+    for j in range(part.values.shape[1]):
+        values = part.values[:, j].astype(np.float64)
+        for name, column in raw.items():
+            line = straight(column[part.places], values)
+            if line is None or not moved(line, column):
+                continue
+            if not any(numbers(line, column[rows]) for rows in (table.train, part.places[given[0]])):
+                if any(numbers(line, column[rows]) for rows in (everything, np.arange(len(column)))):
+                    by["all"].append(name)
+                elif given[1].any() and not given[0].any() and any(numbers(line, column[rows]) for rows in (table.held, part.places)):
+                    by["held"].append(name)
+            break
+    by["all"] = by["all"] or _standard_in(table.train, everything, part)
+    if by["all"]:
+        told = f"{len(by['all'])} columns are scaled by numbers of all rows, the held-out ones among them: {_names(by['all'])}"
+        watch.tell("BH503", told, part.line)
+    elif by["held"]:
+        watch.tell("BH502", f"held-out rows are scaled by numbers of their own: {_names(by['held'])}", part.line)
+
+
+def _standard_in(train: np.ndarray, everything: np.ndarray, part: Made) -> list[Any]:
+    """Columns of both sides that have middle 0 and width 1 in all rows, and not in train rows: that of what they were made is not known."""
+    rows, mine = np.isin(part.places, everything), np.isin(part.places, train)
+    if rows.sum() < len(everything):
+        return []
+    return [
+        f"{part.name}[:, {j}]"
+        for j in range(part.values.shape[1])
+        if len(np.unique(part.values[:, j])) > KINDS and plainly((0.0, 1.0), part.values[rows, j]) and not plainly((0.0, 1.0), part.values[mine, j])
+    ]
+
+
+def plainly(line: tuple[float, float], rows: np.ndarray) -> bool:
+    """Whether the numbers of a line are the mean and the deviation of these values [n], or the median and the distance of quartiles."""
+    rows = rows[np.isfinite(rows)].astype(np.float64)
+    if len(rows) < FEW or rows.std() == 0:
+        return False
+    low, middle, high = np.percentile(rows, [25, 50, 75])
+    pairs = ((rows.mean(), rows.std()), (rows.mean(), rows.std(ddof=1)), (middle, high - low))
+    return any(abs(line[0] - centre) < CLOSE * rows.std() and abs(line[1] - width) < CLOSE * width for centre, width in pairs)
+
+
+def _filled(watch: Watch, table: Divided, raw: dict[Any, np.ndarray], part: Made) -> None:
+    """Columns that are raw ones with their gaps filled: by a number of all rows, or from later rows."""
+    everything = np.concatenate([table.train, table.held])
+    for name, column in raw.items():
+        gaps = np.isnan(column[part.places])
+        if gaps.sum() < GAPS or gaps.mean() > 1 - 1 / GAPS:
+            continue
+        for j in range(part.values.shape[1]):
+            values = part.values[:, j].astype(np.float64)
+            line = straight(column[part.places][~gaps], values[~gaps])
+            if line is None or not np.isfinite(values[gaps]).all():
+                continue
+            filled = (values[gaps] * line[1]) + line[0]
+            spread = np.nanstd(column)
+            if np.ptp(filled) < CLOSE * spread:
+                by = [any(abs(filled[0] - n) < CLOSE * spread for n in _middle(column[rows])) for rows in (table.train, everything)]
+                if by == [False, True]:
+                    watch.tell("BH503", f"gaps in {name!r} are filled by a number of all rows, the held-out ones among them", part.line)
+            elif table.train.max() < table.held.min():
+                _from_later(watch, name, column, part.places[gaps], filled, part)
+            break
+
+
+def _from_later(watch: Watch, name: Any, column: np.ndarray, where: np.ndarray, filled: np.ndarray, part: Made) -> None:
+    """Gaps of a column in the order of time that hold the next value, or one on the way to it."""
+    known = np.flatnonzero(~np.isnan(column))
+    inner = (where > known[0]) & (where < known[-1])
+    where, filled = where[inner], filled[inner]
+    after = np.searchsorted(known, where)
+    before, then = column[known[after - 1]], column[known[after]]
+    between = np.interp(where, known, column[known])
+    close = CLOSE * np.nanstd(column)
+    if len(where) < GAPS:
+        return
+    for values, how in ((then, "the value that comes next"), (between, "values on the way to the next one")):
+        if (np.abs(filled - values) < close).mean() >= FILLED and (np.abs(filled - before) < close).mean() < FILLED:
+            watch.tell("BH555", f"gaps in {name!r} are filled by {how}, which is not known yet at their time", part.line)
+            return
+
+
+def _names(found: list[Any]) -> str:
+    return ", ".join(map(str, found[:3])) + (", …" if len(found) > 3 else "")
+
+
+def straight(raw: np.ndarray, values: np.ndarray) -> tuple[float, float] | None:
+    """The number c that was subtracted of raw values [n], and the s that they were divided by; None where values are not made so.
+
+    >>> c, s = straight(np.arange(5.0), (np.arange(5.0) - 2) / 4)
+    >>> round(c, 9), round(s, 9)
+    (2.0, 4.0)
+    """
+    kept = np.isfinite(raw) & np.isfinite(values)
+    if kept.sum() < FEW / 10 or not kept.mean() > 0.5:
+        return None
+    a, b = raw[kept], values[kept]
+    x, y = a - a.mean(), b - b.mean()
+    power = float(x @ x) * float(y @ y)
+    if not power > 0 or float(x @ y) ** 2 < SAME * power:
+        return None
+    s = float(x @ x) / float(x @ y)
+    return float(a.mean() - s * b.mean()), s
+
+
+def moved(line: tuple[float, float], column: np.ndarray) -> bool:
+    """Whether a straight line changes anything, and more than a unit of measurement does: it takes off some of the middle, or divides by no round number."""
+    c, s = line
+    return s > 0 and (abs(c) > LINES * float(np.nanstd(column)) or abs(float(f"{s:.3g}") - s) > LINES * LINES * s)
+
+
+def numbers(line: tuple[float, float], rows: np.ndarray) -> bool:
+    """Whether the numbers of a line are a middle and a width of these values [n]."""
+    rows = rows[np.isfinite(rows)]
+    if len(rows) < FEW / 10 or rows.std() == 0:
+        return False
+    c, s = line
+    spread = float(rows.std())
+    centre = any(abs(c - n) < CLOSE * spread for n in (*_middle(rows), float(rows.min())))
+    width = any(abs(s - n) < CLOSE * n for n in _widths(rows))
+    return (centre and width) or (centre and abs(s - 1) < CLOSE) or (width and abs(c) < CLOSE * spread)
+
+
+def _middle(rows: np.ndarray) -> Iterator[float]:
+    rows = rows[np.isfinite(rows)]
+    if len(rows):
+        yield float(rows.mean())
+        yield float(np.median(rows))
+
+
+def _widths(rows: np.ndarray) -> Iterator[float]:
+    for small in (0.0, 1e-8, 1e-6, 1e-3):
+        yield float(rows.std()) + small
+        yield float(rows.std(ddof=1)) + small
+    yield float(np.ptp(rows))
+    yield float(np.abs(rows).max())
+    low, high = np.percentile(rows, [25, 75])
+    yield float(high - low) or 1.0

@@ -1,0 +1,305 @@
+"""Arrays of a program, from its variables: those that stand beside each other are columns of one table, and equal rows tell which of them went to which side.
+
+Python tells of each function of the program that returns, until the first forward pass that trains. What its variables hold then is copied: arrays, tensors, lists
+of numbers or names, and what objects, dictionaries and lists of records hold of them. No name and no wording of the program is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import CodeType, FrameType, ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from training.review.owners import KEPT_TOGETHER
+from training.review.syntax import words
+from training.watch.forwards import Call
+from training.watch.record import Place, Watch
+
+FEWEST, MOST_ROWS = 30, 200_000  # rows of a table
+MOST_CELLS, MOST_KEPT = 2_000_000, 20_000_000  # of an array whose values are kept; of all of them
+MOST_HASHED, MOST_SEEN = 20_000_000, 100_000_000  # cells of an array that is looked at, and of all of them
+EVENTS, RETURNS = 8_000_000, 6  # calls and returns that Python tells of; of one function that are looked at
+ARRAYS = 64  # of a scope
+DISTINCT = 0.9  # of the rows
+RECORDS, WIDEST = 12, 64  # fields of a record; columns of an array that are looked at one by one
+DEEPEST = 2
+LABELS = {"label", "labels", "target", "targets", "y", "outcome", "response"}
+TELLING = LABELS | KEPT_TOGETHER
+KINDS = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool}
+RETURNED = -1  # what a function gives back stands in one order, too
+SPLITTERS = {"train_test_split"}  # of scikit-learn: what it returns may be given another name at once
+WEIGHTS = np.random.default_rng(0).integers(1, 2**63, 4096, dtype=np.uint64) | np.uint64(1)
+
+
+@dataclass(eq=False)
+class Column:
+    """An array [N, ...] as the program held it."""
+
+    names: dict[str, None]  # that variables gave it, the first one first
+    key: bytes  # of its values
+    rows: np.ndarray  # one number for each of its rows [N]
+    width: int  # cells of a row
+    telling: bool  # whether no other table is likely to have it: it neither counts nor is sorted
+    unlike: bool  # whether its rows tell themselves apart, too
+    values: np.ndarray | None  # None where it is large
+
+    @property
+    def name(self) -> str:
+        """One that says what it is, or the first one."""
+        return next((n for n in self.names if TELLING & words(n)), next((n for n in self.names if n), ""))
+
+
+@dataclass(eq=False)
+class Space:
+    """Rows that arrays of one or several scopes share, in one order."""
+
+    length: int
+    place: Place
+    columns: dict[bytes, Column] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Scopes:
+    """Listens to returns of the program's functions."""
+
+    watch: Watch
+    spaces: list[Space] = field(default_factory=list)
+    of: dict[bytes, Space] = field(default_factory=dict)  # by the values of a column
+    columns: dict[bytes, Column] = field(default_factory=dict)
+    returned: dict[CodeType, int] = field(default_factory=dict)
+    events: int = 0
+    kept: int = 0
+    hashed: int = 0
+    done: bool = False
+
+    def install(self) -> None:
+        """Listen."""
+        if sys.getprofile() is None:
+            sys.setprofile(self._seen)
+            os.register_at_fork(after_in_child=self._stop)  # workers of a loader are not watched
+
+    def forwarded(self, call: Call) -> None:
+        """The data are ready: look at what the functions that still run hold, too."""
+        if not call.grad or self.done:
+            return
+        self._stop()
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if self.watch.owns(frame.f_code.co_filename):
+                self._scan(frame, None)
+            frame = frame.f_back
+
+    def ended(self) -> None:
+        """The program has ended."""
+        self._stop()
+
+    def _stop(self) -> None:
+        self.done = True
+        if sys.getprofile() == self._seen:
+            sys.setprofile(None)
+
+    def _seen(self, frame: FrameType, event: str, result: Any) -> None:
+        self.events += 1
+        if event != "return":
+            return
+        if self.events > EVENTS:
+            self._stop()
+        code = frame.f_code
+        if self.watch.quiet or self.returned.get(code, 0) >= RETURNS or not (self.watch.owns(code.co_filename) or code.co_name in SPLITTERS):
+            return
+        self.returned[code] = self.returned.get(code, 0) + 1
+        with self.watch.unwatched():
+            try:
+                self._scan(frame, result)
+            except Exception as error:  # a program must run as it does without a watch
+                self.watch.failures.append(f"{code.co_name}: {type(error).__name__}: {error}")
+
+    # ------------------------------------------------------------------------------------------ scan
+
+    def _scan(self, frame: FrameType, result: Any) -> None:
+        found: list[Held] = []
+        for name, value in frame.f_locals.items():
+            if not name.startswith("__") and len(found) < ARRAYS:
+                found += arrays_of(name, value)
+        found += [held if held.table else held._replace(table=RETURNED) for held in arrays_of("", result)]
+        place = self.watch.here() if frame.f_code.co_name in SPLITTERS else Place(frame.f_code.co_filename, frame.f_lineno)
+        for length in dict.fromkeys(len(held.array) for held in found):
+            of: dict[int, dict[bytes, Column]] = {}  # by table: its columns stand beside each other in any case
+            for held in found:
+                if len(held.array) == length and (column := self._column(held.name, held.array)) is not None:
+                    of.setdefault(held.table, {})[column.key] = column
+            together = {key: column for columns in of.values() for key, column in columns.items()}
+            for columns in of.values() if disordered(together) else [together]:
+                if not disordered(columns):
+                    self._join(columns, length, place)
+
+    def _column(self, name: str, array: np.ndarray) -> Column | None:
+        if self.hashed + array.size > MOST_SEEN:
+            return None
+        self.hashed += array.size
+        flat = plain(array)
+        rows = row_keys(flat)
+        key = key_of(rows)
+        if key not in self.columns:
+            keep = array.size <= MOST_CELLS and self.kept + array.size <= MOST_KEPT
+            self.kept += array.size if keep else 0
+            telling = not counted(flat)
+            unlike = telling and len(np.unique(rows)) >= DISTINCT * len(rows)
+            self.columns[key] = Column({}, key, rows, flat.shape[1], telling, unlike, array.copy() if keep else None)
+        self.columns[key].names.setdefault(name)
+        return self.columns[key]
+
+    def _join(self, columns: dict[bytes, Column], length: int, place: Place) -> None:
+        """Put columns that stand beside each other into one space, with those that stood beside one of them elsewhere."""
+        known = list(dict.fromkeys(self.of[key] for key in columns if key in self.of))
+        if disordered(columns | {key: c for space in known for key, c in space.columns.items()}):
+            columns = {key: c for key, c in columns.items() if key not in self.of}  # some were put in another order, and the others were not
+            if len(columns) > 1:
+                return
+            known = []
+        if not columns:
+            return
+        space = known[0] if known else Space(length, place)
+        if not known:
+            self.spaces.append(space)
+        for other in known[1:]:
+            self.spaces.remove(other)
+            columns = other.columns | columns
+        for key, column in columns.items():
+            space.columns.setdefault(key, column)
+            if column.telling:
+                self.of[key] = space
+
+
+class Held(NamedTuple):
+    """An array [N, ...] that a variable holds; those of one table stand beside each other, others of a scope may not."""
+
+    name: str
+    array: np.ndarray
+    table: int = 0
+
+
+def arrays_of(name: str, value: Any, depth: int = 0) -> Iterator[Held]:
+    """Arrays of many rows that a variable is or holds.
+
+    >>> [(held.name, held.array.shape) for held in arrays_of("data", {"x": np.zeros((40, 3)), "who": ["a"] * 40, "n": 3})]
+    [('x', (40, 3)), ('who', (40,))]
+    """
+    if isinstance(value, Tensor):
+        plain_kind = value.device.type == "cpu" and value.layout == torch.strided and not value.requires_grad and value.dtype in KINDS
+        if value.ndim and FEWEST <= len(value) <= MOST_ROWS and value.numel() <= MOST_HASHED and plain_kind:
+            yield Held(name, value.detach().float().numpy() if value.dtype.itemsize == 2 else value.detach().numpy())
+    elif isinstance(value, np.ndarray):
+        if (
+            value.ndim
+            and FEWEST <= len(value) <= MOST_ROWS
+            and 0 < value.size <= MOST_HASHED
+            and (value.dtype.kind in "biufUS" or (value.dtype.kind == "O" and value.ndim == 1))
+        ):
+            yield Held(name, value)
+    elif isinstance(value, list | tuple) and FEWEST <= len(value) <= MOST_ROWS:
+        yield from _listed(name, value)
+    elif type(value).__module__.startswith("pandas"):
+        yield from _of_pandas(name, value)
+    elif depth < DEEPEST and not isinstance(value, type | ModuleType | nn.Module):
+        inside = value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, tuple | list) else getattr(value, "__dict__", None)
+        for inner, part in list(inside.items()) if inside is not None and len(inside) <= ARRAYS else ():
+            yield from arrays_of(inner if isinstance(inner, str) else name, part, depth + 1)
+
+
+def _of_pandas(name: str, value: Any) -> Iterator[Held]:
+    """The columns of a table, its index where it has a name, and all its numbers together."""
+    if type(value).__name__ not in ("DataFrame", "Series") or not FEWEST <= len(value) <= MOST_ROWS:
+        return
+    columns = dict(value.items()) if type(value).__name__ == "DataFrame" else {value.name or name: value}
+    if value.index.name is not None and value.index.name not in columns:
+        columns[value.index.name] = value.index
+    for inner, part in list(columns.items())[:ARRAYS]:
+        array = part.to_numpy() if part.dtype.kind in "biufM" else part.to_numpy(dtype=object)
+        yield Held(str(inner), array.astype(np.int64) if array.dtype.kind == "M" else array, id(value))
+    if type(value).__name__ == "DataFrame" and 1 < value.shape[1] <= ARRAYS and all(kind.kind in "biuf" for kind in value.dtypes):
+        yield Held(name, value.to_numpy(), id(value))
+
+
+def _listed(name: str, value: Any) -> Iterator[Held]:
+    """A list of numbers or names, of sequences, or of records: a column for each field that is a number or a name."""
+    first = value[0]
+    if isinstance(first, str | int | float | np.generic):
+        if all(type(v) is type(first) for v in value):
+            yield Held(name, np.asarray(value))
+    elif isinstance(first, np.ndarray | Tensor):
+        if first.ndim and all(type(v) is type(first) for v in value):
+            parts = [np.asarray(v.detach()) if isinstance(v, Tensor) else v for v in value]
+            one_shape = len({v.shape for v in parts}) == 1
+            yield Held(name, np.stack(parts) if one_shape else np.asarray([hash(v.tobytes()) % 2**24 for v in parts]))
+    else:
+        records = [v if isinstance(v, dict) else getattr(v, "__dict__", None) for v in value]
+        fields = records[0] or {}
+        if 0 < len(fields) <= RECORDS and all(r is not None and r.keys() == fields.keys() for r in records):
+            yield Held(f"{name} records", np.asarray([id(v) // 16 % 2**24 for v in value]), id(value))
+            for inner, one in fields.items():
+                if isinstance(inner, str) and isinstance(one, str | int | float | np.generic):
+                    yield Held(inner, np.asarray([r[inner] for r in records]), id(value))  # type: ignore[index]
+
+
+def plain(array: np.ndarray) -> np.ndarray:
+    """Rows [N, D] as float32, names by a number each."""
+    if array.dtype.kind in "USO":
+        array = np.asarray([hash(str(v)) % 2**24 for v in array.tolist()])
+    return np.ascontiguousarray(array, dtype=np.float32).reshape(len(array), -1) + np.float32(0)  # one zero
+
+
+def row_keys(flat: np.ndarray) -> np.ndarray:
+    """One number for each row [N, D] of 32 bits, equal where rows are.
+
+    >>> keys = row_keys(np.float32([[1, 2], [2, 1], [1, 2]]))
+    >>> bool(keys[0] == keys[2]), bool(keys[0] == keys[1])
+    (True, False)
+    """
+    bits = np.ascontiguousarray(flat).view(np.uint32)
+    keys = np.zeros(len(bits), dtype=np.uint64)
+    for start in range(0, bits.shape[1], len(WEIGHTS)):
+        part = bits[:, start : start + len(WEIGHTS)].astype(np.uint64)
+        keys = keys * np.uint64(0x9E3779B97F4A7C15) + (part ^ (part << np.uint64(29))) @ WEIGHTS[: part.shape[1]]
+    return keys
+
+
+def key_of(rows: np.ndarray) -> bytes:
+    """One of an array, from the numbers of its rows [N]."""
+    return len(rows).to_bytes(8, "little") + row_keys(rows.view(np.float32).reshape(1, -1)).tobytes()
+
+
+def counted(flat: np.ndarray) -> bool:
+    """Whether values rise or fall from row to row, as counts and sorted labels do: such columns are alike in many tables."""
+    steps = np.diff(flat[:, 0]) if flat.shape[1] == 1 else np.ones(0)
+    return bool(flat.shape[1] == 1 and ((steps >= 0).all() or (steps <= 0).all()))
+
+
+def disordered(columns: Mapping[bytes, Column]) -> bool:
+    """Whether two of the columns hold the same rows in different orders: then it is not known which stand beside each other."""
+    orders = [np.sort(c.rows).tobytes() for c in columns.values() if c.unlike or c.width == 1]
+    return len(set(orders)) < len(orders)
+
+
+def columns_of(space: Space) -> Iterator[tuple[str, np.ndarray]]:
+    """Single columns of a table by name; those of an array by their number, too."""
+    taken = set[str]()
+    for column in space.columns.values():
+        values = column.values
+        if values is None or values.ndim > 2 or (values.ndim == 2 and values.shape[1] > WIDEST):
+            continue
+        name = column.name or "array"
+        while name in taken:
+            name += "'"
+        taken.add(name)
+        if values.ndim == 1 or values.shape[1] == 1:
+            yield name, values.reshape(-1)
+        else:
+            yield from ((f"{name}[:, {j}]", values[:, j]) for j in range(values.shape[1]))
