@@ -135,6 +135,8 @@ class Scopes:
             for held in found:
                 if len(held.array) == length and (column := self._column(held.name, held.array)) is not None:
                     of.setdefault(held.table, {})[column.key] = column
+            for table in [t for t in of if t < RETURNED]:  # entries of a list, as batches
+                self._join(of.pop(table), length, place)
             together = {key: column for columns in of.values() for key, column in columns.items()}
             for columns in of.values() if disordered(together) else [together]:
                 if not disordered(columns):
@@ -179,7 +181,7 @@ class Scopes:
 
 
 class Held(NamedTuple):
-    """An array [N, ...] that a variable holds; those of one table stand beside each other, others of a scope may not."""
+    """An array [N, ...] that a variable holds; those of one table stand beside each other, others of a scope may not, those of a table below `RETURNED` do not."""
 
     name: str
     array: np.ndarray
@@ -211,7 +213,9 @@ def arrays_of(name: str, value: Any, depth: int = 0) -> Iterator[Held]:
     elif depth < DEEPEST and not isinstance(value, type | ModuleType | nn.Module):
         inside = value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, tuple | list) else getattr(value, "__dict__", None)
         for inner, part in list(inside.items()) if inside is not None and len(inside) <= ARRAYS else ():
-            yield from arrays_of(inner if isinstance(inner, str) else name, part, depth + 1)
+            found = arrays_of(inner if isinstance(inner, str) else name, part, depth + 1)
+            apart = isinstance(value, list | tuple) and isinstance(part, list | tuple | dict)
+            yield from (held._replace(table=-id(part)) if apart and not held.table else held for held in found)
 
 
 def _of_pandas(name: str, value: Any) -> Iterator[Held]:

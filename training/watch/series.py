@@ -43,13 +43,19 @@ def look_at_windows(watch: Watch, spaces: list[Space], held: Iterable[Column]) -
         labels = [c.values.reshape(-1) for c in held if c.width == 1 and c.values is not None and c.values.dtype.kind == "f"]
         for space in spaces:
             series = {n: v for n, v in columns_of(space) if v.dtype.kind == "f" and len(v) >= len(channels) / 4}
-            cuts = {n: cut for j in range(channels.shape[2]) for n, v in series.items() if (cut := cut_of(channels[:, -1, j], v)) is not None}
+            cuts = {n: cut for j in range(channels.shape[2]) for n, v in series.items() if (cut := _in_a_row(channels[:, :, j], v)) is not None}
             if cuts:
                 name, ends = next(iter(cuts.items()))
                 last = ends.first + ends.stride * np.arange(len(channels))
                 if last[0] >= channels.shape[1] - 1 and last[-1] < len(series[name]) and _follow(series[name][last], channels[:, -1]):
                     _into_the_next(watch, space, last, channels.shape[1])
                 _known_before(watch, space, series, cuts, [y for y in labels if len(y) == len(channels)])
+
+
+def _in_a_row(windows: np.ndarray, series: np.ndarray) -> Cut | None:
+    """Where the last values of windows [n, T] stand in a series of which they hold T values in a row: a table's columns do not follow each other."""
+    first, last = cut_of(windows[:, 0], series), cut_of(windows[:, -1], series)
+    return last if first is not None and last is not None and last == Cut(first.first + windows.shape[1] - 1, first.stride) else None
 
 
 def _follow(values: np.ndarray, channels: np.ndarray) -> bool:

@@ -52,11 +52,17 @@ class Tables:
                 self._look(history, space, given)
                 for column in {g.column for g in given if len(g.train)}:
                     beside = self.origins.spaces[column.key].columns.values() if column.key in self.origins.spaces else ()
-                    pairs.append([column, *(c for c in beside if LABELS & words(c.name))])
+                    if all(self._of_one_order(c, column) for c in beside if c.unlike and c.width == column.width):
+                        pairs.append([column, *(c for c in beside if LABELS & words(c.name))])
         pairs += [list({c.key: c for c, *_ in self._drawn(used)}.values()) for used in self.loaders.used.values() if used.steps]
         for held in pairs:
             rows_apart(self.watch, self.origins, held)
             look_at_windows(self.watch, self.scopes.spaces, held)
+
+    def _of_one_order(self, other: Column, column: Column) -> bool:
+        """Whether two columns of one space hold the same rows: parts of one size may stand in one function, as validation and test do."""
+        first, second = self.origins.of(other), self.origins.of(column)
+        return first is not None and second is not None and first.space is second.space and np.array_equal(first.places, second.places)
 
     def _look(self, history: History, space: Space, given: list[Given]) -> None:
         train, held = (np.unique(np.concatenate([g.origin.places[rows] for g in given for rows in (g.train if side else g.held,)])) for side in (True, False))
