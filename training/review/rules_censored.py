@@ -4,74 +4,24 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from training.review.censoring import BOUNDS, FOLLOWED, TIMES, Within, accounts_for_censoring, is_zero, ordered, told_apart
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.syntax import constant, last_name, method, receiver, walk, words
 
-SURE = {"died", "dead", "death", "deaths", "deceased", "mortality", "churn", "churned", "relapse", "relapsed", "readmitted"} | {
-    "readmission",
-    "recurrence",
-    "progressed",
-    "progression",
-    "lapsed",
-}
+SURE = {
+    *("died", "dead", "death", "deaths", "deceased", "mortality", "churn", "churned", "relapse", "relapsed", "readmitted", "readmission", "recurrence"),
+    *("progressed", "progression", "lapsed"),
+}  # fmt: skip
 EVENTS = SURE | {"event", "events", "fail", "failed", "failure", "status", "observed", "defaulted", "cancelled"}
-FOLLOWED = {"followup", "follow", "followed", "tenure", "survival", "observed", "contact"}  # words of a time up to the event or the loss, whichever comes first
-TIMES = {"day", "days", "time", "times", "month", "months", "hour", "hours", "week", "weeks", "year"} | {
-    "years",
-    "until",
-    "lifetime",
-    "t",
-    "duration",
-    "durations",
-    "period",
-}
-BOUNDS = {"horizon", "horizons", "cutoff"}
-METHODS = {"cox", "coxph", "hazard", "hazards", "kaplan", "meier", "kmf", "nelson", "breslow", "ipcw", "ipw"} | {
-    "lifelines",
-    "sksurv",
-    "pycox",
-    "riskset",
-    "logrank",
-}  # of survival analysis
-KNOWN = {
-    "eligible",
-    "evaluable",
-    "uncensored",
-    "determinable",
-    "ascertained",
-    "mature",
-    "matured",
-    "undetermined",
-    "unresolved",
-}  # of rows whose label is known
-ENTRY = {"enrolled", "enrolment", "enrollment", "entry", "entered", "signup", "joined"}
-KEEPS = {"astype", "float", "long", "int", "bool", "to", "double", "type", "to_numpy", "numpy", "fillna"} | {
-    "view",
-    "copy",
-    "reshape",
-    "values",
-    "unsqueeze",
-    "squeeze",
-}
+KEEPS = {
+    *("astype", "float", "long", "int", "bool", "to", "double", "type", "to_numpy", "numpy", "fillna", "view", "copy", "reshape", "values", "unsqueeze", "squeeze"),
+}  # fmt: skip
 CASTS = {"astype", "float", "long", "int", "to", "double", "type"}
 WRAPS = {"array", "asarray", "tensor", "as_tensor", "from_numpy", "Series", "float32", "int64"}
 LABELS = {"y", "label", "labels", "target", "targets", "outcome", "outcomes"}
-ORDERED = {"le": ast.LtE, "lt": ast.Lt, "ge": ast.GtE, "gt": ast.Gt, "less_equal": ast.LtE, "less": ast.Lt, "greater_equal": ast.GtE, "greater": ast.Gt}
 DEPTH = 4
-
-
-@dataclass(frozen=True, eq=False)
-class Within:
-    """The event has happened and its time is within a bound: the conjunction, its two columns by their names, and the bound."""
-
-    node: ast.expr
-    event: frozenset[str]
-    time: frozenset[str]
-    bound: ast.expr
-    compare: ast.expr
 
 
 @rule(
@@ -102,11 +52,11 @@ def censored_is_negative(subject: Subject) -> Iterator[Place]:
     """A label is that an event happened and the follow-up is at most a horizon, and nothing in the file tells those followed for less apart, or weights for them."""
     program = subject.program
     made = [w for w in _conjunctions(program) if _is_label(program, w.node) and _ends_with_either(program, w)]
-    if not made or _accounts_for_censoring(program):
+    if not made or accounts_for_censoring(program):
         return
     own = {id(n) for w in made for n in walk(w.compare)}
     for within in made:
-        if not _told_apart(program, within, own):
+        if not told_apart(program, within, own):
             event, time = max(within.event, key=len), max(within.time, key=len)
             yield (
                 within.node,
@@ -134,7 +84,7 @@ def _within(program: Program, node: ast.expr) -> Within | None:
         case ast.Call(func=ast.Attribute(value=left), args=[right]) if method(node) in ("logical_and", "mul", "__and__"):
             parts = [left, right]
         case ast.Call(args=[left, ast.Call(args=[right, one, zero]), none]) if last_name(node.func) == "where" and last_name(node.args[1].func) == "where":  # type: ignore[attr-defined]
-            if not (_is_one(one) and _is_zero(zero) and _is_zero(none)):
+            if not (_is_one(one) and is_zero(zero) and is_zero(none)):
                 return None
             parts = [left, right]
         case _:
@@ -150,11 +100,6 @@ def _within(program: Program, node: ast.expr) -> Within | None:
 
 def _is_one(node: ast.AST | None) -> bool:
     return constant(node) in (1, True) and not isinstance(constant(node), str)
-
-
-def _is_zero(node: ast.AST | None) -> bool:
-    value = constant(node)
-    return isinstance(value, int | float) and value == 0
 
 
 def _whole(program: Program, node: ast.expr, scope: Scope) -> ast.expr:
@@ -227,7 +172,7 @@ def _event(program: Program, node: ast.expr, scope: Scope) -> frozenset[str]:
         match node:
             case ast.Compare(left=left, ops=[ast.Eq() | ast.Is()], comparators=[right]) if _is_one(right) or isinstance(constant(right), str):
                 node = left
-            case ast.Compare(left=left, ops=[ast.NotEq() | ast.Gt()], comparators=[right]) if _is_zero(right):
+            case ast.Compare(left=left, ops=[ast.NotEq() | ast.Gt()], comparators=[right]) if is_zero(right):
                 node = left
             case ast.Call(args=[right]) if method(node) == "eq" and (_is_one(right) or isinstance(constant(right), str)):
                 node = receiver(node) or node
@@ -236,27 +181,15 @@ def _event(program: Program, node: ast.expr, scope: Scope) -> frozenset[str]:
     return frozenset()
 
 
-def _ordered(node: ast.AST) -> tuple[ast.expr, type[ast.cmpop], ast.expr] | None:
-    """The two sides of a comparison by order, and its operator, as `<=`, `.le(...)` or `torch.le(...)`."""
-    match node:
-        case ast.Compare(left=left, ops=[ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE() as op], comparators=[right]):
-            return left, type(op), right
-        case ast.Call(args=[left, right]) if last_name(node.func) in ORDERED:
-            return left, ORDERED[last_name(node.func)], right
-        case ast.Call(func=ast.Attribute(value=left, attr=name), args=[right]) if name in ORDERED:
-            return left, ORDERED[name], right
-    return None
-
-
 def _bounded(program: Program, node: ast.expr, scope: Scope) -> tuple[frozenset[str], ast.expr, ast.expr] | None:
     """The names of a time that is compared to be at most a bound, the bound, and the comparison."""
     whole = _whole(program, node, scope)
-    sides = _ordered(whole)
+    sides = ordered(whole)
     if sides is None:
         return None
     time, _, bound = sides if sides[1] in (ast.Lt, ast.LtE) else (sides[2], sides[1], sides[0])
     keys = _keys(program, time, scope)
-    if not any((FOLLOWED | TIMES) & words(k) for k in keys) or _is_zero(bound):
+    if not any((FOLLOWED | TIMES) & words(k) for k in keys) or is_zero(bound):
         return None
     plain = not any(
         isinstance(n, ast.Subscript) and isinstance(constant(n.slice), str) and (FOLLOWED | {"date"}) & words(str(constant(n.slice))) for n in walk(bound)
@@ -273,7 +206,7 @@ def _is_label(program: Program, node: ast.expr, depth: int = 0) -> bool:
     above = program.parents.get(inner)
     match above:
         case ast.IfExp(test=test, body=body, orelse=orelse) if test is inner:
-            return _is_one(body) and _is_zero(orelse)
+            return _is_one(body) and is_zero(orelse)
         case ast.Assign(targets=[ast.Subscript(slice=key)]):
             return cast or isinstance(constant(key), str)
         case ast.Assign(targets=[ast.Name(id=name) | ast.Attribute(attr=name)]):
@@ -298,7 +231,7 @@ def _cast(program: Program, node: ast.expr) -> ast.expr | None:
     if isinstance(above, ast.Attribute) and above.attr in KEEPS and isinstance(call, ast.Call) and call.func is above:
         return call
     match above:
-        case ast.Call(args=[first, one, zero]) if first is node and last_name(above.func) == "where" and _is_one(one) and _is_zero(zero):
+        case ast.Call(args=[first, one, zero]) if first is node and last_name(above.func) == "where" and _is_one(one) and is_zero(zero):
             return above
         case ast.Call(args=[first, *_]) if first is node and last_name(above.func) in WRAPS | {"int", "float"}:
             return above
@@ -365,71 +298,3 @@ def _varies(program: Program, node: ast.expr, scope: Scope) -> bool:
     return not ({"max", "limit", "cap", "end", "study", "window", "administrative", "admin"} | BOUNDS) & {
         w for n in _keys(program, node, scope) for w in words(n)
     }
-
-
-def _accounts_for_censoring(program: Program) -> bool:
-    """Whether the file knows of censoring: a survival method, weights for it, or rows whose label is known."""
-    texts = [n.value for n in program.nodes[ast.Constant] if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-    strings = [t for t in texts if t.isidentifier() and t.lower() != "unknown"]  # which is a category often
-    named = [words(n) for n in {*program.identifiers, *strings, *program.modules_imported, *(s.name for s in program.scopes)} if n]
-    for found in named:
-        if (METHODS | KNOWN | ENTRY) & found or {"at", "risk"} <= found or {"partial", "likelihood"} <= found:
-            return True
-        censored = any(w.startswith("censor") for w in found)
-        if (censored and any(w.startswith(("weight", "prob", "surviv")) or w == "w" for w in found)) or {"inverse", "probability"} <= found:
-            return True
-        if {"known", "complete", "unknown"} & found and len(found) < 3:
-            return True
-    return False
-
-
-def _told_apart(program: Program, within: Within, own: set[int]) -> bool:
-    """Whether the file compares the time, or another one with the same bound, anywhere else, or asks for it in the text of a query."""
-    bound = frozenset(w for n in walk(within.bound) for w in _of_node(n)) - TIMES
-    numbers = {constant(n) for n in walk(within.bound) if isinstance(constant(n), int | float)}
-    for node in (*program.nodes[ast.Compare], *program.all_calls):
-        if id(node) in own:
-            continue
-        if isinstance(node, ast.Call) and method(node) in ("between", "min", "mask") and receiver(node) is not None:
-            if within.time & _mentioned(receiver(node)):
-                return True
-            continue
-        sides = _sides(node)
-        if not sides:
-            continue
-        mentioned = frozenset(m for s in sides for m in _mentioned(s))
-        if within.time & mentioned and not any(_is_zero(s) for s in sides):
-            return True
-        others = [s for s in sides if constant(s) is None]
-        same = (bound | BOUNDS) & frozenset(w for m in mentioned for w in words(m)) or numbers & {constant(n) for s in sides for n in walk(s)}
-        if (
-            same
-            and any((FOLLOWED | TIMES) & words(m) for s in others for m in _mentioned(s))
-            and not all(isinstance(s, ast.Name | ast.Attribute) and BOUNDS & words(last_name(s)) for s in others)
-        ):
-            return True
-    texts = [n.value for n in program.nodes[ast.Constant] if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-    return any(time in text and ("<" in text or ">" in text) for time in within.time for text in texts)
-
-
-def _sides(node: ast.AST) -> list[ast.expr]:
-    if isinstance(node, ast.Compare):
-        return [node.left, *node.comparators] if any(isinstance(o, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for o in node.ops) else []
-    found = _ordered(node) if isinstance(node, ast.Call) else None
-    return [found[0], found[2]] if found is not None else []
-
-
-def _of_node(node: ast.AST) -> frozenset[str]:
-    """The words of one name, attribute or key."""
-    name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else constant(node)
-    return words(name) - {"cfg", "config", "self", "args", "np", "torch"} if isinstance(name, str) else frozenset()
-
-
-def _mentioned(node: ast.expr | None) -> frozenset[str]:
-    """All names, attributes and keys within."""
-    found: set[str] = set()
-    for n in walk(node) if node is not None else ():
-        name = n.id if isinstance(n, ast.Name) else n.attr if isinstance(n, ast.Attribute) else constant(n)
-        if isinstance(name, str):
-            found.add(name)
-    return frozenset(found)

@@ -15,7 +15,11 @@ from training.watch.record import Place, Watch
 
 SHARED = 0.5  # of the held-out rows are of persons of the train rows
 SEVERAL = 2.0  # rows of a person, in the mean
-FEW_LABELS = 4  # persons of each label, in the mean
+WHO = {
+    *("id", "ids", "idx", "index", "no", "nr", "num", "number", "numbers", "key", "keys", "code", "codes", "name", "names", "uid", "hash", "owner", "owners"),
+    *("of", "per", "by", "each", "row", "rows", "window", "windows", "sample", "samples", "all", "list", "array", "vec", "col", "column", "s"),
+}  # beside the word for a person: an age or a weight of one is no person  # fmt: skip
+FEW_LABELS, CHANGES = 4, 0.2  # persons of each label, in the mean; of them that have another label than the one before
 IN_ORDER = 0.9  # of the persons, whose held-out rows all follow their train rows: that is a split by time
 GROUPS, VALUES = 20, 3  # groups of rows that are looked at; sums of labels that groups of one size have
 SCALED = 1 - 1e-8  # squared correlation
@@ -23,6 +27,7 @@ STRAIGHT = 0.99999  # correlation
 EXACT, FACTOR = 1e-4, 100.0  # what a straight line leaves, and how much more there is to explain
 KEYS, COLUMNS, CELLS = 12, 64, 400_000  # of a table that are tried; more columns of short ones
 LAGS, NEARLY, COMMON = 49, 0.9, 0.3  # rows back; share of rows, and of labels that may be one and the same
+ASKED = 1000  # rows
 MANY = 20  # values of labels that vary
 TIMES = {"time", "timestamp", "date", "datetime", "day", "hour", "week", "month", "ts", "t"}
 FOLLOWS = 0.7  # correlation of a label and the one before
@@ -53,23 +58,23 @@ def look(watch: Watch, table: Divided) -> None:
 
 
 def _persons(watch: Watch, table: Divided) -> None:
-    """Rows of one person on both sides; of one of anything else where all its rows have one label, so that to know it is to know the label."""
+    """Rows of one person on both sides; of one of anything else, which the network is not given, where all its rows have one label: to know it is to know the label."""
     truth = table.columns.get(table.label)
     for name, who in table.columns.items():
-        if not isinstance(name, str) or who.dtype.kind not in "iuUSO" or name == table.label:
+        named = isinstance(name, str) and bool(KEPT_TOGETHER & words(name)) and words(name) <= KEPT_TOGETHER | WHO
+        if name == table.label or not (named or (who.dtype.kind in "iuUSO" and truth is not None and table.fed is not None and name not in table.fed)):
             continue
         kinds = codes_of(who)
         count = int(kinds.max()) + 1
-        if len(who) < SEVERAL * max(count, 1) or (kinds < 0).any():
+        if len(who) < SEVERAL * max(count, 1) or not (named or (truth is not None and _one_label(kinds, codes_of(truth)))):
             continue
-        if not KEPT_TOGETHER & words(name) and not (truth is not None and count >= GROUPS and _one_label(kinds, codes_of(truth))):
-            continue
-        mine, theirs = kinds[table.train], kinds[table.held]
-        if np.isin(theirs, mine).mean() < SHARED:
+        train, held = (rows[kinds[rows] >= 0] for rows in (table.train, table.held))
+        mine, theirs = kinds[train], kinds[held]
+        if not len(theirs) or np.isin(theirs, mine).mean() < SHARED:
             continue
         last, first = np.full(count, -1), np.full(count, len(who))
-        np.maximum.at(last, mine, table.train)
-        np.minimum.at(first, theirs, table.held)
+        np.maximum.at(last, mine, train)
+        np.minimum.at(first, theirs, held)
         both = np.intersect1d(mine, theirs)
         if (last[both] < first[both]).mean() < IN_ORDER:
             told = f"{len(both)} values of {name!r} are among the train rows and among those that are evaluated: rows of one are on both sides"
@@ -77,13 +82,18 @@ def _persons(watch: Watch, table: Divided) -> None:
 
 
 def _one_label(kinds: np.ndarray, labels: np.ndarray) -> bool:
-    """Whether rows [n] of one kind have one label, of few, each of which several kinds have."""
-    labels = labels + 1
-    pairs = len(np.unique(kinds * (labels.max() + 1) + labels))
+    """Whether rows [n] of one kind have one label, of few, that changes from kind to kind: one that follows from a number changes at a bound.
+
+    >>> kinds = np.repeat(np.arange(40), 3)
+    >>> _one_label(kinds, kinds % 3 % 2), _one_label(kinds, (kinds > 17) * 1), _one_label(kinds, np.arange(120) % 2)
+    (True, False, False)
+    """
+    if (kinds < 0).any() or kinds.max() + 1 < GROUPS:
+        return False
     of_kind = np.zeros(kinds.max() + 1, dtype=np.int64)
     of_kind[kinds] = labels
-    shares = np.bincount(of_kind)
-    return pairs == len(of_kind) and 2 <= (shares > 0).sum() <= len(of_kind) / FEW_LABELS
+    changes = int((of_kind[1:] != of_kind[:-1]).sum())
+    return bool(np.array_equal(of_kind[kinds], labels)) and len(np.unique(labels)) <= len(of_kind) / FEW_LABELS and changes > CHANGES * len(of_kind)
 
 
 def _numbers(table: Divided, kinds: str) -> Iterator[tuple[Any, np.ndarray]]:
@@ -157,7 +167,9 @@ def _own_label(watch: Watch, table: Divided) -> None:
 
 
 def _equal(values: np.ndarray, others: np.ndarray, close: float = 1e-8) -> bool:
-    """Whether most of these are equal, or all are, once scaled."""
+    """Whether most of these are equal, or all are, once scaled; of long columns the first rows are asked first."""
+    if len(values) > 2 * ASKED and not _equal(values[:ASKED], others[:ASKED], close):
+        return False
     if np.isclose(values, others, rtol=1e-4, atol=close).mean() > NEARLY:
         return True
     x, y = values - values.mean(), others - others.mean()

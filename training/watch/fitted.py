@@ -17,7 +17,7 @@ CLOSE = 2e-5  # of a deviation
 LINES = 1e-3  # of the deviation of a column, beyond which a number was not left as it was
 FILLED = 0.9  # of the gaps
 APART, FACTOR, PAIRS = 2e-6, 100.0, 3  # correlation of components, how much larger it is in other rows, and pairs that are asked for
-KINDS = 20  # values of a column
+KINDS, ASKED = 20, 1000  # values of a column; rows that are asked first
 
 
 @dataclass(frozen=True)
@@ -32,29 +32,41 @@ class Made:
 
 def fed(columns: Mapping[Any, np.ndarray], made: list[Made]) -> frozenset[Any]:
     """Names of columns of a table that arrays hold, scaled perhaps."""
-    numbers = {name: values for name, values in columns.items() if values.dtype.kind in "iufb"}
-    found = set[Any]()
-    for part in made:
-        given = {j: part.values[:, j].astype(np.float64) for j in range(min(part.values.shape[1], COLUMNS))}
-        for name, values in numbers.items():
-            if name not in found and any(straight(values[part.places].astype(np.float64), g) is not None for g in given.values()):
-                found.add(name)
-    return frozenset(found)
+    numbers = {name: values.astype(np.float64) for name, values in columns.items() if values.dtype.kind in "iufb"}
+    return frozenset(name for part in made for names in _lines(numbers, part).values() for name in names)
 
 
 def look_at_made(watch: Watch, table: Divided, made: list[Made]) -> None:
-    """Tell of arrays that were made by numbers of rows that are held out."""
-    raw = {name: values.astype(np.float64) for name, values in table.columns.items() if values.dtype.kind == "f" and name != table.label}
-    raw |= {name: values.astype(np.float64) for name, values in table.columns.items() if values.dtype.kind in "iu" and len(np.unique(values)) > FEW}
+    """Tell of arrays that were made by numbers of rows that are held out; once of each rule, since one mistake shows in every part."""
+    raw = {name: values.astype(np.float64) for name, values in table.columns.items() if values.dtype.kind in "iuf" and name != table.label}
+    raw = {name: values for name, values in raw.items() if len(np.unique(values)) > FEW}
     for part in made:
         if part.values.shape[1] <= COLUMNS and len(part.values) >= FEW and raw:
-            _scaled(watch, table, raw, part)
-            _filled(watch, table, raw, part)
-            _turned(watch, table, part)
-            _ranked(watch, table, raw, part)
+            lines = _lines(raw, part)
+            for rule, told in (
+                *_scaled(table, raw, part, lines),
+                *_filled(table, raw, part, lines),
+                *_turned(table, part),
+                *_ranked(table, raw, part),
+            ):
+                if not any(known == rule for known, _ in watch.found):
+                    watch.tell(rule, told, part.line)
 
 
-def _turned(watch: Watch, table: Divided, part: Made) -> None:
+def _lines(raw: Mapping[Any, np.ndarray], part: Made) -> dict[int, list[Any]]:
+    """The raw columns over which each column of a part [n, D] lies on a straight line, where both are known; a sample of long ones is asked first."""
+    step = max(len(part.places) // ASKED, 1)
+    places, few = part.places[::step], part.values[::step].astype(np.float64)
+    found: dict[int, list[Any]] = {}
+    for name, column in raw.items():
+        sample = column[places]
+        for j in range(few.shape[1]):
+            if straight(sample, few[:, j]) is not None and (step == 1 or straight(column[part.places], part.values[:, j].astype(np.float64)) is not None):
+                found.setdefault(j, []).append(name)
+    return found
+
+
+def _turned(table: Divided, part: Made) -> Iterator[tuple[str, str]]:
     """Components of all rows: columns that do not go together at all in all rows, and do in train rows."""
     values, everything = part.values, np.concatenate([table.train, table.held])
     if values.shape[1] < 2 or len(part.places) < len(everything) or not np.isfinite(values).all():
@@ -64,8 +76,10 @@ def _turned(watch: Watch, table: Divided, part: Made) -> None:
         apart = (_together(values[rows]) < APART) & (_together(values[train]) > FACTOR * APART)
         count = int(np.triu(apart, 1).sum())
         if count >= min(PAIRS, values.shape[1] * (values.shape[1] - 1) // 2):
-            told = f"{count} pairs of columns of {part.name!r} do not go together at all in all rows, and do in train rows: they are components of all rows"
-            watch.tell("BH503", told, part.line)
+            yield (
+                "BH503",
+                f"{count} pairs of columns of {part.name!r} do not go together at all in all rows, and do in train rows: they are components of all rows",
+            )
             return
 
 
@@ -79,7 +93,7 @@ def _together(values: np.ndarray) -> np.ndarray:
     return np.asarray(found)
 
 
-def _ranked(watch: Watch, table: Divided, raw: dict[Any, np.ndarray], part: Made) -> None:
+def _ranked(table: Divided, raw: dict[Any, np.ndarray], part: Made) -> Iterator[tuple[str, str]]:
     """Ranks among all rows: columns in the order of a raw one whose values lie evenly in all rows, and not in train rows."""
     everything = np.concatenate([table.train, table.held])
     if len(np.unique(part.places)) < len(everything):
@@ -92,7 +106,7 @@ def _ranked(watch: Watch, table: Divided, raw: dict[Any, np.ndarray], part: Made
         order = np.argsort(values[everything])
         name = next((n for n, column in raw.items() if not _even(column[everything]) and _rises(column[everything][order])), None)
         if name is not None:
-            watch.tell("BH503", f"{part.name!r} holds the ranks of {name!r} among all rows, the held-out ones among them", part.line)
+            yield "BH503", f"{part.name!r} holds the ranks of {name!r} among all rows, the held-out ones among them"
             return
 
 
@@ -112,93 +126,77 @@ def _even(values: np.ndarray) -> bool:
     return bool(np.isfinite(values).all() and steps.min(initial=np.inf) > 0 and np.ptp(steps) < 1e-3 * steps.mean())
 
 
-def _scaled(watch: Watch, table: Divided, raw: dict[Any, np.ndarray], part: Made) -> None:
+def _scaled(table: Divided, raw: dict[Any, np.ndarray], part: Made, lines: dict[int, list[Any]]) -> Iterator[tuple[str, str]]:
     """Columns that lie on a straight line over a raw one: whether its numbers are those of all rows, of train rows or of the held-out ones."""
-    given = np.isin(part.places, table.train), np.isin(part.places, table.held)
-    if not (given[0].any() or given[1].any()):
+    of_train, of_held = (part.places[np.isin(part.places, side)] for side in (table.train, table.held))
+    if not len(of_train) and not len(of_held):
         return
     everything = np.concatenate([table.train, table.held])
-    by: dict[str, list[Any]] = {"all": [], "held": []}
-    for j in range(part.values.shape[1]):
-        values = part.values[:, j].astype(np.float64)
-        for name, column in raw.items():
-            line = straight(column[part.places], values)
-            if line is None or not moved(line, column):
-                continue
-            if not any(numbers(line, column[rows]) for rows in (table.train, part.places[given[0]])):
-                if any(numbers(line, column[rows]) for rows in (everything, np.arange(len(column)))):
-                    by["all"].append(name)
-                elif given[1].any() and not given[0].any() and any(numbers(line, column[rows]) for rows in (table.held, part.places)):
-                    by["held"].append(name)
-            break
-    by["all"] = by["all"] or _standard_in(table.train, everything, part)
-    if by["all"]:
-        told = f"{len(by['all'])} columns are scaled by numbers of all rows, the held-out ones among them: {_names(by['all'])}"
-        watch.tell("BH503", told, part.line)
-    elif by["held"]:
-        watch.tell("BH502", f"held-out rows are scaled by numbers of their own: {_names(by['held'])}", part.line)
+    by_all, by_held = list[Any](), list[Any]()
+    for j, names in lines.items():
+        found = ((n, straight(raw[n][part.places], part.values[:, j].astype(np.float64))) for n in names)
+        name, line = next(((n, line) for n, line in found if line is not None and moved(line, raw[n])), (None, None))
+        if line is None or any(numbers(line, raw[name][rows]) for rows in (table.train, of_train)):
+            continue
+        if any(numbers(line, raw[name][rows]) for rows in (everything, np.arange(len(raw[name])))):
+            by_all.append(name)
+        elif not len(of_train) and any(numbers(line, raw[name][rows]) for rows in (table.held, part.places)):
+            by_held.append(name)
+    by_all = by_all or _level_in(table.train, everything, part)
+    if by_all:
+        yield "BH503", f"{len(by_all)} columns are scaled by numbers of all rows, the held-out ones among them: {_names(by_all)}"
+    elif by_held:
+        yield "BH502", f"held-out rows are scaled by numbers of their own: {_names(by_held)}"
 
 
-def _standard_in(train: np.ndarray, everything: np.ndarray, part: Made) -> list[Any]:
-    """Columns of both sides that have middle 0 and width 1 in all rows, and not in train rows: that of what they were made is not known."""
+def _level_in(train: np.ndarray, everything: np.ndarray, part: Made) -> list[Any]:
+    """Columns of both sides that have median 0 and quartiles 1 apart in all rows, and not in train rows: that of what they were made is not known.
+
+    Mean 0 and deviation 1 are looked for among the rows that the network was given (`rows`).
+    """
     rows, mine = np.isin(part.places, everything), np.isin(part.places, train)
     if rows.sum() < len(everything):
         return []
-    return [
-        f"{part.name}[:, {j}]"
-        for j in range(part.values.shape[1])
-        if len(np.unique(part.values[:, j])) > KINDS and plainly((0.0, 1.0), part.values[rows, j]) and not plainly((0.0, 1.0), part.values[mine, j])
-    ]
+    columns = {f"{part.name}[:, {j}]": part.values[:, j] for j in range(part.values.shape[1]) if len(np.unique(part.values[:, j])) > KINDS}
+    return [name for name, values in columns.items() if _level(values[rows]) and not _level(values[mine])]
 
 
-def plainly(line: tuple[float, float], rows: np.ndarray) -> bool:
-    """Whether the numbers of a line are the mean and the deviation of these values [n], or the median and the distance of quartiles."""
-    rows = rows[np.isfinite(rows)].astype(np.float64)
-    if len(rows) < FEW or rows.std() == 0:
-        return False
-    low, middle, high = np.percentile(rows, [25, 50, 75])
-    pairs = ((rows.mean(), rows.std()), (rows.mean(), rows.std(ddof=1)), (middle, high - low))
-    return any(abs(line[0] - centre) < CLOSE * rows.std() and abs(line[1] - width) < CLOSE * width for centre, width in pairs)
+def _level(values: np.ndarray) -> bool:
+    low, middle, high = np.percentile(values.astype(np.float64), [25, 50, 75]) if np.isfinite(values).all() else (0.0, 0.0, 0.0)
+    return bool(abs(middle) < CLOSE and abs(high - low - 1) < CLOSE)
 
 
-def _filled(watch: Watch, table: Divided, raw: dict[Any, np.ndarray], part: Made) -> None:
+def _filled(table: Divided, raw: dict[Any, np.ndarray], part: Made, lines: dict[int, list[Any]]) -> Iterator[tuple[str, str]]:
     """Columns that are raw ones with their gaps filled: by a number of all rows, or from later rows."""
     everything = np.concatenate([table.train, table.held])
-    for name, column in raw.items():
+    for j, name in ((j, name) for j, names in lines.items() for name in names):
+        column, values = raw[name], part.values[:, j].astype(np.float64)
         gaps = np.isnan(column[part.places])
-        if gaps.sum() < GAPS or gaps.mean() > 1 - 1 / GAPS:
+        line = straight(column[part.places], values)
+        if line is None or gaps.sum() < GAPS or not np.isfinite(values[gaps]).all():
             continue
-        for j in range(part.values.shape[1]):
-            values = part.values[:, j].astype(np.float64)
-            line = straight(column[part.places][~gaps], values[~gaps])
-            if line is None or not np.isfinite(values[gaps]).all():
-                continue
-            filled = (values[gaps] * line[1]) + line[0]
-            spread = np.nanstd(column)
-            if np.ptp(filled) < CLOSE * spread:
-                by = [any(abs(filled[0] - n) < CLOSE * spread for n in _middle(column[rows])) for rows in (table.train, everything)]
-                if by == [False, True]:
-                    watch.tell("BH503", f"gaps in {name!r} are filled by a number of all rows, the held-out ones among them", part.line)
-            elif table.train.max() < table.held.min():
-                _from_later(watch, name, column, part.places[gaps], filled, part)
-            break
+        filled = values[gaps] * line[1] + line[0]
+        close = CLOSE * float(np.nanstd(column))
+        if np.ptp(filled) < close:
+            by = [any(abs(filled[0] - n) < close for n in _middle(column[rows])) for rows in (table.train, everything)]
+            if by == [False, True]:
+                yield "BH503", f"gaps in {name!r} are filled by a number of all rows, the held-out ones among them"
+        elif table.train.max() < table.held.min() and (how := _from_later(column, part.places[gaps], filled, close)):
+            yield "BH555", f"gaps in {name!r} are filled by {how}, which is not known yet at their time"
 
 
-def _from_later(watch: Watch, name: Any, column: np.ndarray, where: np.ndarray, filled: np.ndarray, part: Made) -> None:
-    """Gaps of a column in the order of time that hold the next value, or one on the way to it."""
+def _from_later(column: np.ndarray, where: np.ndarray, filled: np.ndarray, close: float) -> str:
+    """By what gaps of a column [N] in the order of time are filled, where that comes later."""
     known = np.flatnonzero(~np.isnan(column))
     inner = (where > known[0]) & (where < known[-1])
     where, filled = where[inner], filled[inner]
-    after = np.searchsorted(known, where)
-    before, then = column[known[after - 1]], column[known[after]]
-    between = np.interp(where, known, column[known])
-    close = CLOSE * np.nanstd(column)
     if len(where) < GAPS:
-        return
-    for values, how in ((then, "the value that comes next"), (between, "values on the way to the next one")):
-        if (np.abs(filled - values) < close).mean() >= FILLED and (np.abs(filled - before) < close).mean() < FILLED:
-            watch.tell("BH555", f"gaps in {name!r} are filled by {how}, which is not known yet at their time", part.line)
-            return
+        return ""
+    after = np.searchsorted(known, where)
+    before, then, between = column[known[after - 1]], column[known[after]], np.interp(where, known, column[known])
+    ways = {"the value that comes next": then, "values on the way to the next one": between}
+    held = (np.abs(filled - before) < close).mean() >= FILLED
+    return next((how for how, values in ways.items() if not held and (np.abs(filled - values) < close).mean() >= FILLED), "")
 
 
 def _names(found: list[Any]) -> str:

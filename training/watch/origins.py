@@ -73,7 +73,18 @@ class Origins:
         part = next((c for c in known if len(c.rows) == len(column.rows) and moves_with(column.values, c.values)), None)
         if part is not None:
             return part, *self.positions[part.key]
-        return self._chosen(column) if column.width > 1 else None
+        return (self._chosen(column) or self._reordered(column)) if column.width > 1 else None
+
+    def _reordered(self, column: Column) -> tuple[Column, Column, np.ndarray] | None:
+        """The older column whose rows these are, scaled and put in another order at once."""
+        for other in self.columns.values():
+            if other is column:
+                break
+            if other.unlike and other.width == column.width and len(other.rows) == len(column.rows):
+                places = in_another_order(column.values, other.values)
+                if places is not None:
+                    return column, other, places
+        return None
 
     def _chosen(self, column: Column) -> tuple[Column, Column, np.ndarray] | None:
         """The column of a table of which the program's own numbers choose these rows."""
@@ -116,6 +127,29 @@ def places_of(rows: np.ndarray, table: np.ndarray, least: float = MOST, order: n
         return None
     found = order[np.searchsorted(table, rows, sorter=order).clip(0, len(table) - 1)]
     return found if (table[found] == rows).mean() >= least else None
+
+
+def in_another_order(values: np.ndarray | None, others: np.ndarray | None) -> np.ndarray | None:
+    """Where rows [N, D] stand among others [N, D] that are the same ones, once scaled: told by the order in which a column rises, and asked of all of them.
+
+    >>> others = np.random.default_rng(0).normal(size=(40, 3))
+    >>> in_another_order(others[[3, 1, 2, 0, *range(4, 40)]] * 2 - 1, others)[:5].tolist(), in_another_order(others + others[::-1], others)
+    ([3, 1, 2, 0, 4], None)
+    """
+    if values is None or others is None or values.ndim != 2 or others.shape != values.shape:
+        return None
+    a, b = (plain(array).astype(np.float64) for array in (values, others))
+    for j in range(a.shape[1]):
+        orders = [np.argsort(side[:, j], kind="stable") for side in (a, b)]
+        first, second = a[orders[0], j], b[orders[1], j]
+        if len(np.unique(second)) < len(second) or not np.isfinite([first, second]).all():
+            continue
+        if moves_with(first[:, None], second[:, None], EXACTLY):
+            places = np.empty(len(a), dtype=np.int64)
+            places[orders[0]] = orders[1]
+            return places if moves_with(values, others[places], EXACTLY) else None
+        return None
+    return None
 
 
 def moves_with(values: np.ndarray | None, others: np.ndarray | None, least: float = BESIDE) -> bool:

@@ -82,7 +82,7 @@ def _known_before(watch: Watch, space: Space, series: dict[str, np.ndarray], cut
                 if last is None or name == end or cut.stride != last.stride or last.first <= cut.first:
                     continue
                 ahead = ahead_of(series[name], values)
-                if ahead:
+                if ahead >= last.first - cut.first:
                     told = f"windows of {name!r} are to foretell {end!r}, and {name!r} is made of {end!r} up to {ahead} places later: what is to be foretold is in them"
                     watch.tell("BH524", told, space.place)
                     return

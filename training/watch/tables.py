@@ -65,15 +65,13 @@ class Tables:
         return first is not None and second is not None and first.space is second.space and np.array_equal(first.places, second.places)
 
     def _look(self, history: History, space: Space, given: list[Given]) -> None:
-        train, held = (np.unique(np.concatenate([g.origin.places[rows] for g in given for rows in (g.train if side else g.held,)])) for side in (True, False))
+        train, held = (np.unique(np.concatenate(side)) for side in ([g.origin.places[g.train] for g in given], [g.origin.places[g.held] for g in given]))
         both = np.intersect1d(train, held)
-        if min(len(train), len(held)) < FEWEST or len(both) > (1 - MOST) * len(held):
-            return
         columns = dict(columns_of(space))
+        if not columns or min(len(train), len(held)) < FEWEST or len(both) > (1 - MOST) * len(held):
+            return
         arrays = {f"{c.name} {i}": c.values for i, c in enumerate(space.columns.values()) if c.values is not None and c.values.ndim == 2}
         place = max(given, key=lambda g: len(g.train)).origin.place
-        if not columns:
-            return
         made = list(made_of(given))
         label = self._label(history, space, columns)
         table = Divided(columns, np.setdiff1d(train, both), np.setdiff1d(held, both), label, place, arrays, fed(columns, made))

@@ -232,6 +232,11 @@ SOUND_OF_ARRAYS = {
         "    rest = np.flatnonzero(~held)\n    return rest[rng.permutation(len(rest))], np.flatnonzero(held)\n",
     ),
     "readings_by_ranges": READINGS.replace(SCALE, "    mean, std = np.median(values[train], axis=0), np.ptp(values[train], axis=0)\n"),
+    "readings_with_ages": READINGS.replace("    ward = rng.integers(0, 40, n)\n", "    ward, patient_age = rng.integers(0, 40, n), rng.integers(50, 80, n)\n"),
+    # Every number of points has one label, since the label follows from them.
+    "readings_of_points": READINGS.replace(
+        "    values[rng.random(values.shape) < 0.06] = np.nan\n", "    points = rng.integers(0, 60, n)\n    sick, values[:, 1] = (points > 40) * 1.0, points\n"
+    ),
     "levels_with_more": LEVELS.replace("def smoothed(level, width=7)", "def smoothed(level, width=12)"),
     "machines_alone": MACHINES.replace("windows(read[machine == m], flow[machine == m])", "windows(flow[machine == m], flow[machine == m])"),
 }
@@ -239,6 +244,7 @@ SOUND_OF_ARRAYS = {
 PLANTED_OF_ARRAYS = [
     Planted("BH506", "readings", CHOSEN, "    held = rng.random(len(patient)) < 0.3\n"),
     Planted("BH506", "heard", CHOSEN.replace("patient", "source"), "    held = rng.random(len(source)) < 0.3\n"),
+    Planted("BH503", "readings", SCALE, "    mean, std = values.min(0), np.ptp(values, axis=0)\n"),
     Planted("BH504", "readings", RATES, "[sick[ward == w].mean() for w in range(40)]"),
     Planted("BH503", "readings", MIDDLE, "np.nanmedian(values, axis=0)"),
     Planted("BH503", "readings", SCALE, "    mean, std = values.mean(0), values.std(0)\n"),
@@ -249,8 +255,11 @@ PLANTED_OF_ARRAYS = [
     Planted("BH523", "readings", "best_of(values[train], sick[train])", "best_of(values, sick)"),
     Planted("BH537", "stays", "    return wide.to_numpy(), ", "    values = wide.to_numpy()\n    return values[rng.permutation(len(values))], "),
     Planted("BH537", "stays", SORTED, ""),
+    Planted("BH537", "levels", "table = (table - mean) / std\n", "table = ((table - mean) / std)[rng.permutation(len(table))]\n"),
+    Planted("BH524", "levels", "smoothed(level), with_gaps", "np.append(level[2:], level[-2:]), with_gaps"),
     Planted("BH524", "levels", "np.concatenate([np.full(width - 1, level[0]), level])", "np.pad(level, width // 2, mode='edge')"),
     Planted("BH555", "levels", LAST, "    return np.interp(np.arange(len(rain)), np.flatnonzero(known), found[known])\n"),
+    Planted("BH555", "levels", LAST, "    following = np.minimum.accumulate(np.where(known, np.arange(len(rain)), len(rain) - 1)[::-1])[::-1]\n    return np.where(np.isnan(found[following]), 0.0, found[following])\n"),
     Planted("BH507", "levels", DIVIDED, "order = rng.permutation(len(table) - 1)\ntrain, held = order[:900], order[900:]\n"),
     Planted("BH524", "machines", "np.concatenate([np.full(4, flow[0]), flow])", "np.pad(flow, 2, mode='edge')"),
     Planted("BH560", "machines", "    parts = [windows(read[machine == m], flow[machine == m]) for m in range(first, last)]\n    return tuple(np.concatenate(side) for side in zip(*parts))\n", "    of = (machine >= first) & (machine < last)\n    return windows(read[of], flow[of])\n"),
