@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from training.review.syntax import last_name, method, walk_afresh
+from training.review.syntax import Rewriter, last_name, method, walk_afresh
 
 OF_TABLES = {
     *("index", "values", "columns", "shape", "size", "dtypes", "dtype", "T", "loc", "iloc", "at", "iat", "str", "dt", "cat", "name", "names", "empty"),
@@ -48,7 +48,7 @@ def _columns(tree: ast.Module) -> set[str]:
     return found - OF_TABLES
 
 
-class _Columns(ast.NodeTransformer):
+class _Columns(Rewriter):
     def __init__(self, columns: set[str], other: set[str]) -> None:
         self.columns, self.other = columns, other
 

@@ -7,7 +7,7 @@ import copy
 from dataclasses import dataclass
 from typing import cast
 
-from training.review.syntax import names_read, walk_afresh
+from training.review.syntax import located, names_read, walk_afresh
 
 BETTER = {"min": (ast.Lt, ast.LtE), "max": (ast.Gt, ast.GtE)}
 
@@ -85,8 +85,7 @@ def with_flags(tree: ast.Module) -> ast.Module:
                 for flag in flags_of(block):
                     if flag.agrees and not flag.late:
                         _put(block, flag)
-    ast.fix_missing_locations(tree)
-    return tree
+    return located(tree)
 
 
 def _put(block: list[ast.stmt], flag: Flag) -> None:

@@ -7,7 +7,7 @@ import copy
 from collections import defaultdict
 from typing import cast
 
-from training.review.syntax import below, walk_afresh
+from training.review.syntax import Rewriter, below, located, walk_afresh
 
 FEW = 4  # values of a list that is written out
 SIMPLE = ast.Name | ast.Attribute | ast.Subscript
@@ -30,14 +30,14 @@ def with_lists(tree: ast.Module) -> tuple[ast.Module, dict[str, str]]:
     if not any(isinstance(n, ast.ListComp | ast.GeneratorExp) or (isinstance(n, ast.Call) and _is_map(n)) for n in walk_afresh(tree)):
         return tree, {}
     lists = _Lists()
-    return cast(ast.Module, ast.fix_missing_locations(lists.visit(tree))), lists.stand_for
+    return located(cast(ast.Module, lists.visit(tree))), lists.stand_for
 
 
 def _is_map(call: ast.Call) -> bool:
     return isinstance(call.func, ast.Name) and call.func.id == "map" and len(call.args) == 2 and isinstance(call.args[0], SIMPLE)
 
 
-class _Lists(ast.NodeTransformer):
+class _Lists(Rewriter):
     def __init__(self) -> None:
         self.stand_for: dict[str, str] = {}
         self.bound: dict[str, int] = {}  # how often each name of the function at hand gets a value
@@ -54,7 +54,8 @@ class _Lists(ast.NodeTransformer):
 
     def _within(self, node: ast.Module | ast.FunctionDef) -> ast.AST:
         outer = (self.known, self.bound, self.places)
-        self.bound, self.places = _bound(node), _asked_for(node)
+        self.bound, lists = _bound(node)
+        self.places = _asked_for(node) if lists else set()
         self.known = {name: values for name, values in self.known.items() if name not in self.bound}
         node.body = [made for s in node.body for made in _listed(self.visit(s))]
         self.known, self.bound, self.places = outer
@@ -172,9 +173,9 @@ def _listed(made: ast.AST | list[ast.stmt] | None) -> list[ast.stmt]:
     return made if isinstance(made, list) else [] if made is None else [cast(ast.stmt, made)]
 
 
-def _bound(function: ast.Module | ast.FunctionDef) -> dict[str, int]:
-    """How often each name of a function, those of functions inside it left out, gets a value; what else changes a list counts too."""
-    found = defaultdict[str, int](int)
+def _bound(function: ast.Module | ast.FunctionDef) -> tuple[dict[str, int], bool]:
+    """How often each name of a function, those of functions inside it left out, gets a value, what else changes a list counted too; whether one is a list."""
+    found, lists = defaultdict[str, int](int), False
     pending: list[ast.AST] = list(function.body)
     if isinstance(function, ast.FunctionDef):
         for argument in walk_afresh(function.args):
@@ -190,8 +191,10 @@ def _bound(function: ast.Module | ast.FunctionDef) -> dict[str, int]:
             found[node.func.value.id] += node.func.attr in ("append", "extend", "insert", "pop", "reverse", "sort", "clear", "remove")
         elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and isinstance(node.ctx, ast.Store):
             found[node.value.id] += 1
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.List | ast.Tuple | ast.ListComp | ast.GeneratorExp | ast.Call):
+            lists |= not isinstance(node.value, ast.Call) or _is_map(node.value)
         pending += below(node)
-    return found
+    return found, lists
 
 
 def _asked_for(function: ast.Module | ast.FunctionDef) -> set[str]:
@@ -218,7 +221,7 @@ def _filling(target: ast.expr, element: ast.expr) -> dict[str, ast.expr] | None:
     return {t.id: e for t, e in zip(names, values, strict=True) if isinstance(t, ast.Name)} if names and all(isinstance(t, ast.Name) for t in names) else None
 
 
-class _Fill(ast.NodeTransformer):
+class _Fill(Rewriter):
     """Puts a value for a name, at the place of the name."""
 
     def __init__(self, values: dict[str, ast.expr]) -> None:

@@ -6,7 +6,7 @@ import ast
 import copy
 from typing import cast
 
-from training.review.syntax import below, dotted, last_name, walk, walk_afresh, words
+from training.review.syntax import Rewriter, below, dotted, last_name, located, walk, walk_afresh, words
 
 TRAIN, HELD = {"train", "training", "tr", "fit"}, {"val", "valid", "validation", "test", "testing", "eval", "evaluation", "dev", "holdout"}
 MOST = 4  # phases
@@ -27,7 +27,7 @@ def sides_by_name(tree: ast.Module) -> tuple[ast.Module, dict[str, str]]:
     if not sided:
         return tree, {}
     names = _Names(sided)
-    return cast(ast.Module, ast.fix_missing_locations(names.visit(tree))), names.stand_for
+    return located(cast(ast.Module, names.visit(tree))), names.stand_for
 
 
 def _side_key(node: ast.Subscript) -> str:
@@ -35,7 +35,7 @@ def _side_key(node: ast.Subscript) -> str:
     return key if isinstance(key, str) and key.isidentifier() and words(key) & (TRAIN | HELD) else ""
 
 
-class _Names(ast.NodeTransformer):
+class _Names(Rewriter):
     def __init__(self, sided: set[str]) -> None:
         self.sided, self.stand_for = sided, dict[str, str]()
 
@@ -84,7 +84,7 @@ def with_phases(tree: ast.Module) -> tuple[ast.Module, dict[int, int]]:
     if not any(isinstance(n, ast.Constant) and isinstance(n.value, str) and n.value in TRAIN for n in walk_afresh(tree)):
         return tree, {}
     phases = _Phases(_lists(tree))
-    written = cast(ast.Module, ast.fix_missing_locations(phases.visit(tree)))
+    written = located(cast(ast.Module, phases.visit(tree)))
     return written, _renumbered(written, phases.loops) if phases.loops else {}
 
 
@@ -146,7 +146,7 @@ def _said(element: ast.expr) -> str:
     return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
 
 
-class _Phases(ast.NodeTransformer):
+class _Phases(Rewriter):
     def __init__(self, known: dict[str, list[ast.expr]]) -> None:
         self.known = known
         self.loops: list[tuple[int, int, int]] = []
@@ -228,7 +228,7 @@ def _filled(block: list[ast.stmt], values: dict[str, ast.expr]) -> list[ast.stmt
     return done
 
 
-class _Fill(ast.NodeTransformer):
+class _Fill(Rewriter):
     """Puts values for names, and decides what is known then."""
 
     def __init__(self, values: dict[str, ast.expr]) -> None:

@@ -203,6 +203,8 @@ class Program:
 
     def is_torch(self, node: ast.AST | None, *names: str) -> bool:
         """Whether it is one of these names from anywhere within torch."""
+        if isinstance(node, ast.Attribute) and node.attr not in names:
+            return False
         name = self.resolve(node)
         return name.startswith("torch.") and name.rpartition(".")[2] in names
 

@@ -98,7 +98,6 @@ def flip_turns_the_class(subject: Subject) -> Iterator[Place]:
 
 def _flip(program: Program, node: ast.AST) -> Iterator[tuple[set[str], ast.expr | None]]:
     """What turns rows round: which words it exchanges, of `across`, `upside`, `either` and `time`, and the rows."""
-    picture = _of_pictures(program)
     if isinstance(node, ast.Call):
         name = last_name(node.func)
         share = keyword(node, "p", 0)
@@ -116,9 +115,9 @@ def _flip(program: Program, node: ast.AST) -> Iterator[tuple[set[str], ast.expr 
             given = given or [k.value for k in node.keywords if k.arg in ("dims", "axis", "dim", "axes")]
             axes = [constant(a) for g in given for a in (g.elts if isinstance(g, ast.Tuple | ast.List) else [g])]
             if rows is not None and not given and program.resolve(node.func) == "numpy.flip":
-                yield {"across", "upside", "either"} if picture else {"either", "time"}, rows
+                yield {"across", "upside", "either"} if _of_pictures(program) else {"either", "time"}, rows
             elif rows is not None and axes and all(isinstance(a, int) for a in axes):
-                yield _ways([int(str(a)) for a in axes], picture, of_numpy=program.resolve(node.func).startswith("numpy")), rows
+                yield _ways([int(str(a)) for a in axes], _of_pictures(program), of_numpy=program.resolve(node.func).startswith("numpy")), rows
     elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
         at = list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
         turned = [k for k, s in enumerate(at) if isinstance(s, ast.Slice) and s.lower is s.upper is None and constant(s.step) == -1]
@@ -126,7 +125,7 @@ def _flip(program: Program, node: ast.AST) -> Iterator[tuple[set[str], ast.expr 
         if len(turned) == 1 and plain:
             behind = len(at) - turned[0]
             from_end = any(constant(s) is Ellipsis for s in at[: turned[0]])
-            yield _ways([-behind if from_end else turned[0]], picture, of_numpy=True), node.value
+            yield _ways([-behind if from_end else turned[0]], _of_pictures(program), of_numpy=True), node.value
 
 
 def _ways(axes: list[int], picture: bool, of_numpy: bool) -> set[str]:
