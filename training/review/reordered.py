@@ -31,6 +31,8 @@ WRAPS = {
     "copy",
     "to_numpy",
 }
+FEWEST = 3  # parameters: what is put in order, by what, and what is left
+OF_MANY = {"sum", "mean", "float", "bool", "long", "double", "any", "nonzero", "view", "reshape", "size", "cumsum"}
 EMPTY = {"arange", "range", "linspace", "zeros", "ones", "full", "empty", "zeros_like", "ones_like", "empty_like", "full_like", "eye"}
 NOT_ROWS = {
     "weight",
@@ -344,3 +346,36 @@ def _beside(node: ast.AST) -> Iterator[list[ast.expr]]:
             yield [*node.args, *(k.value for k in node.keywords)]
         case ast.For(body=body):
             yield [s.value for s in body if isinstance(s, ast.Assign) and not isinstance(s.value, ast.Tuple)]
+
+
+def sorted_beside(scope: Scope) -> Iterator[tuple[ast.AST, str]]:
+    """A parameter that is put in the order of another one, as the hazards of a risk set by their times, and then multiplied by a third that keeps its own."""
+    if len(scope.parameters) < FEWEST:
+        return
+    nodes = list(own_nodes(scope.node))
+    for name, bound in scope.bindings.items():
+        by = bound[0].value if len(bound) == 1 and bound[0].index is None else None
+        if not (isinstance(by, ast.Call) and last_name(by.func) == "argsort"):
+            continue
+        key = next((n for n in scope.parameters if n in names_read(by)), None)
+        indexed = [n for n in nodes if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Name) and n.slice.id == name]
+        moved = {p for p in scope.parameters if (own := scope.bindings.get(p)) and any(b.value in indexed and names_read(b.value) == {p, name} for b in own)}
+        if key is None or not moved or any(names_read(n.value) - moved for n in indexed) or _uses(nodes, name) > len(indexed):
+            continue  # an order that goes elsewhere, too, or is turned back
+        still = {p for p in scope.parameters if p not in moved and p not in scope.bindings and p != key and _holds_rows(nodes, p)}
+        for node in nodes:
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and node.lineno > by.lineno:
+                for alone, other in ((node.left, node.right), (node.right, node.left)):
+                    left = {n.id for n in walk(other) if isinstance(n, ast.Name)}
+                    if isinstance(alone, ast.Name) and alone.id in still and left & moved and not left & still:
+                        yield node, f"{', '.join(sorted(moved))} is in the order of {key} here, and {alone.id} is not"
+                        return
+
+
+def _uses(nodes: list[ast.AST], name: str) -> int:
+    return sum(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load) for n in nodes)
+
+
+def _holds_rows(nodes: list[ast.AST], name: str) -> bool:
+    """Whether a parameter is asked for what only many values have."""
+    return any(method(n) in OF_MANY and isinstance(of := receiver(n), ast.Name) and of.id == name for n in nodes)

@@ -110,6 +110,7 @@ from training.review import (
     rules_turned,
     rules_units,
     rules_unread,
+    rules_used_up,
     rules_weights,
     rules_window,
 )
@@ -142,6 +143,7 @@ FAMILIES = (
     rules_reset,
     rules_shared_weights,
     rules_units,
+    rules_used_up,
     rules_unread,
     rules_phases,
     rules_average,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.frames import moved_after
 from training.review.program import Binding, Program, Scope, argument
-from training.review.reordered import kept_the_old_order, sorted_out_of_a_zip
+from training.review.reordered import kept_the_old_order, sorted_beside, sorted_out_of_a_zip
 from training.review.splitting import line_of
 from training.review.syntax import constant, dotted, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
 from training.review.whole import LABEL_WORDS
@@ -167,6 +167,7 @@ def rows_permuted_alone(subject: Subject) -> Iterator[Place]:
         yield from _sorted_column(program, scope)
         yield from kept_the_old_order(program, scope)
         yield from sorted_out_of_a_zip(scope)
+        yield from sorted_beside(scope)
         for name, bindings in scope.bindings.items():
             if len(bindings) == 1 and isinstance(bindings[0].value, ast.Call) and last_name(bindings[0].value.func) in PERMUTES:
                 used = _only_index(program, name, scope)

@@ -13,6 +13,8 @@ from training.review.syntax import identifiers, last_name, method, names_read, o
 from training.review.values import PASSED_ON
 
 ENDS = {"done", "dones", "terminal", "terminals", "terminated", "term", "terms", "ended", "finished", "over", "final"}
+STATES = {"obs", "observation", "observations", "state", "states", "s", "o", "ob", "feature", "features"}
+ACTIONS = {"action", "actions", "act", "acts", "a", "move", "moves"}
 LATER = {"next", "after", "successor", "successors", "new"}
 
 
@@ -108,7 +110,7 @@ def _is_end(program: Program, node: ast.expr, scope: Scope, kept: list[Kept]) ->
 def _unpacked_ends(scope: Scope) -> Iterator[tuple[str, ast.AST, set[str]]]:
     """Names of ends that are unpacked from a batch: with the statement and the rewards unpacked beside them."""
     for name, bound in scope.bindings.items():
-        if not (ENDS & words(name) or name == "d") or len(bound) != 1 or bound[0].how not in ("assign", "loop"):
+        if not (ENDS & words(name) or name == "d" or _is_fifth(name, scope)) or len(bound) != 1 or bound[0].how not in ("assign", "loop"):
             continue
         if bound[0].index is None:  # `d = torch.tensor([row[4] for row in batch])` beside `r`, made likewise
             rewards = {n for n, own in scope.bindings.items() if REWARDS & words(n) and any(names_read(b.value) & names_read(bound[0].value) for b in own)}
@@ -121,6 +123,17 @@ def _unpacked_ends(scope: Scope) -> Iterator[tuple[str, ast.AST, set[str]]]:
         called = {last_name(c.func) for c in walk(bound[0].value) if isinstance(c, ast.Call)}
         if rewards and len(beside) >= 4 and "step" not in called:
             yield name, statement, rewards
+
+
+def _is_fifth(name: str, scope: Scope) -> bool:
+    """Whether a name is unpacked beside a state, an action, a reward and the state after it, and nothing else: what is kept with these is the end, whatever it is called."""
+    bound = scope.bindings[name]
+    if len(bound) != 1 or bound[0].index is None or name.startswith("_"):
+        return False
+    others = [n for n, own in scope.bindings.items() if n != name and any(b.statement is bound[0].statement for b in own)]
+    kinds = [words(n) for n in others]
+    after = [k for k in kinds if LATER & k or any(w.endswith("2") and len(w) <= 4 for w in k)]
+    return len(others) == 4 and len(after) == 1 and all(any(kind & k for k in kinds if k not in after) for kind in (STATES, ACTIONS, REWARDS))
 
 
 def _is_target(node: ast.AST, rewards: set[str]) -> bool:

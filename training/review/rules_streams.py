@@ -177,6 +177,20 @@ def _trained_inside(program: Program, loop: ast.For, scope: Scope) -> Iterator[t
             made = _made_before(program, name, loop, scope)
             if made is not None:
                 yield name, made
+        for name in sorted(n for n in trained if n.startswith("self.")) if function is not None and function.owner is scope.owner is not None else ():
+            made = _made_with_the_object(program, name, scope)
+            if made is not None:
+                yield name, made
+
+
+def _made_with_the_object(program: Program, name: str, scope: Scope) -> ast.expr | None:
+    """What makes a network of `self` once, in `__init__`."""
+    attribute = ast.Attribute(ast.Name("self", ast.Load()), name.removeprefix("self."), ast.Load())
+    own = program.bindings_of(attribute, scope)
+    if len(own) != 1 or own[0].how != "assign" or own[0].scope.name != "__init__":
+        return None
+    new = any(is_layer(program, o.call, o.scope) or o.name in program.classes for o in program.origins(own[0].value, own[0].scope))
+    return own[0].value if new else None
 
 
 def _set_back_in(program: Program, function: Scope) -> bool:

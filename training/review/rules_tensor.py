@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.in_batches import is_output_of_batches
 from training.review.kinds import is_model
 from training.review.program import Program, Scope
 from training.review.shapes import same_dimensions
@@ -316,7 +317,12 @@ def softmax_over_batch(subject: Subject) -> Iterator[Place]:
             and not isinstance(constant(dim), bool)
             and not _summed_over_it(scope)
             and not _both_ways(program, call, source, scope)
-            and (_is_batched(program, source, scope, call) or _summed_elsewhere(program, call, scope) or _summed_by_caller(program, call, scope))
+            and (
+                _is_batched(program, source, scope, call)
+                or is_output_of_batches(program, source, scope)
+                or _summed_elsewhere(program, call, scope)
+                or _summed_by_caller(program, call, scope)
+            )
         ):
             yield call, "this softmax normalises over the batch"
 

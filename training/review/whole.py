@@ -243,8 +243,11 @@ def rates_by_group(program: Program) -> Iterator[tuple[ast.Call, ast.expr, str]]
         return
     labels = label_columns(program)
     for call in program.all_calls:
-        source = receiver(call)
-        if method(call) not in ("transform", "mean", "agg") or not isinstance(source, ast.Subscript):
+        source = receiver(call) if method(call) in ("transform", "mean", "agg") else None
+        if isinstance(source, ast.Name):  # `by = table.groupby(key)[label]`
+            bound = program.bindings_of(source, program.scope(call))
+            source = bound[0].value if len(bound) == 1 and bound[0].how == "assign" and bound[0].index is None else None
+        if not isinstance(source, ast.Subscript):
             continue
         grouped, label = source.value, _text(program, source.slice)
         if label not in labels:

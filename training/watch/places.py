@@ -15,6 +15,7 @@ from training.watch.record import Place, Watch
 ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 ATTENDS, OF_SETS = ("transformer", "selfattention", "multihead"), ("set", "basket", "bag", "invariant")  # parts of the names of classes
 SHORTEST, LAST = 4, 20  # tokens; losses
+BEGUN = 1.0  # size of numbers
 FITTED = 0.9  # of the labels: what is learned as it is needs no order
 
 
@@ -67,11 +68,20 @@ def attends(network: nn.Module) -> bool:
     return attention and not any(part in kind for kind in kinds for part in OF_SETS)
 
 
+@torch.no_grad()
+def _begin(network: nn.Module) -> None:
+    """Give numbers to what begins at zero, as places do that are to be learned: until then they tell nothing apart."""
+    for parameter in network.parameters():
+        if not parameter.count_nonzero():
+            parameter.copy_(torch.linspace(-BEGUN, BEGUN, parameter.numel(), device=parameter.device).sin().reshape(parameter.shape))
+
+
 def order_free(call: Call) -> bool:
     """Whether tokens in the opposite order give a row the same scores, or each token the score that it had, and other tokens give others."""
     tokens, network = call.inputs[0], twin(call.module)
     if network is None:
         return False
+    _begin(network)
 
     def turned(t: Tensor) -> Tensor:
         return t.flip(1) if t.shape[:2] == tokens.shape else t

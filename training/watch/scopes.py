@@ -10,6 +10,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
@@ -199,7 +200,11 @@ def arrays_of(name: str, value: Any, depth: int = 0) -> Iterator[Held]:
     if isinstance(value, Tensor):
         plain_kind = value.device.type == "cpu" and value.layout == torch.strided and not value.requires_grad and value.dtype in KINDS
         if value.ndim and FEWEST <= len(value) <= MOST_ROWS and value.numel() <= MOST_HASHED and plain_kind:
-            yield Held(name, value.detach().float().numpy() if value.dtype.itemsize == 2 else value.detach().numpy())
+            array = None
+            with suppress(RuntimeError):  # inside of `vmap` or `grad` a tensor has no numbers of its own
+                array = (value.detach().float() if value.dtype.itemsize == 2 else value.detach()).numpy()
+            if array is not None:
+                yield Held(name, array)
     elif isinstance(value, np.ndarray):
         if (
             value.ndim

@@ -206,7 +206,9 @@ with torch.no_grad():
     print(F.cross_entropy(net(stems[320:], words[320:]).flatten(0, 1), words[320:, 1:].flatten(), ignore_index=PAD).item())
 """
 
-BASES_OF_ORDERS = {"inflected": INFLECTED, "contrast": CONTRAST, "order": ORDER, "writer": WRITER}
+FROM_ZERO = ORDER.replace("nn.Parameter(torch.randn(10, 16))", "nn.Parameter(torch.zeros(10, 16))")  # places are told apart once they have learned
+
+BASES_OF_ORDERS = {"inflected": INFLECTED, "contrast": CONTRAST, "order": ORDER, "from_zero": FROM_ZERO, "writer": WRITER}
 
 PLANTED_OF_ORDERS = (
     Planted("BH203", "contrast", "    model.train()\n", ""),
