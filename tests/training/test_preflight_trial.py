@@ -13,6 +13,7 @@ from schemas.records import CheckResult
 from tests.training.toys import KINDS, make_toy
 from training import preflight_trial
 from training.data import in_memory
+from training.preflight_slopes import check_slopes
 from training.preflight_trial import _saved_bytes, judge_cost, judge_rates, try_out
 
 
@@ -89,3 +90,26 @@ def test_less_memory_is_expected_of_smaller_micro_batches_and_of_sharding() -> N
     whole = needed()
     assert needed(micro_batch_size=16) < whole
     assert needed(ranks=2, parallel="fsdp") < needed(ranks=2) < whole + 1e6
+
+
+class Bent(nn.Module):
+    """A sum of rows that bends where its weight is smaller by `near`; the gradient sees a share of the way to the loss."""
+
+    def __init__(self, near: float, share: float) -> None:
+        super().__init__()
+        self.weight, self.near, self.share = nn.Parameter(torch.ones(1, dtype=torch.float64)), near, share
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        weight = self.weight.detach() * (1 - self.share) + self.weight * self.share
+        return torch.relu(weight - 1 + self.near) * rows.sum()
+
+
+@pytest.mark.req("M4")
+@pytest.mark.parametrize(
+    ("near", "share", "verdict", "words"),
+    [(1e-6, 1.0, "pass", "is the slope of the loss, by finite differences"), (1.0, 0.5, "warn", "is cut out of the graph")],
+)
+def test_a_bend_close_by_is_no_wrong_gradient(near: float, share: float, verdict: str, words: str) -> None:
+    rows = torch.arange(1.0, 7.0, dtype=torch.float64)
+    found = check_slopes(Bent(near, share), lambda network: network(rows))
+    assert (found.verdict, words in found.summary) == (verdict, True), found
