@@ -15,6 +15,11 @@ from training.review.values import PASSED_ON
 ENDS = {"done", "dones", "terminal", "terminals", "terminated", "term", "terms", "ended", "finished", "over", "final"}
 STATES = {"obs", "observation", "observations", "state", "states", "s", "o", "ob", "feature", "features"}
 ACTIONS = {"action", "actions", "act", "acts", "a", "move", "moves"}
+# What stands beside a state, an action and a reward without ending anything; where time has run out, the next value is added rightly.
+NO_ENDS = {
+    *("info", "infos", "weight", "weights", "idx", "index", "indices", "log", "logp", "prob", "probs", "return", "returns", "step", "steps", "t", "time"),
+    *("truncated", "truncation", "truncations", "timeout", "timeouts", "value", "values", "advantage", "advantages", "priority", "priorities", "goal", "goals"),
+}
 LATER = {"next", "after", "successor", "successors", "new"}
 
 
@@ -128,7 +133,7 @@ def _unpacked_ends(scope: Scope) -> Iterator[tuple[str, ast.AST, set[str]]]:
 def _is_fifth(name: str, scope: Scope) -> bool:
     """Whether a name is unpacked beside a state, an action, a reward and the state after it, and nothing else: what is kept with these is the end, whatever it is called."""
     bound = scope.bindings[name]
-    if len(bound) != 1 or bound[0].index is None or name.startswith("_"):
+    if len(bound) != 1 or bound[0].index is None or name.startswith("_") or NO_ENDS & words(name):
         return False
     others = [n for n, own in scope.bindings.items() if n != name and any(b.statement is bound[0].statement for b in own)]
     kinds = [words(n) for n in others]

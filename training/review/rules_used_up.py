@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.program import Binding, Program, Scope
+from training.review.program import Binding, Program, Scope, argument
 from training.review.syntax import FunctionNode, last_name, own_nodes, walk
 
 # What gives each element once; `cycle`, `count` and `repeat` never end.
@@ -106,15 +106,23 @@ def _gone_through(program: Program, loop: ast.For | ast.While, name: str, scope:
     if any(isinstance(n, ast.Call) and last_name(n.func) in ("next", "islice") and any(isinstance(a, ast.Name) and a.id == name for a in n.args) for n in body):
         return None
     for node in body:
-        if isinstance(node, ast.For) and isinstance(node.iter, ast.Name) and node.iter.id == name and program.scope(node) is scope and not _leaves(node):
-            return node.iter
-        if isinstance(node, ast.Call) and program.scope(node) is scope:
+        if not isinstance(node, ast.For | ast.Call) or program.scope(node) is not scope or _on_a_condition(program, node, loop):
+            continue
+        if isinstance(node, ast.For):
+            if isinstance(node.iter, ast.Name) and node.iter.id == name and not _leaves(node):
+                return node.iter
+        elif any(isinstance(n, ast.Name) and n.id == name for n in walk(node)):
             for called in program.callees(node, scope):
-                for at, given in enumerate(node.args):
-                    own = called.parameters[1:] if called.owner is not None and called.parameters[:1] == ["self"] else called.parameters
-                    if isinstance(given, ast.Name) and given.id == name and at < len(own) and _loops_over(called, own[at]):
-                        return given
+                given = (argument(node, called, p) for p in called.parameters if _loops_over(called, p))
+                if any(isinstance(a, ast.Name) and a.id == name for a in given):
+                    return node
     return None
+
+
+def _on_a_condition(program: Program, node: ast.AST, loop: ast.For | ast.While) -> bool:
+    """Whether a part of a loop may be come to in one of its rounds alone."""
+    around = program.ancestors(node)
+    return any(isinstance(a, ast.If | ast.Try | ast.Match) for a in around[: around.index(loop)])
 
 
 def _loops_over(called: Scope, parameter: str) -> bool:
