@@ -45,7 +45,7 @@ def _asked(program: Program, holder: Holder, holders: list[Holder]) -> list[set[
     """Of each step of an optimizer which constant labels are made between the step before it in its function and this one."""
     names = {h.name for h in holders}
     found = []
-    for step in (c for c in program.all_calls if method(c) == "step" and dotted(receiver(c)) == holder.name):
+    for step in (c for c in program.methods_of("step") if dotted(receiver(c)) == holder.name):
         scope = program.scope(step)
         if scope is not holder.scope and not (holder.name.startswith("self.") and scope.owner is holder.scope.owner):
             continue

@@ -23,7 +23,7 @@ def bent_means(program: Program) -> Iterator[tuple[ast.expr, str, ast.For]]:
 
     Not told in a file that propagates such a root: there it is the loss itself, and its mean is that of the loss.
     """
-    backward = [c for c in program.all_calls if method(c) == "backward"]
+    backward = program.methods_of("backward")
     if any(bend(program, receiver(c), program.scope(c)) for c in backward):
         return
     for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For)):

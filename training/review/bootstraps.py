@@ -143,7 +143,7 @@ def _is_discount(node: ast.expr) -> bool:
     value = constant(node)
     if isinstance(value, float):
         return LEAST_DISCOUNT <= value < 1
-    return isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and _named(node, DISCOUNTS)
+    return isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and _named(node, DISCOUNTS)
 
 
 def _named(node: ast.AST, kinds: set[str]) -> bool:
@@ -153,7 +153,7 @@ def _named(node: ast.AST, kinds: set[str]) -> bool:
 def _accumulates(program: Program, node: ast.AST, later: list[ast.expr]) -> bool:
     """Whether what is discounted is what the statement binds anew, a sum over steps."""
     statement = program.statement(node)
-    bound = statement.targets if isinstance(statement, ast.Assign) else [statement.target] if isinstance(statement, ast.AnnAssign | ast.AugAssign) else []
+    bound = statement.targets if isinstance(statement, ast.Assign) else [statement.target] if isinstance(statement, (ast.AnnAssign, ast.AugAssign)) else []
     names = {last_name(t) for t in bound} - {""}
     return any(isinstance(f, ast.Name) and f.id in names for f in later)
 

@@ -79,7 +79,7 @@ def _range(selector: ast.expr) -> tuple[str, Range] | None:
     match selector:
         case ast.Compare(left=left, ops=[op], comparators=[right]):
             number = constant(right)
-            if not isinstance(number, int | float) or isinstance(number, bool):
+            if not isinstance(number, (int, float)) or isinstance(number, bool):
                 return None
             ranges = {
                 ast.Eq: Range(number, number, True, True),

@@ -48,7 +48,7 @@ class Carried:
         for node in own_nodes(self.scope.node):
             if isinstance(node, ast.Call) and method(node) in ADDS and any(self.has(a) for a in node.args):
                 self.names |= _root(receiver(node))
-            elif isinstance(node, ast.Assign | ast.AugAssign):
+            elif isinstance(node, (ast.Assign, ast.AugAssign)):
                 for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                     if isinstance(target, ast.Subscript) and (self.has(node.value) or self._is_column(target)):
                         self.names |= _root(target)
@@ -119,7 +119,7 @@ class Carried:
         """The expressions by which codes get out, those left out by which a mapping alone is lent."""
         found: list[ast.expr] = []
         for node in own_nodes(self.scope.node):
-            if isinstance(node, ast.Return | ast.Yield) and node.value is not None and not self._lends(node.value) and self.has(node.value):
+            if isinstance(node, (ast.Return, ast.Yield)) and node.value is not None and not self._lends(node.value) and self.has(node.value):
                 found.append(node.value)
             elif isinstance(node, ast.Assign) and node.targets[0:1] and self._is_own(node.targets[0]) and not self.is_kept(node.value) and self.has(node.value):
                 found += [] if id(node.value) in self.nodes and isinstance(node.value, ast.DictComp) else [node.value]
@@ -130,7 +130,7 @@ class Carried:
     def _lends(self, value: ast.expr) -> bool:
         elements = value.elts if isinstance(value, ast.Tuple) else [value]
         with_codes = [e for e in elements if self.has(e)]
-        return all(self.is_kept(e) or (id(e) in self.nodes and isinstance(e, ast.DictComp | ast.Dict)) for e in with_codes)
+        return all(self.is_kept(e) or (id(e) in self.nodes and isinstance(e, (ast.DictComp, ast.Dict))) for e in with_codes)
 
     def _is_own(self, target: ast.expr) -> bool:
         return isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self"
@@ -142,7 +142,7 @@ class Carried:
 
 
 def _root(node: ast.expr | None) -> set[str]:
-    while isinstance(node, ast.Subscript | ast.Attribute) and not (isinstance(node, ast.Subscript) and constant(node.slice) == "self"):
+    while isinstance(node, (ast.Subscript, ast.Attribute)) and not (isinstance(node, ast.Subscript) and constant(node.slice) == "self"):
         node = node.value
     return {node.id} - {"self"} if isinstance(node, ast.Name) else set()
 
@@ -150,10 +150,10 @@ def _root(node: ast.expr | None) -> set[str]:
 def conditions_met(program: Program, node: ast.AST, known: set[str]) -> bool:
     """Whether all conditions around ask only for what is known: the rows, what is made of them, or in which list a column stands."""
     for around in program.ancestors(node):
-        test = around.test if isinstance(around, ast.If | ast.IfExp) else around if isinstance(around, ast.BoolOp) else None
+        test = around.test if isinstance(around, (ast.If, ast.IfExp)) else around if isinstance(around, ast.BoolOp) else None
         if test is None:
             continue
-        listed = {last_name(n.comparators[0]) for n in ast.walk(test) if isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.In | ast.NotIn)}
+        listed = {last_name(n.comparators[0]) for n in ast.walk(test) if isinstance(n, ast.Compare) and isinstance(n.ops[0], (ast.In, ast.NotIn))}
         asked = {n for n in names_read(test) if n not in program.aliases and n not in ("isinstance", "len", "str", "object", "hasattr", "int")}
         if isinstance(around, ast.BoolOp) or {n for n in asked - known if n not in listed or not n.isupper()}:
             return False

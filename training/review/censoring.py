@@ -54,7 +54,7 @@ def accounts_for_censoring(program: Program) -> bool:
 def told_apart(program: Program, within: Within, own: set[int]) -> bool:
     """Whether the file compares the time, or another one with the same bound, anywhere else, or asks for it in the text of a query."""
     bound = frozenset(w for n in walk(within.bound) for w in _of_node(n)) - TIMES
-    numbers = {constant(n) for n in walk(within.bound) if isinstance(constant(n), int | float)}
+    numbers = {constant(n) for n in walk(within.bound) if isinstance(constant(n), (int, float))}
     for node in (*program.nodes[ast.Compare], *program.all_calls):
         if id(node) in own:
             continue
@@ -73,7 +73,7 @@ def told_apart(program: Program, within: Within, own: set[int]) -> bool:
         if (
             same
             and any((FOLLOWED | TIMES) & words(m) for s in others for m in _mentioned(s))
-            and not all(isinstance(s, ast.Name | ast.Attribute) and BOUNDS & words(last_name(s)) for s in others)
+            and not all(isinstance(s, (ast.Name, ast.Attribute)) and BOUNDS & words(last_name(s)) for s in others)
         ):
             return True
     texts = [n.value for n in program.nodes[ast.Constant] if isinstance(n, ast.Constant) and isinstance(n.value, str)]
@@ -94,7 +94,7 @@ def ordered(node: ast.AST) -> tuple[ast.expr, type[ast.cmpop], ast.expr] | None:
 
 def _sides(node: ast.AST) -> list[ast.expr]:
     if isinstance(node, ast.Compare):
-        return [node.left, *node.comparators] if any(isinstance(o, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for o in node.ops) else []
+        return [node.left, *node.comparators] if any(isinstance(o, (ast.Lt, ast.LtE, ast.Gt, ast.GtE)) for o in node.ops) else []
     found = ordered(node) if isinstance(node, ast.Call) else None
     return [found[0], found[2]] if found is not None else []
 
@@ -118,4 +118,4 @@ def _mentioned(node: ast.expr | None) -> frozenset[str]:
 def is_zero(node: ast.AST | None) -> bool:
     """Whether it is the number 0, or False."""
     value = constant(node)
-    return isinstance(value, int | float) and value == 0
+    return isinstance(value, (int, float)) and value == 0

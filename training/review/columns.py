@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+from typing import cast
 
-from training.review.syntax import Rewriter, last_name, method, walk_afresh
+from training.review.syntax import Rewriter, last_name, located, method, whole
 
 OF_TABLES = {
     *("index", "values", "columns", "shape", "size", "dtypes", "dtype", "T", "loc", "iloc", "at", "iat", "str", "dt", "cat", "name", "names", "empty"),
@@ -23,21 +24,21 @@ def with_columns(tree: ast.Module, aliases: dict[str, str]) -> ast.Module:
     if not any(name.partition(".")[0] == "pandas" for name in aliases.values()):
         return tree
     columns = _columns(tree)
-    classes = {n.name for n in walk_afresh(tree) if isinstance(n, ast.ClassDef)} | {"parse_args", "SimpleNamespace", "namedtuple"}
+    classes = {n.name for n in whole(tree) if isinstance(n, ast.ClassDef)} | {"parse_args", "SimpleNamespace", "namedtuple"}
     objects = {
         last_name(t)
-        for n in walk_afresh(tree)
+        for n in whole(tree)
         if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call) and last_name(n.value.func) in classes
         for t in n.targets
     }
     other = objects | NO_TABLES | set(aliases)
-    return _Columns(columns, other).visit(tree) if columns else tree
+    return located(cast(ast.Module, _Columns(columns, other).visit(tree))) if columns else tree
 
 
 def _columns(tree: ast.Module) -> set[str]:
     """Texts that name a column: keys of a table that is made, and what is written or read by a text."""
     found: set[str] = set()
-    for node in walk_afresh(tree):
+    for node in whole(tree):
         keys: list[ast.expr | None] = []
         if isinstance(node, ast.Call) and last_name(node.func) in ("DataFrame", "assign"):
             keys = [k for a in node.args if isinstance(a, ast.Dict) for k in a.keys]

@@ -30,7 +30,7 @@ def copies_before_split(program: Program) -> Iterator[Place]:
 
 def _joined_with_itself(call: ast.Call) -> str:
     """The name that a join is given twice, as labels are whose rows get copies."""
-    if last_name(call.func) not in JOINS or not call.args or not isinstance(call.args[0], ast.List | ast.Tuple):
+    if last_name(call.func) not in JOINS or not call.args or not isinstance(call.args[0], (ast.List, ast.Tuple)):
         return ""
     given = [e.id for e in call.args[0].elts if isinstance(e, ast.Name)]
     return next((n for n in given if given.count(n) > 1 and len(given) == len(call.args[0].elts)), "")

@@ -39,7 +39,7 @@ def direction(program: Program, node: ast.expr | None, scope: Scope, depth: int 
     match node:
         case ast.UnaryOp(op=ast.USub()):
             return OTHER[direction(program, node.operand, scope, depth + 1)]
-        case ast.BinOp(op=ast.Sub()) if isinstance(constant(node.left), int | float):
+        case ast.BinOp(op=ast.Sub()) if isinstance(constant(node.left), (int, float)):
             return OTHER[direction(program, node.right, scope, depth + 1)]
         case ast.BinOp(op=ast.Div()):
             return direction(program, node.left, scope, depth + 1)

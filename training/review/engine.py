@@ -14,6 +14,7 @@ from training.review.findings import RULES, Finding, Rule, Subject
 from training.review.program import Program
 from training.review.rules import LOADED
 from training.review.sources import RULE_FAILED, WHOLE_FILE, Source, Unreadable, allowances_of, read_source
+from training.review.syntax import uncollected
 
 RELEVANT = ("torch", "sklearn", "imblearn", "accelerate", "transformers", "lightning")
 PARALLEL_FROM = 40  # files; below that a second process costs more than it saves
@@ -51,8 +52,9 @@ def review_source(source: Source, rules: Sequence[Rule], seen: Sequence[Finding]
     found: list[Finding] = []
     if any(name in source.text for name in RELEVANT):
         try:
-            subject = Subject(Program(tree, source.path))
-            found = [f for rule in rules for f in _applied(rule, subject, source)]
+            with uncollected():
+                subject = Subject(Program(tree, source.path))
+                found = [f for rule in rules for f in _applied(rule, subject, source)]
         except RecursionError:
             return [Unreadable(source.path, 1, 1, "cannot be reviewed: an expression is nested too deeply; break it up").finding]
     read = {f.rule for f in found}

@@ -7,7 +7,7 @@ import copy
 from dataclasses import dataclass
 from typing import cast
 
-from training.review.syntax import located, names_read, walk_afresh
+from training.review.syntax import located, names_read, whole
 
 BETTER = {"min": (ast.Lt, ast.LtE), "max": (ast.Gt, ast.GtE)}
 
@@ -76,9 +76,9 @@ def with_flags(tree: ast.Module) -> ast.Module:
             best = acc
             save(net.state_dict(), top)
     """
-    if not any(isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in BETTER and len(n.args) == 2 for n in walk_afresh(tree)):
+    if not any(isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in BETTER and len(n.args) == 2 for n in whole(tree)):
         return tree
-    for node in walk_afresh(tree):
+    for node in whole(tree):
         for part in ("body", "orelse"):
             block = getattr(node, part, None)
             if isinstance(block, list) and len(block) > 1:

@@ -48,6 +48,6 @@ def _of_call(program: Program, call: ast.Call, scope: Scope, depth: int, index: 
         return False
     if name.partition(".")[0] in ("torch", "numpy"):
         if last in DRAWS:
-            return len(call.args) == 1 and not isinstance(call.args[0], ast.Tuple | ast.List | ast.Starred) and "shape" not in dotted(call.args[0])
+            return len(call.args) == 1 and not isinstance(call.args[0], (ast.Tuple, ast.List, ast.Starred)) and "shape" not in dotted(call.args[0])
         return last in MAKES and bool(call.args) and is_flat(program, call.args[0], scope, depth + 1)
     return method(call) in KEEPS and is_flat(program, receiver(call), scope, depth + 1)

@@ -139,7 +139,7 @@ def _whole(node: ast.expr) -> str:
             node = node.args[0]
         elif isinstance(node, ast.Call) and method(node) in ARRAYS | SAME_ROWS | {"drop"} and (of := receiver(node)) is not None:
             node = of
-        elif (isinstance(node, ast.Attribute) and node.attr in ARRAYS) or (isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Name | ast.List)):
+        elif (isinstance(node, ast.Attribute) and node.attr in ARRAYS) or (isinstance(node, ast.Subscript) and isinstance(node.slice, (ast.Name, ast.List))):
             node = node.value
         else:
             return node.id if isinstance(node, ast.Name) else ""

@@ -48,7 +48,7 @@ def _bound(program: Program, node: ast.expr, scope: Scope, base: str) -> Amount 
 def amount(program: Program, node: ast.expr, scope: Scope, base: str, depth: int = 0) -> Amount | None:
     """A number of rows; of a name that is bound once its value."""
     value = constant(node)
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
         return Amount(0, value)
     if depth > DEPTH:
         return None

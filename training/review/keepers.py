@@ -68,7 +68,7 @@ def _compared(function: Scope) -> str:
     for test in tests:
         for score, best in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
             names = {n.id for n in walk(score) if isinstance(n, ast.Name)} & set(function.parameters)
-            kept = {dotted(n) for n in walk(best) if isinstance(n, ast.Name | ast.Attribute)} & set(becomes)
+            kept = {dotted(n) for n in walk(best) if isinstance(n, (ast.Name, ast.Attribute))} & set(becomes)
             found = [name for name in sorted(names - {"self"}) if any(becomes[k] == name for k in kept)]
             if found:
                 return found[0]
@@ -77,9 +77,9 @@ def _compared(function: Scope) -> str:
 
 def live_states_in_dicts(program: Program) -> Iterator[tuple[ast.Call, str]]:
     """`best["weights"] = net.state_dict()`, `best.update(weights=net.state_dict())` under a condition in a loop, where `best["weights"]` is loaded back."""
-    restored = [c.args[0] for c in program.all_calls if method(c) == "load_state_dict" and c.args and isinstance(c.args[0], ast.Subscript)]
+    restored = [c.args[0] for c in program.methods_of("load_state_dict") if c.args and isinstance(c.args[0], ast.Subscript)]
     loaded = {(dotted(s.value), str(constant(s.slice))) for s in restored if isinstance(s, ast.Subscript)}
-    for call in (c for c in program.all_calls if method(c) == "state_dict" and not c.args):
+    for call in (c for c in program.methods_of("state_dict") if not c.args):
         parent, around = program.parents[call], program.ancestors(call)
         holder = program.parents[parent]
         place = ("", "")
@@ -87,6 +87,6 @@ def live_states_in_dicts(program: Program) -> Iterator[tuple[ast.Call, str]]:
             place = (dotted(parent.targets[0].value), str(constant(parent.targets[0].slice)))
         elif isinstance(parent, ast.keyword) and isinstance(holder, ast.Call) and method(holder) == "update":
             place = (dotted(receiver(holder)), str(parent.arg))
-        chosen = any(isinstance(a, ast.If) for a in around) and any(isinstance(a, ast.For | ast.While) for a in around)
+        chosen = any(isinstance(a, ast.If) for a in around) and any(isinstance(a, (ast.For, ast.While)) for a in around)
         if place in loaded and place[0] and chosen and is_model(program, receiver(call), program.scope(call)):
             yield call, f"{place[0]}[{place[1]!r}]"

@@ -53,7 +53,7 @@ def _bare(node: ast.expr) -> ast.expr | None:
         return _bare(node.left) or _bare(node.right)
     if isinstance(node, ast.Call) and method(node) in ("cpu", "mean", "sum", "clone", "to"):
         return _bare(node.func.value) if isinstance(node.func, ast.Attribute) else None
-    return node if isinstance(node, ast.Name | ast.Attribute) and last_name(node) not in ("data",) else None
+    return node if isinstance(node, (ast.Name, ast.Attribute)) and last_name(node) not in ("data",) else None
 
 
 def _collected(program: Program, call: ast.Call, scope: Scope) -> Iterator[ast.expr]:

@@ -17,7 +17,7 @@ REPARAMETERIZED = {"rsample", "randn_like", "randn"}
 
 def plain(node: ast.expr) -> str:
     """The last part of a name without underscores; empty for anything else."""
-    return last_name(node).lower().replace("_", "") if isinstance(node, ast.Name | ast.Attribute) else ""
+    return last_name(node).lower().replace("_", "") if isinstance(node, (ast.Name, ast.Attribute)) else ""
 
 
 def names_in_divergences(program: Program) -> tuple[set[str], set[str]]:

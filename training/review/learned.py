@@ -86,7 +86,7 @@ def _selects_columns(program: Program, by: ast.expr, scope: Scope) -> bool:
     if not isinstance(by, ast.Name):
         return False
     bound = program.bindings_of(by, scope)
-    lists = [b for b in bound if isinstance(b.value, ast.List | ast.Tuple) and b.value.elts and all(isinstance(constant(e), str) for e in b.value.elts)]
+    lists = [b for b in bound if isinstance(b.value, (ast.List, ast.Tuple)) and b.value.elts and all(isinstance(constant(e), str) for e in b.value.elts)]
     return bool(lists and len(lists) == len(bound)) or bool(words(by.id) & COLUMNS)
 
 
@@ -129,7 +129,7 @@ def _is_used(program: Program, call: ast.Call, names: set[str], sides: Sides) ->
     def reads(node: ast.AST | None) -> bool:
         return node is not None and any(n is call or (isinstance(n, ast.Name) and n.id in names) for n in walk(node))
 
-    within = {a.arg for n in walk(sides.scope.node) if isinstance(n, ast.Lambda | ast.FunctionDef) and n is not sides.scope.node for a in n.args.args}
+    within = {a.arg for n in walk(sides.scope.node) if isinstance(n, (ast.Lambda, ast.FunctionDef)) and n is not sides.scope.node for a in n.args.args}
     for node in walk(sides.scope.node):
         match node:
             case ast.BinOp(op=ast.Sub() | ast.Div(), left=left, right=right) if reads(right):
@@ -192,7 +192,7 @@ def of_each_side(program: Program) -> Iterator[tuple[ast.expr, str, str]]:
         if isinstance(inner, ast.Call) and method(inner) != "fillna":
             continue
         scope = program.scope(node)
-        found = centred(program, inner, scope, program.statement(node)) if isinstance(inner, ast.Call | ast.BinOp) else None
+        found = centred(program, inner, scope, program.statement(node)) if isinstance(inner, (ast.Call, ast.BinOp)) else None
         if found is None or named_role(found[0]) or words(last_name(found[0])) & LABEL_WORDS:
             continue
         where = per_side(program, node, found[0]) or _held_out_alone(program, node, found[0])
@@ -200,7 +200,7 @@ def of_each_side(program: Program) -> Iterator[tuple[ast.expr, str, str]]:
             yield node, found[1], where
     yield from _by_itself_elsewhere(program)
     yield from _given_with_itself(program)
-    for call in (c for c in program.all_calls if last_name(c.func) in CENTRES):
+    for call in program.calls_of(*CENTRES):
         where = _by_ranges(program, call)
         if where:
             yield call, last_name(call.func), where
@@ -254,7 +254,7 @@ def _by_itself_elsewhere(program: Program) -> Iterator[tuple[ast.expr, str, str]
 def _by_ranges(program: Program, call: ast.Call) -> str:
     """Names of the sides for each of which a class of the file takes a range of one table, and centres it by the mean of that range."""
     scope, rows = program.scope(call), receiver(call)
-    if scope.name != "__init__" or not isinstance(program.parents[call], ast.BinOp) or any(isinstance(a, ast.If | ast.IfExp) for a in program.ancestors(call)):
+    if scope.name != "__init__" or not isinstance(program.parents[call], ast.BinOp) or any(isinstance(a, (ast.If, ast.IfExp)) for a in program.ancestors(call)):
         return ""
     bound = scope.bindings.get(rows.id, []) if isinstance(rows, ast.Name) else []
     values = [rows] if isinstance(rows, ast.Subscript) else [b.value for b in bound]

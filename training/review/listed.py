@@ -7,7 +7,7 @@ import copy
 from collections import defaultdict
 from typing import cast
 
-from training.review.syntax import Rewriter, below, located, walk_afresh
+from training.review.syntax import Rewriter, below, located, walk_afresh, whole
 
 FEW = 4  # values of a list that is written out
 SIMPLE = ast.Name | ast.Attribute | ast.Subscript
@@ -27,7 +27,7 @@ def with_lists(tree: ast.Module) -> tuple[ast.Module, dict[str, str]]:
     >>> named
     {'sets_0': 'sets[0]', 'sets_1': 'sets[1]'}
     """
-    if not any(isinstance(n, ast.ListComp | ast.GeneratorExp) or (isinstance(n, ast.Call) and _is_map(n)) for n in walk_afresh(tree)):
+    if not any(isinstance(n, (ast.ListComp, ast.GeneratorExp)) or (isinstance(n, ast.Call) and _is_map(n)) for n in whole(tree)):
         return tree, {}
     lists = _Lists()
     return located(cast(ast.Module, lists.visit(tree))), lists.stand_for
@@ -67,20 +67,20 @@ class _Lists(Rewriter):
         target = node.targets[0]
         if len(node.targets) != 1:
             return node
-        if isinstance(target, ast.Tuple | ast.List):
+        if isinstance(target, (ast.Tuple, ast.List)):
             elements = self._elements(node.value)
             if (
-                isinstance(node.value, ast.Name | ast.Subscript)
+                isinstance(node.value, (ast.Name, ast.Subscript))
                 and elements
                 and len(elements) == len(target.elts)
                 and all(isinstance(e, ast.Name) for e in elements)
             ):
                 node.value = ast.copy_location(ast.Tuple([copy.deepcopy(e) for e in elements], ast.Load()), node.value)
             return node
-        values = node.value.elts if isinstance(node.value, ast.List | ast.Tuple) else []
+        values = node.value.elts if isinstance(node.value, (ast.List, ast.Tuple)) else []
         if not isinstance(target, ast.Name) or self.bound.get(target.id) != 1 or not 1 < len(values) <= FEW:
             return node
-        if any(isinstance(v, ast.Starred | ast.Constant | ast.Lambda) for v in values):
+        if any(isinstance(v, (ast.Starred, ast.Constant, ast.Lambda)) for v in values):
             return node
         if all(isinstance(v, SIMPLE) for v in values):
             self.known[target.id] = values
@@ -130,7 +130,7 @@ class _Lists(Rewriter):
         loop = node.generators[0]
         elements = self._elements(loop.iter) if len(node.generators) == 1 and not loop.ifs and not loop.is_async else []
         filled = [_filling(loop.target, e) for e in elements]
-        if not elements or not all(filled) or any(isinstance(n, Functions | ast.NamedExpr | ast.Await) for n in walk_afresh(node.elt)):
+        if not elements or not all(filled) or any(isinstance(n, (Functions, ast.NamedExpr, ast.Await)) for n in walk_afresh(node.elt)):
             return []
         return [_Fill(values or {}).visit(copy.deepcopy(node.elt)) for values in filled]
 
@@ -158,7 +158,7 @@ class _Lists(Rewriter):
 
 def _is_simple(element: ast.expr) -> bool:
     if isinstance(element, ast.Tuple):
-        return bool(element.elts) and all(isinstance(e, SIMPLE | ast.Constant) for e in element.elts) and any(isinstance(e, SIMPLE) for e in element.elts)
+        return bool(element.elts) and all(isinstance(e, (SIMPLE, ast.Constant)) for e in element.elts) and any(isinstance(e, SIMPLE) for e in element.elts)
     return isinstance(element, SIMPLE)
 
 
@@ -183,15 +183,15 @@ def _bound(function: ast.Module | ast.FunctionDef) -> tuple[dict[str, int], bool
                 found[argument.arg] += 1
     while pending:
         node = pending.pop()
-        if isinstance(node, Functions | ast.ClassDef | ast.GeneratorExp | ast.ListComp | ast.DictComp | ast.SetComp):
+        if isinstance(node, (Functions, ast.ClassDef, ast.GeneratorExp, ast.ListComp, ast.DictComp, ast.SetComp)):
             continue
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del)):
             found[node.id] += 1
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
             found[node.func.value.id] += node.func.attr in ("append", "extend", "insert", "pop", "reverse", "sort", "clear", "remove")
         elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and isinstance(node.ctx, ast.Store):
             found[node.value.id] += 1
-        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.List | ast.Tuple | ast.ListComp | ast.GeneratorExp | ast.Call):
+        elif isinstance(node, ast.Assign) and isinstance(node.value, (ast.List, ast.Tuple, ast.ListComp, ast.GeneratorExp, ast.Call)):
             lists |= not isinstance(node.value, ast.Call) or _is_map(node.value)
         pending += below(node)
     return found, lists

@@ -139,7 +139,7 @@ def concerns(program: Program, event: Event, step: Event) -> bool:
 def _elements(event: Event, target: ast.Name) -> set[str]:
     """The optimizers that a loop such as `for o in (first, second):` goes over; empty where that is not written there."""
     heads = [b.value for b in event.scope.bindings.get(target.id, ())]
-    listed = heads[0].elts if len(heads) == 1 and isinstance(heads[0], ast.Tuple | ast.List) else []
+    listed = heads[0].elts if len(heads) == 1 and isinstance(heads[0], (ast.Tuple, ast.List)) else []
     keys = {event.frame.key(e) for e in listed}
     return set() if "" in keys else keys
 
@@ -155,7 +155,7 @@ def is_epoch_loop(loop: Loop) -> bool:
     if isinstance(loop.node, ast.For) and last_name(getattr(loop.node.iter, "func", None)) == "range" and _goes_over_loader(loop.node.body):
         return True
     head = loop.node.test if isinstance(loop.node, ast.While) else ast.Tuple([loop.node.target, loop.node.iter], ast.Load())
-    return any("epoch" in w for n in walk(head) if isinstance(n, ast.Name | ast.Attribute) for w in words(last_name(n)))
+    return any("epoch" in w for n in walk(head) if isinstance(n, (ast.Name, ast.Attribute)) for w in words(last_name(n)))
 
 
 def _goes_over_loader(body: list[ast.stmt]) -> bool:
@@ -200,5 +200,5 @@ def _of_another_network(program: Program, cleared: ast.expr | None, event: Event
 
 def names_loader(head: ast.expr) -> bool:
     """Whether what a loop goes over is called a loader."""
-    heads = {w for n in walk(head) if isinstance(n, ast.Name | ast.Attribute) for w in words(last_name(n))}
+    heads = {w for n in walk(head) if isinstance(n, (ast.Name, ast.Attribute)) for w in words(last_name(n))}
     return bool(heads & {"loader", "dataloader", "batches", "dl", "trainloader", "testloader", "valloader", "iterator", "batch"})

@@ -139,8 +139,8 @@ def _loads(scope: Scope) -> set[str]:
 
 def is_turned_round(node: ast.AST) -> bool:
     """Whether it makes of an end what goes on: `not`, `~`, `1 - …`, a comparison or a choice."""
-    turned = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.Invert | ast.USub)
-    chosen = isinstance(node, ast.IfExp | ast.Compare) or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub | ast.BitXor))
+    turned = isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.Not, ast.Invert, ast.USub))
+    chosen = isinstance(node, (ast.IfExp, ast.Compare)) or (isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Sub, ast.BitXor)))
     called = isinstance(node, ast.Call) and last_name(node.func) in ("logical_not", "where", "sub", "rsub", "neg", "bitwise_not", "eq", "ne")
     return turned or chosen or called
 

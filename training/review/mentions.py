@@ -95,7 +95,7 @@ class Mentions:
         above = self.program.parents[node]
         if isinstance(above, ast.Call) and above.func is node:
             return True
-        if isinstance(above, ast.Call | ast.keyword):
+        if isinstance(above, (ast.Call, ast.keyword)):
             return self._is_passed_on(node, above)
         if not isinstance(above, ast.Attribute):
             return False
@@ -131,7 +131,7 @@ class Mentions:
         """Whether weights are copied into it once, where it was made; or in a function that a program that runs never mentions."""
         scope, statement = self.program.scope(node), self.program.statement(node)
         if scope.name and scope.name != "__init__" and isinstance(scope.node, FunctionNode):
-            named = {n.attr if isinstance(n, ast.Attribute) else n.id for n in walk(self.program.tree) if isinstance(n, ast.Attribute | ast.Name)}
+            named = {n.attr if isinstance(n, ast.Attribute) else n.id for n in walk(self.program.tree) if isinstance(n, (ast.Attribute, ast.Name))}
             if scope.name not in named and "__name__" in named:
                 return True
         given = self.program.parents[above]

@@ -100,7 +100,7 @@ def _calls_for_parts(program: Program, scope: Scope, here: Numbering) -> tuple[s
 def is_given_one(scope: Scope) -> bool:
     """Whether a function asks if it, or its object, has got a numbering already."""
     for node in own_nodes(scope.node):
-        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Is | ast.IsNot) and constant(node.comparators[0]) is None:
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.Is, ast.IsNot)) and constant(node.comparators[0]) is None:
             asked = last_name(node.left)
             if asked in scope.parameters or not isinstance(node.left, ast.Name):
                 return True
@@ -201,7 +201,7 @@ def enumerated(node: ast.DictComp) -> ast.expr | None:
 
 
 def _mapping(program: Program, scope: Scope, node: ast.expr, over: ast.expr) -> Iterator[Numbering]:
-    if (how := distinct_by(over, scope)) and not isinstance(program.parents[node], ast.IfExp | ast.BoolOp):
+    if (how := distinct_by(over, scope)) and not isinstance(program.parents[node], (ast.IfExp, ast.BoolOp)):
         yield Numbering(node, how if how in BY_COUNT else "enumerate", frozenset(names_read(over)), *_named(program, node))
 
 
@@ -220,7 +220,7 @@ def distinct_by(over: ast.expr, scope: Scope, depth: int = 0) -> str:
     for node in walk(over):
         if isinstance(node, ast.Call) and last_name(node.func) in DISTINCT:
             return last_name(node.func)
-        if isinstance(node, ast.SetComp | ast.Set):
+        if isinstance(node, (ast.SetComp, ast.Set)):
             return "set"
     for name in sorted(names_read(over)) if depth < 3 else ():
         for b in scope.bindings.get(name, ()):
@@ -231,8 +231,8 @@ def distinct_by(over: ast.expr, scope: Scope, depth: int = 0) -> str:
 
 def _opaque(value: ast.expr) -> bool:
     """Whether what is made of distinct values lists something else: rows, or files."""
-    return isinstance(value, ast.ListComp | ast.DictComp) and not all(
-        isinstance(e, ast.Name | ast.Subscript | ast.Tuple) for e in (getattr(value, "elt", value),)
+    return isinstance(value, (ast.ListComp, ast.DictComp)) and not all(
+        isinstance(e, (ast.Name, ast.Subscript, ast.Tuple)) for e in (getattr(value, "elt", value),)
     )
 
 

@@ -68,7 +68,7 @@ def source_file(module: str) -> Path | None:
 
 def lines_of(tree: ast.Module, class_name: str) -> list[tuple[int, int]]:
     """First and last lines of a class, and of the classes and functions of its file that it uses, directly or through others."""
-    known = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)}
+    known = {n.name: n for n in tree.body if isinstance(n, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))}
     wanted, pending = set[str](), [class_name]
     while pending:
         name = pending.pop()

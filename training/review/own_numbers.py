@@ -101,7 +101,7 @@ def _how(scope: Scope, over: ast.expr, held: str, key: ast.expr) -> str:
 
 
 def _about_labels(over: ast.expr, held: str, key: ast.expr) -> bool:
-    said = {last_name(n) if isinstance(n, ast.Name | ast.Attribute) else str(constant(n)) for e in (over, key) for n in walk(e)}
+    said = {last_name(n) if isinstance(n, (ast.Name, ast.Attribute)) else str(constant(n)) for e in (over, key) for n in walk(e)}
     return any(words(s) & LABELS for s in (*said, held))
 
 
@@ -136,8 +136,8 @@ def _is_asked(program: Program, node: ast.expr, scope: Scope, held: str) -> bool
     """Whether the mapping is made on no other condition than what the rows say."""
     known = looped(scope) | {"self"}
     known |= set(scope.bindings) - set(scope.parameters)
-    known |= {name for name, value in defaults(scope.node).items() if isinstance(constant(value), int | float) and not isinstance(constant(value), bool)}
-    around = [a.test for a in program.ancestors(node) if isinstance(a, ast.If | ast.IfExp | ast.While)]
+    known |= {name for name, value in defaults(scope.node).items() if isinstance(constant(value), (int, float)) and not isinstance(constant(value), bool)}
+    around = [a.test for a in program.ancestors(node) if isinstance(a, (ast.If, ast.IfExp, ast.While))]
     return conditions_met(program, node, known) and all({n for n in _names(t) if n.startswith("self.")} <= {held} for t in around)
 
 

@@ -52,7 +52,7 @@ def _behind(program: Program, value: ast.expr) -> list[ast.expr]:
 
 def _lists(program: Program) -> list[set[str]]:
     """The lists of columns that are written in the file."""
-    lists = [n.elts for n in (*program.nodes[ast.List], *program.nodes[ast.Tuple]) if isinstance(n, ast.List | ast.Tuple)]
+    lists = [n.elts for n in (*program.nodes[ast.List], *program.nodes[ast.Tuple]) if isinstance(n, (ast.List, ast.Tuple))]
     return [{str(constant(e)) for e in elements} for elements in lists if len(elements) > 1 and all(isinstance(constant(e), str) for e in elements)]
 
 
@@ -71,7 +71,7 @@ def _shifted(program: Program) -> bool:
             return True
     for slice_ in program.nodes[ast.Slice]:  # windows of rows before the label
         bounds = [slice_.lower, slice_.upper] if isinstance(slice_, ast.Slice) else []
-        if isinstance(bounds[0], ast.BinOp | ast.Name) and isinstance(bounds[1], ast.BinOp | ast.Name) and _moves(program, bounds):
+        if isinstance(bounds[0], (ast.BinOp, ast.Name)) and isinstance(bounds[1], (ast.BinOp, ast.Name)) and _moves(program, bounds):
             return True
     return False
 
@@ -92,12 +92,11 @@ def _left_out(program: Program) -> set[str]:
                 found.add(constant(test.comparators[0]))
             elif isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.NotIn) and isinstance(test.left, ast.Name):
                 listed = test.comparators[0]
-                found |= {constant(e) for e in listed.elts} if isinstance(listed, ast.List | ast.Tuple | ast.Set) else set()
-    for call in program.all_calls:
-        if method(call) in ("drop", "difference", "pop"):
-            given = [*call.args[:1], *(k.value for k in call.keywords if k.arg == "columns")]
-            lists = [g.elts if isinstance(g, ast.List | ast.Tuple) else [g] for g in given]
-            found |= {constant(e) for elements in lists if len(elements) == 1 for e in elements}
+                found |= {constant(e) for e in listed.elts} if isinstance(listed, (ast.List, ast.Tuple, ast.Set)) else set()
+    for call in program.methods_of("drop", "difference", "pop"):
+        given = [*call.args[:1], *(k.value for k in call.keywords if k.arg == "columns")]
+        lists = [g.elts if isinstance(g, (ast.List, ast.Tuple)) else [g] for g in given]
+        found |= {constant(e) for elements in lists if len(elements) == 1 for e in elements}
     return {c for c in found if isinstance(c, str)}
 
 
@@ -105,7 +104,7 @@ def _read_as_label(program: Program) -> set[str]:
     """Columns by themselves that are given a name of labels, or made an array or a tensor."""
     found: set[str] = set()
     for node in (*program.nodes[ast.Assign], *program.nodes[ast.Return]):
-        if not isinstance(node, ast.Assign | ast.Return) or node.value is None:
+        if not isinstance(node, (ast.Assign, ast.Return)) or node.value is None:
             continue
         named = {w for t in getattr(node, "targets", ()) for n in walk(t) if isinstance(n, ast.Name) for w in words(n.id)} & LABEL_WORDS
         for part in walk(node.value):
@@ -115,7 +114,7 @@ def _read_as_label(program: Program) -> set[str]:
             column = constant(listed.elts[0]) if isinstance(listed, ast.List) and len(listed.elts) == 1 else constant(listed)
             if isinstance(column, str) and (named or (isinstance(above := program.parents[part], ast.Attribute) and above.attr in TAKEN_BY | {"values"})):
                 found.add(column)
-    return found | {str(constant(c.args[0])) for c in program.all_calls if method(c) == "pop" and c.args}
+    return found | {str(constant(c.args[0])) for c in program.methods_of("pop") if c.args}
 
 
 def _is_column(node: ast.expr | None) -> bool:
@@ -138,7 +137,7 @@ def _elsewhere(program: Program, feature: str, statement: ast.Assign) -> bool:
         if isinstance(node, ast.Constant) and node.value == feature and program.statement(node) is not statement:
             above = program.parents[node]
             around = program.parents[above]
-            listed = isinstance(above, ast.List) and isinstance(around, ast.Assign | ast.Subscript | ast.BinOp)
+            listed = isinstance(above, ast.List) and isinstance(around, (ast.Assign, ast.Subscript, ast.BinOp))
             if not listed:
                 return True
     return False

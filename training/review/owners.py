@@ -134,7 +134,7 @@ def _parts_of(program: Program, maker: Scope, listed: ast.expr) -> Iterator[tupl
     """What a list of tables is made of, in a comprehension or by `append` in a loop: a table, the variable that goes over persons, and the loop."""
     values = [b.value for b in maker.bindings.get(listed.id, ())] if isinstance(listed, ast.Name) else [listed]
     for value in values:
-        if isinstance(value, ast.ListComp | ast.GeneratorExp) and isinstance(value.generators[0].target, ast.Name):
+        if isinstance(value, (ast.ListComp, ast.GeneratorExp)) and isinstance(value.generators[0].target, ast.Name):
             yield value.elt, value.generators[0].target.id, value
     for loop in (n for n in own_nodes(maker.node) if isinstance(n, ast.For) and isinstance(n.target, ast.Name)):
         for call in (c for c in calls(loop) if method(c) == "append" and len(c.args) == 1 and isinstance(listed, ast.Name)):
@@ -188,15 +188,15 @@ def _columns_of(row: ast.expr, columns: ast.expr | None, person: str) -> list[st
     """The columns of a row that hold the number of the person."""
     if isinstance(row, ast.Dict):
         return [str(constant(k)) for k, v in zip(row.keys, row.values, strict=True) if _names(v, person)]
-    named = columns.elts if isinstance(columns, ast.List | ast.Tuple) else []
-    if not isinstance(row, ast.Tuple | ast.List) or len(named) != len(row.elts):
+    named = columns.elts if isinstance(columns, (ast.List, ast.Tuple)) else []
+    if not isinstance(row, (ast.Tuple, ast.List)) or len(named) != len(row.elts):
         return []
     return [str(constant(n)) for n, v in zip(named, row.elts, strict=True) if _names(v, person)]
 
 
 def _names(value: ast.expr, person: str) -> bool:
     """Whether a value is the number of the person, or a text that is made of it alone."""
-    return isinstance(value, ast.Name | ast.JoinedStr) and names_read(value) == {person}
+    return isinstance(value, (ast.Name, ast.JoinedStr)) and names_read(value) == {person}
 
 
 def _counted_only(program: Program, column: str) -> bool:

@@ -65,7 +65,7 @@ def _sides(program: Program, value: ast.expr, call: ast.Call, scope: Scope) -> s
     """The sides that an argument speaks of, or else what gets the result."""
     texts = [n.value for n in walk(value) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
     said = {side_of(n) for n in (*names_read(value), *_attributes(value), *texts)} - {""}
-    if said or not isinstance(value, ast.Name | ast.Subscript | ast.Call) or isinstance(getattr(value, "slice", None), ast.Constant):
+    if said or not isinstance(value, (ast.Name, ast.Subscript, ast.Call)) or isinstance(getattr(value, "slice", None), ast.Constant):
         return said
     return {side_of(n) for n in targets_of(program, call)} - {""}
 
@@ -131,11 +131,11 @@ def _masked(program: Program, by: ast.expr, scope: Scope) -> str:
 
 def _by_time(test: ast.Compare) -> bool:
     said = {w for n in walk(test) for t in (_text(n),) if t for w in words(t)}
-    return isinstance(test.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE | ast.NotEq) or bool(said & BY_TIME)
+    return isinstance(test.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.NotEq)) or bool(said & BY_TIME)
 
 
 def _text(node: ast.AST) -> str:
-    return last_name(node) if isinstance(node, ast.Name | ast.Attribute) else str(constant(node)) if isinstance(constant(node), str) else ""
+    return last_name(node) if isinstance(node, (ast.Name, ast.Attribute)) else str(constant(node)) if isinstance(constant(node), str) else ""
 
 
 def _made(program: Program, call: ast.Call, scope: Scope, index: int, depth: int, *, unpacked: bool = False) -> Rows | None:
@@ -189,7 +189,7 @@ def _parts_gone_through(program: Program, over: ast.expr, scope: Scope) -> str:
     if isinstance(literal, ast.Dict):
         said = {side_of(str(constant(k))) for k in literal.keys if k is not None} - {""}
         texts = [ast.unparse(v) for v in literal.values]
-    elif isinstance(literal, ast.List | ast.Tuple):
+    elif isinstance(literal, (ast.List, ast.Tuple)):
         said = {s for e in literal.elts for s in _sides_said(e)}
         texts = [ast.unparse(e) for e in literal.elts]
         rows = [rows_of(program, e, where) for e in literal.elts]

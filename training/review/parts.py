@@ -22,7 +22,7 @@ def taken_in_parts(text: str, line: int) -> bool:
         bound = [n.targets[0].id for n in walk(scope) if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name) and _covers(n, line)]
         if bound:
             reads = [n for n in walk(scope) if isinstance(n, ast.Name) and n.id == bound[0] and isinstance(n.ctx, ast.Load)]
-            parts = [n.value for n in walk(scope) if isinstance(n, ast.Subscript) and not isinstance(n.slice, ast.Slice | ast.Tuple)]
+            parts = [n.value for n in walk(scope) if isinstance(n, ast.Subscript) and not isinstance(n.slice, (ast.Slice, ast.Tuple))]
             return bool(reads) and all(n in parts for n in reads)
     return False
 

@@ -6,7 +6,7 @@ import ast
 import copy
 from typing import cast
 
-from training.review.syntax import Rewriter, below, dotted, last_name, located, walk, walk_afresh, words
+from training.review.syntax import Rewriter, below, dotted, last_name, located, walk, walk_afresh, whole, words
 
 TRAIN, HELD = {"train", "training", "tr", "fit"}, {"val", "valid", "validation", "test", "testing", "eval", "evaluation", "dev", "holdout"}
 MOST = 4  # phases
@@ -20,7 +20,7 @@ def sides_by_name(tree: ast.Module) -> tuple[ast.Module, dict[str, str]]:
     ('fit(train_loaders, val_loaders)', "loaders['val']")
     """
     keys: dict[str, set[str]] = {}
-    for node in walk_afresh(tree):
+    for node in whole(tree):
         if isinstance(node, ast.Subscript) and (key := _side_key(node)) and (of := dotted(node.value)):
             keys.setdefault(of, set()).add(key)
     sided = {of for of, said in keys.items() if any(words(k) & TRAIN for k in said) and any(words(k) & HELD for k in said)}
@@ -81,7 +81,7 @@ def with_phases(tree: ast.Module) -> tuple[ast.Module, dict[int, int]]:
     >>> [lines[n.lineno] for n in tree.body], tree.body[0].lineno < tree.body[1].lineno
     ([2, 2], True)
     """
-    if not any(isinstance(n, ast.Constant) and isinstance(n.value, str) and n.value in TRAIN for n in walk_afresh(tree)):
+    if not any(isinstance(n, ast.Constant) and isinstance(n.value, str) and n.value in TRAIN for n in whole(tree)):
         return tree, {}
     phases = _Phases(_lists(tree))
     written = located(cast(ast.Module, phases.visit(tree)))
@@ -96,7 +96,7 @@ def _renumbered(tree: ast.Module, loops: list[tuple[int, int, int]]) -> dict[int
         loops: first and last line, and number of phases, of those that were.
     """
     lines: dict[int, int] = {}
-    for node in walk_afresh(tree):
+    for node in whole(tree):
         first, last = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
         if first is None or last is None:
             continue
@@ -113,7 +113,7 @@ def _renumbered(tree: ast.Module, loops: list[tuple[int, int, int]]) -> dict[int
 def _lists(tree: ast.Module) -> dict[str, list[ast.expr]]:
     """The texts in the lists, or keys of the tables, that a name of the file is bound to, where there is one such name."""
     found: dict[str, list[list[ast.expr]]] = {}
-    for node in walk_afresh(tree):
+    for node in whole(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             found.setdefault(node.targets[0].id, []).append(_elements(node.value, {}))
     return {name: lists[0] for name, lists in found.items() if len(lists) == 1 and lists[0]}
@@ -187,7 +187,7 @@ def _filling(target: ast.expr, element: ast.expr) -> dict[str, ast.expr] | None:
         return {target.id: element}
     if isinstance(target, ast.Tuple) and isinstance(element, ast.Tuple) and len(target.elts) == len(element.elts):
         pairs = list(zip(target.elts, element.elts, strict=True))
-        if all(isinstance(t, ast.Name) and isinstance(e, ast.Constant | ast.Name | ast.Attribute | ast.Subscript) for t, e in pairs):
+        if all(isinstance(t, ast.Name) and isinstance(e, (ast.Constant, ast.Name, ast.Attribute, ast.Subscript)) for t, e in pairs):
             return {t.id: e for t, e in pairs if isinstance(t, ast.Name)}
     return None
 
@@ -197,9 +197,9 @@ def _leaves(body: list[ast.stmt]) -> bool:
     pending: list[ast.AST] = list(body)
     while pending:
         node = pending.pop()
-        if isinstance(node, ast.Break | ast.Continue):
+        if isinstance(node, (ast.Break, ast.Continue)):
             return True
-        if not isinstance(node, ast.For | ast.While | ast.FunctionDef | ast.Lambda | ast.ClassDef):
+        if not isinstance(node, (ast.For, ast.While, ast.FunctionDef, ast.Lambda, ast.ClassDef)):
             pending += below(node)
     return False
 
@@ -245,10 +245,10 @@ class _Fill(Rewriter):
         left, right = node.left, node.comparators[0]
         if len(node.ops) != 1 or not isinstance(left, ast.Constant):
             return node
-        among = right.elts if isinstance(right, ast.Tuple | ast.List | ast.Set) else []
-        if isinstance(node.ops[0], ast.Eq | ast.NotEq) and isinstance(right, ast.Constant):
+        among = right.elts if isinstance(right, (ast.Tuple, ast.List, ast.Set)) else []
+        if isinstance(node.ops[0], (ast.Eq, ast.NotEq)) and isinstance(right, ast.Constant):
             return ast.copy_location(ast.Constant((left.value == right.value) == isinstance(node.ops[0], ast.Eq)), node)
-        if isinstance(node.ops[0], ast.In | ast.NotIn) and among and all(isinstance(e, ast.Constant) for e in among):
+        if isinstance(node.ops[0], (ast.In, ast.NotIn)) and among and all(isinstance(e, ast.Constant) for e in among):
             inside = any(isinstance(e, ast.Constant) and e.value == left.value for e in among)
             return ast.copy_location(ast.Constant(inside == isinstance(node.ops[0], ast.In)), node)
         return node

@@ -149,9 +149,9 @@ class Program:
                 self._bind_target(target, node.context_expr, node, scope, how="with")
 
     def _bind_target(self, target: ast.expr, value: ast.expr, statement: ast.AST, scope: Scope, index: int | None = None, how: str = "assign") -> None:
-        if isinstance(target, ast.Tuple | ast.List):
+        if isinstance(target, (ast.Tuple, ast.List)):
             for i, element in enumerate(target.elts):
-                if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts) and how == "assign":
+                if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts) and how == "assign":
                     self._bind_target(element, value.elts[i], statement, scope)
                 else:
                     self._bind_target(element, value, statement, scope, i, how)
@@ -180,13 +180,13 @@ class Program:
 
     def resolve(self, node: ast.AST | None) -> str:
         """The canonical dotted name, e.g. `torch.nn.functional.softmax`; empty where its root is no import."""
-        if not isinstance(node, ast.Name | ast.Attribute):
+        if not isinstance(node, (ast.Name, ast.Attribute)):
             return ""
-        known: str | None = node.__dict__.get("_resolved")
+        known: str | None = getattr(node, "_resolved", None)
         if known is None:
             root, dot, rest = dotted(node).partition(".")
             known = self.aliases[root] + dot + rest if root in self.aliases and not self._hidden(root, node) else ""
-            node.__dict__["_resolved"] = known
+            node._resolved = known  # type: ignore[union-attr]
         return known
 
     def _hidden(self, root: str, node: ast.AST) -> bool:
@@ -197,7 +197,7 @@ class Program:
         scope = self.scope_of[around] if around is not None else None
         while scope is not None and scope.name:
             if root in scope.parameters or any(b.how != "augment" for b in scope.bindings.get(root, ())):
-                return not any(root in import_aliases(ast.Module([n], [])) for n in own_nodes(scope.node) if isinstance(n, ast.Import | ast.ImportFrom))
+                return not any(root in import_aliases(ast.Module([n], [])) for n in own_nodes(scope.node) if isinstance(n, (ast.Import, ast.ImportFrom)))
             scope = scope.parent
         return False
 
@@ -227,6 +227,22 @@ class Program:
         return [n for n in self.nodes[ast.Call] if isinstance(n, ast.Call)]
 
     @cached_property
+    def _calls_by_name(self) -> dict[str, list[tuple[int, ast.Call]]]:
+        found: dict[str, list[tuple[int, ast.Call]]] = defaultdict(list)
+        for at, call in enumerate(self.all_calls):
+            found[last_name(call.func)].append((at, call))
+        return found
+
+    def calls_of(self, *names: str) -> list[ast.Call]:
+        """The calls of functions, methods and classes of these last names, in the order of `all_calls`."""
+        found = [c for name in names for c in self._calls_by_name.get(name, ())]
+        return [call for _, call in (sorted(found) if len(names) > 1 else found)]
+
+    def methods_of(self, *names: str) -> list[ast.Call]:
+        """Those of them that are called on something: `step` of `optimizer.step()`, not `step()`."""
+        return [call for call in self.calls_of(*names) if isinstance(call.func, ast.Attribute)]
+
+    @cached_property
     def identifiers(self) -> frozenset[str]:
         """All names and attributes of the file."""
         return identifiers(self.tree)
@@ -251,13 +267,13 @@ class Program:
     def optimizer_names(self) -> set[str]:
         """Names of optimizers, whatever they are called: they are both cleared and stepped."""
         used = {name: {last_name(receiver(c)) for c in self.all_calls if method(c) == name} for name in ("zero_grad", "step")}
-        used["step"] |= {last_name(a) for c in self.all_calls if method(c) == "step" for a in c.args[:1]}  # by a scaler
+        used["step"] |= {last_name(a) for c in self.methods_of("step") for a in c.args[:1]}  # by a scaler
         return (used["zero_grad"] & used["step"]) - {"", "self"}
 
     @cached_property
     def called_names(self) -> set[str]:
         """The last names of everything that is called in the file."""
-        return {n.func.attr if isinstance(n.func, ast.Attribute) else n.func.id for n in self.all_calls if isinstance(n.func, ast.Attribute | ast.Name)}
+        return {n.func.attr if isinstance(n.func, ast.Attribute) else n.func.id for n in self.all_calls if isinstance(n.func, (ast.Attribute, ast.Name))}
 
     @cached_property
     def method_names(self) -> set[str]:

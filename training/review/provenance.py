@@ -143,8 +143,8 @@ class _Follower:
                 yield from self.looped(binding, node, depth, done, index)
             elif binding.how in ("assign", "augment"):
                 yield from self.follow(binding.value, binding.scope, binding.index if binding.index is not None else index, depth + 1, done)
-        for call in self.program.all_calls:
-            if method(call) in ("append", "extend") and call.args and last_name(receiver(call)) == node.id and self.program.scope(call) is home:
+        for call in self.program.methods_of("append", "extend"):
+            if call.args and last_name(receiver(call)) == node.id and self.program.scope(call) is home:
                 yield from self.follow(call.args[0], home, index, depth + 1, done)
         if node.id in home.parameters and node.id not in home.bindings:
             for site, caller in self.program.call_sites[home]:
@@ -165,7 +165,7 @@ class _Follower:
         around = set(self.program.ancestors(node))
         for binding in sorted(before, key=lambda b: self.program.statement(b.statement).lineno, reverse=True):
             found.append(binding)
-            branches = [a for a in self.program.ancestors(binding.statement) if isinstance(a, ast.If | ast.Try)]
+            branches = [a for a in self.program.ancestors(binding.statement) if isinstance(a, (ast.If, ast.Try))]
             if binding.how != "augment" and all(b in around for b in branches):
                 break
         return found

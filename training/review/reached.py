@@ -10,8 +10,8 @@ from training.review.syntax import FunctionNode, calls, identifiers, last_name
 
 def is_started(program: Program) -> bool:
     """Whether a file does something when it is started: a loop, statements under a test of `__name__`, or calls of its own functions."""
-    started = [s for s in program.tree.body if isinstance(s, ast.For | ast.While) or (isinstance(s, ast.If) and "__name__" in identifiers(s.test))]
-    called = [c for s in program.tree.body if isinstance(s, ast.Expr | ast.Assign) for c in calls(s)]
+    started = [s for s in program.tree.body if isinstance(s, (ast.For, ast.While)) or (isinstance(s, ast.If) and "__name__" in identifiers(s.test))]
+    called = [c for s in program.tree.body if isinstance(s, (ast.Expr, ast.Assign)) for c in calls(s)]
     return bool(started) or any(isinstance(c.func, ast.Name) and program.local_function(c.func.id, program.top) is not None for c in called)
 
 

@@ -124,7 +124,7 @@ def _orders(scope: Scope) -> dict[str, bool]:
     shuffled = {last_name(n.args[0]) for n in own_nodes(scope.node) if isinstance(n, ast.Call) and last_name(n.func) == "shuffle" and n.args}
     for name, bindings in scope.bindings.items():
         value = bindings[0].value if len(bindings) == 1 and bindings[0].how == "assign" else None
-        if not isinstance(value, ast.Call | ast.Subscript):
+        if not isinstance(value, (ast.Call, ast.Subscript)):
             continue
         if bindings[0].index is not None:
             if bindings[0].index == 1 and isinstance(value, ast.Call) and last_name(value.func) == "sort" and _by_rows(value):
@@ -230,7 +230,7 @@ def _turned_back(scope: Scope, order: str) -> bool:
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and order in names_read(node.slice):
             return True
         if (
-            isinstance(node, ast.Return | ast.Yield)
+            isinstance(node, (ast.Return, ast.Yield))
             and node.value is not None
             and any(isinstance(n, ast.Name) and n.id == order for n in _elements(node.value))
         ):
@@ -241,13 +241,17 @@ def _turned_back(scope: Scope, order: str) -> bool:
 
 
 def _elements(node: ast.expr) -> list[ast.expr]:
-    return list(node.elts) if isinstance(node, ast.Tuple | ast.List) else [node]
+    return list(node.elts) if isinstance(node, (ast.Tuple, ast.List)) else [node]
 
 
 def _left(program: Program, scope: Scope, order: str, moves: list[Move]) -> tuple[Move, str] | None:
     """A move, and what is cut beside its rows afterwards without having been moved."""
     reads = {
-        dotted(n) for s in own_nodes(scope.node) if isinstance(s, ast.stmt) and _speaks_of(s, order) for n in walk(s) if isinstance(n, ast.Name | ast.Attribute)
+        dotted(n)
+        for s in own_nodes(scope.node)
+        if isinstance(s, ast.stmt) and _speaks_of(s, order)
+        for n in walk(s)
+        if isinstance(n, (ast.Name, ast.Attribute))
     }
     touched = reads - {m.order for m in moves}
     same = _plain_copies(scope)
@@ -270,7 +274,7 @@ def _speaks_of(statement: ast.stmt, order: str) -> bool:
     """Whether a statement that holds no others reads an order."""
     if isinstance(statement, ast.For):
         return order in names_read(statement.iter)
-    simple = isinstance(statement, ast.Assign | ast.AugAssign | ast.Expr | ast.Return | ast.AnnAssign)
+    simple = isinstance(statement, (ast.Assign, ast.AugAssign, ast.Expr, ast.Return, ast.AnnAssign))
     return simple and any(isinstance(n, ast.Name) and n.id == order and isinstance(n.ctx, ast.Load) for n in walk(statement))
 
 
@@ -279,7 +283,7 @@ def _read_after(scope: Scope, move: Move) -> bool:
     if "." in move.now:
         return False
     line = line_of(move.statement)
-    return any(dotted(n) == move.was and line_of(n) > line for n in own_nodes(scope.node) if isinstance(n, ast.Name | ast.Attribute))
+    return any(dotted(n) == move.was and line_of(n) > line for n in own_nodes(scope.node) if isinstance(n, (ast.Name, ast.Attribute)))
 
 
 def _plain_copies(scope: Scope) -> dict[str, str]:
@@ -317,7 +321,7 @@ def _given_before(program: Program, scope: Scope, attribute: str) -> bool:
 
 def _is_literal(value: ast.expr) -> bool:
     """A list that is filled later, or written out: colours, names of panels."""
-    return isinstance(value, ast.List | ast.Tuple) and all(isinstance(e, ast.Constant) for e in value.elts)
+    return isinstance(value, (ast.List, ast.Tuple)) and all(isinstance(e, ast.Constant) for e in value.elts)
 
 
 def _side_by_side(program: Program, scope: Scope, moves: list[Move]) -> Iterator[list[str]]:

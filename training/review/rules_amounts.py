@@ -41,7 +41,7 @@ def labels_smoothed_away(subject: Subject) -> Iterator[Place]:
     """A loss of torch is given a label smoothing above a half."""
     for call in subject.program.all_calls:
         share = constant(keyword(call, "label_smoothing"))
-        if subject.program.resolve(call.func).startswith("torch.nn.") and isinstance(share, int | float) and share > MOST_SMOOTHED:
+        if subject.program.resolve(call.func).startswith("torch.nn.") and isinstance(share, (int, float)) and share > MOST_SMOOTHED:
             yield call, f"label_smoothing={share} gives {share:.0%} of each label to all classes alike"
 
 
@@ -173,14 +173,14 @@ def _class_counted(program: Program, node: ast.expr, scope: Scope) -> str:
 def dropout_of_nearly_all(subject: Subject) -> Iterator[Place]:
     """A dropout of torch is given a share of 0.95 or more."""
     program = subject.program
-    for call in program.all_calls:
-        if last_name(call.func) not in DROPOUTS or not program.resolve(call.func).startswith("torch.nn."):
+    for call in program.calls_of(*DROPOUTS):
+        if not program.resolve(call.func).startswith("torch.nn."):
             continue
         share = constant(keyword(call, "p", 1 if last_name(call.func).islower() else 0))
         is_mask = bool(call.args) and isinstance(call.args[0], ast.Call) and last_name(call.args[0].func) in MASKS
         if is_mask or (share == 1 and (is_true(keyword(call, "training", 2)) or _without_gradients(program, call))):
             continue
-        if isinstance(share, int | float) and not isinstance(share, bool) and share >= MOST_DROPPED:
+        if isinstance(share, (int, float)) and not isinstance(share, bool) and share >= MOST_DROPPED:
             yield call, f"{share:.0%} of all values are dropped"
 
 
@@ -231,7 +231,7 @@ def sum_never_read(subject: Subject) -> Iterator[Place]:
             continue
         read = {n.id for n in walk(scope.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
         returned = {name for n in own_nodes(scope.node) if isinstance(n, ast.Return) and n.value is not None for name in identifiers(n.value)}
-        shared = {n for s in walk(scope.node) if isinstance(s, ast.Global | ast.Nonlocal) for n in s.names}
+        shared = {n for s in walk(scope.node) if isinstance(s, (ast.Global, ast.Nonlocal)) for n in s.names}
         for name, added in sums.items():
             if name in read or name in scope.parameters or name in shared:
                 continue

@@ -166,14 +166,14 @@ def _made(program: Program, node: ast.expr, scope: Scope, line: int, depth: int 
             if not before:
                 return Made(node.id, 0, ())
             last = max(before, key=lambda b: line_of(b.statement))
-            if last.how != "assign" or last.index is not None or any(isinstance(a, ast.If | ast.For | ast.While) for a in program.ancestors(last.statement)):
+            if last.how != "assign" or last.index is not None or any(isinstance(a, (ast.If, ast.For, ast.While)) for a in program.ancestors(last.statement)):
                 return None
             return _made(program, last.value, scope, line_of(last.statement), depth + 1) or Made(node.id, line_of(last.statement), ())
         case ast.Subscript():
             if "index" in identifiers(node) or last_name(node.value) in ("loc", "iloc", "at"):
                 return None
-            filtered = isinstance(node.slice, ast.Compare | ast.UnaryOp) or (
-                isinstance(node.slice, ast.BinOp) and isinstance(node.slice.op, ast.BitAnd | ast.BitOr)
+            filtered = isinstance(node.slice, (ast.Compare, ast.UnaryOp)) or (
+                isinstance(node.slice, ast.BinOp) and isinstance(node.slice.op, (ast.BitAnd, ast.BitOr))
             )
             return None if filtered else _made(program, node.value, scope, line, depth + 1)
         case ast.Attribute(attr="values" | "T"):

@@ -177,7 +177,7 @@ def rows_permuted_alone(subject: Subject) -> Iterator[Place]:
 
 def _at_once(program: Program, scope: Scope) -> Iterator[Place]:
     """`TensorDataset(x, y[torch.randperm(n)])`: an order that nobody else can know, beside rows that keep theirs."""
-    for call in (c for c in program.all_calls if last_name(c.func) in PAIRS and program.scope(c) is scope) if PERMUTES & program.called_names else ():
+    for call in (c for c in program.calls_of(*PAIRS) if program.scope(c) is scope) if PERMUTES & program.called_names else ():
         for given in call.args:
             drawn = isinstance(given, ast.Subscript) and isinstance(given.slice, ast.Call) and last_name(given.slice.func) in PERMUTES
             whole = [ast.unparse(given.value) if a is given and isinstance(given, ast.Subscript) else ast.unparse(a) for a in call.args]
@@ -251,7 +251,7 @@ def _sorts(scope: Scope) -> Iterator[tuple[str, ast.Call]]:
             rows = receiver(inner[0]) if len(inner) == 1 and method(inner[0]) and names_read(receiver(inner[0])) == {last_name(target)} else None
             rows = rows or (inner[0].args[0] if len(inner) == 1 and inner[0].args else None)
             order_kept = any(k.arg and "return" in k.arg for c in inner for k in c.keywords) or any(
-                last_name(e).strip("_") and any(last_name(e) in names_read(n) for n in own_nodes(scope.node) if isinstance(n, ast.Call | ast.Subscript))
+                last_name(e).strip("_") and any(last_name(e) in names_read(n) for n in own_nodes(scope.node) if isinstance(n, (ast.Call, ast.Subscript)))
                 for e in (node.targets[0].elts[1:] if isinstance(node.targets[0], ast.Tuple) else ())
             )  # an index comes with it
             if isinstance(target, ast.Name) and isinstance(rows, ast.Name) and rows.id == target.id and not order_kept:
@@ -274,7 +274,7 @@ def _only_index(program: Program, order: str, scope: Scope) -> ast.Subscript | N
     uses = [n for n in walk(scope.node) if isinstance(n, ast.Name) and n.id == order and isinstance(n.ctx, ast.Load)]
     parent = program.parents[uses[0]] if len(uses) == 1 else None
     plain = isinstance(parent, ast.Subscript) and parent.slice is uses[0] and isinstance(parent.value, ast.Name)
-    if not isinstance(parent, ast.Subscript) or not plain or any(isinstance(a, ast.If | ast.IfExp | ast.For | ast.While) for a in program.ancestors(parent)):
+    if not isinstance(parent, ast.Subscript) or not plain or any(isinstance(a, (ast.If, ast.IfExp, ast.For, ast.While)) for a in program.ancestors(parent)):
         return None
     return parent
 

@@ -145,9 +145,7 @@ def attention_scaled_up(subject: Subject) -> Iterator[Place]:
 
 def _attentions(program: Program) -> Iterator[Scores]:
     """Every softmax, and what is known of its scores."""
-    for call in program.all_calls:
-        if last_name(call.func) != "softmax":
-            continue
+    for call in program.calls_of("softmax"):
         functional = program.resolve(call.func) or (dotted(receiver(call)) in ("self", "") and call.args and not isinstance(receiver(call), ast.Call))
         on = keyword(call, "input", 0) if functional else receiver(call)
         on = receiver(call) if on is None or isinstance(on, ast.Constant) else on
@@ -228,7 +226,7 @@ def _power(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> fl
         return float(power) * (-1 if _is_inverse(node.left) else 1) if power in (0.5, -0.5) and isinstance(power, float) else 0.0
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and constant(node.left) in (1, 1.0):
         return -_power(program, node.right, scope, depth + 1)
-    if isinstance(node, ast.Name | ast.Attribute) and depth < 3:
+    if isinstance(node, (ast.Name, ast.Attribute)) and depth < 3:
         found = {_power(program, b.value, b.scope, depth + 1) if b.how == "assign" and b.index is None else 0.0 for b in program.bindings_of(node, scope)}
         return found.pop() if len(found) == 1 else 0.0
     return 0.0
@@ -286,7 +284,7 @@ def _begins_closed(owner: ast.ClassDef) -> bool:
         and [constant(a) for a in c.args[0].args] in ([1], [()])
         for c in calls(owner)
     )
-    by_hand = any(isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Div | ast.Mult) and last_name(n.target) == "weight" for n in walk(owner))
+    by_hand = any(isinstance(n, ast.AugAssign) and isinstance(n.op, (ast.Div, ast.Mult)) and last_name(n.target) == "weight" for n in walk(owner))
     return closed or by_hand or any(method(c) in ("div_", "mul_") and last_name(receiver(c)) == "weight" for c in calls(owner))
 
 

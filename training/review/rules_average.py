@@ -73,7 +73,7 @@ def single_rows(program: Program, loop: ast.For, scope: Scope) -> bool:
     head = loop.iter.args[0] if isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) in ("enumerate", "tqdm") and loop.iter.args else loop.iter
     made = [o.call for o in program.origins(head, scope) if o.last == "DataLoader"]
     return any(
-        constant(keyword(c, "batch_size", 1)) in (1, None) and not isinstance(keyword(c, "batch_size", 1), ast.Name | ast.Attribute | ast.BinOp) for c in made
+        constant(keyword(c, "batch_size", 1)) in (1, None) and not isinstance(keyword(c, "batch_size", 1), (ast.Name, ast.Attribute, ast.BinOp)) for c in made
     )
 
 
@@ -149,7 +149,7 @@ def _losses(program: Program, value: ast.expr, scope: Scope, depth: int = 0) -> 
 
 def is_mean(program: Program, value: ast.expr, scope: Scope) -> bool:
     """Whether a value is made of losses that are all means over the batch."""
-    if not isinstance(value, ast.Name | ast.Call | ast.Attribute):
+    if not isinstance(value, (ast.Name, ast.Call, ast.Attribute)):
         return False
     found = _losses(program, value, scope)
     return bool(found) and all(_mean_reduction(program, c, s) for c, s in found) and not _is_sum(program, value, scope)
@@ -170,7 +170,7 @@ def _is_sum(program: Program, value: ast.expr, scope: Scope, depth: int = 0) -> 
 
 def _weighs(product: ast.BinOp) -> bool:
     """Whether one side is a number that is written there, as the weight of a term."""
-    return isinstance(constant(product.left), int | float) or isinstance(constant(product.right), int | float)
+    return isinstance(constant(product.left), (int, float)) or isinstance(constant(product.right), (int, float))
 
 
 def _mean_reduction(program: Program, call: ast.Call, scope: Scope) -> bool:
@@ -243,20 +243,20 @@ def pairs_counted_once(subject: Subject) -> Iterator[Place]:
     """A number is added at, or ones are put to, places that are labels or decisions of a whole batch."""
     program = subject.program
     for node in program.nodes[ast.AugAssign]:
-        if not (isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Subscript) and isinstance(constant(node.value), int | float)):
+        if not (isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Subscript) and isinstance(constant(node.value), (int, float))):
             continue
         places = node.target.slice.elts if isinstance(node.target.slice, ast.Tuple) else [node.target.slice]
         if words(last_name(node.target.value)) & {"used", "seen", "present", "touched"}:
             continue
         if isinstance(node.op, ast.Add) and _of_batch(program, places, node):
             yield node, f"{ast.unparse(node.target)} += {ast.unparse(node.value)} counts equal places of a batch once"
-    for call in program.all_calls:
-        if method(call) != "index_put_" or keyword(call, "accumulate", 2) is not None or len(call.args) < 2:
+    for call in program.methods_of("index_put_"):
+        if keyword(call, "accumulate", 2) is not None or len(call.args) < 2:
             continue
         pairs = call.args[0]
         behind = reaching(program, pairs, program.scope(call)) if isinstance(pairs, ast.Name) else [pairs]
         ones = "ones" in last_name(getattr(call.args[1], "func", None)) or any(constant(n) in (1, 1.0) for n in walk(call.args[1]))
-        if ones and len(behind) == 1 and isinstance(behind[0], ast.Tuple | ast.List) and _of_batch(program, behind[0].elts, call):
+        if ones and len(behind) == 1 and isinstance(behind[0], (ast.Tuple, ast.List)) and _of_batch(program, behind[0].elts, call):
             yield call, "index_put_ without accumulate=True counts equal places of a batch once"
 
 
@@ -275,7 +275,7 @@ def _of_batch(program: Program, places: list[ast.expr], at: ast.AST) -> bool:
 
 def _scalar(program: Program, place: ast.expr, scope: Scope) -> bool:
     """Whether a place is one number: of `.item()`, `int(…)`, an element, or of a loop over rows."""
-    if any(last_name(c.func) in ("item", "int", "range") for c in calls(place)) or not isinstance(place, ast.Name | ast.Call | ast.Attribute | ast.Compare):
+    if any(last_name(c.func) in ("item", "int", "range") for c in calls(place)) or not isinstance(place, (ast.Name, ast.Call, ast.Attribute, ast.Compare)):
         return True
     for name in (n for n in walk(place) if isinstance(n, ast.Name)):
         for binding in scope.bindings.get(name.id, ()):

@@ -115,7 +115,7 @@ def rows_beside_others(subject: Subject) -> Iterator[Place]:
             value = bindings[0].value if len(bindings) == 1 and bindings[0].index is None else None
             if not (isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice) and isinstance(value.value, ast.Name)):
                 continue
-            loop = next((a for a in program.ancestors(value) if isinstance(a, ast.For | ast.While)), None)
+            loop = next((a for a in program.ancestors(value) if isinstance(a, (ast.For, ast.While))), None)
             if loop is None or not _permuted(scope, value.value.id) or not any(method(c) == "backward" for c in calls(loop)):
                 continue
             tables = [n for n in walk(loop) if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Load) and isinstance(n.value, ast.Name)]

@@ -73,7 +73,7 @@ def critic_without_bounds(subject: Subject) -> Iterator[Place]:
 def _differences(program: Program) -> Iterator[Place]:
     """Whole losses that are the difference between two mean scores of one network."""
     for node in program.nodes[ast.BinOp]:
-        if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub)):
+        if not (isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub))):
             continue
         scope, negated = program.scope(node), isinstance(node.left, ast.UnaryOp) or isinstance(node.right, ast.UnaryOp)
         sides = [_scores(program, side, scope) for side in (node.left, node.right)]
@@ -152,7 +152,7 @@ def _is_raw(program: Program, call: ast.Call, scope: Scope) -> bool:
 def _is_held(program: Program, call: ast.Call, scope: Scope) -> bool:
     """Whether an optimizer is given the network's parameters."""
     made = {id(o.call) for o in program.origins(call.func, scope)}
-    asked = [c for c in program.all_calls if method(c) == "parameters"]
+    asked = program.methods_of("parameters")
     return any(made & {id(o.call) for o in program.origins(receiver(c), program.scope(c))} for c in asked if _in_optimizer(program, c))
 
 
@@ -173,7 +173,7 @@ def _is_whole(program: Program, node: ast.expr) -> bool:
     if len(scope.bindings.get(name, ())) != 1:
         return False
     read = [n for n in walk(scope.node) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
-    if any(isinstance(program.parents[n], ast.BinOp | ast.Tuple | ast.List | ast.Return) for n in read):
+    if any(isinstance(program.parents[n], (ast.BinOp, ast.Tuple, ast.List, ast.Return)) for n in read):
         return False
     return any(isinstance(up := program.parents[n], ast.Attribute) and up.attr == "backward" for n in read)
 

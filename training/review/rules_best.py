@@ -103,14 +103,14 @@ def best_in_wrong_direction(subject: Subject) -> Iterator[Place]:
                 pair is None
                 or not isinstance(test, ast.Compare)
                 or not _becomes_there(program, node, pair[1], scope)
-                or not isinstance(test.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE)
+                or not isinstance(test.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE))
             ):
                 continue
             score = pair[0]
             behind = [score, *(b.value for b in program.bindings_of(score, scope))]
             if {w for part in behind for n in identifiers(part) for w in words(n)} & {"victim", "attack", "adversarial", "fooling"}:
                 continue
-            kept = "max" if isinstance(test.ops[0], ast.Gt | ast.GtE) == (score is test.left) else "min"
+            kept = "max" if isinstance(test.ops[0], (ast.Gt, ast.GtE)) == (score is test.left) else "min"
             if (wanted := direction(program, score, scope) or direction(program, pair[1], scope)) and wanted != kept:
                 better = "smaller" if wanted == "min" else "greater"
                 yield node, f"weights are kept where {ast.unparse(test)}, and a {better} {ast.unparse(score)} is the better one"
@@ -135,7 +135,7 @@ def _flags(program: Program) -> Iterator[Place]:
     blocks = (block for kind in (ast.For, ast.While, ast.FunctionDef, ast.With, ast.If) for n in program.nodes[kind] for block in (getattr(n, "body", None),))
     for flag in (f for block in blocks if isinstance(block, list) for f in flags_of(block)):
         test, now = ast.unparse(flag.told.value), ast.unparse(flag.updated)
-        if flag.late and isinstance(flag.told.value, ast.Compare) and isinstance(flag.told.value.ops[0], ast.Lt | ast.Gt) and flag.agrees:
+        if flag.late and isinstance(flag.told.value, ast.Compare) and isinstance(flag.told.value.ops[0], (ast.Lt, ast.Gt)) and flag.agrees:
             yield flag.told, f"{now} stands before {flag.name} = {test}, which therefore never holds"
         elif not flag.agrees and not flag.late:
             yield flag.told, f"{flag.name} holds where {test}, and {now} keeps the {flag.kept}imum: what is saved are the other weights"
@@ -202,14 +202,14 @@ def best_weights_not_restored(subject: Subject) -> Iterator[Place]:
 def _is_there(program: Program, node: ast.expr) -> bool:
     """Whether it is only asked whether there is something, `best is None`."""
     above = program.parents[node]
-    return isinstance(above, ast.Compare) and isinstance(above.ops[0], ast.Is | ast.IsNot) and isinstance(above.comparators[0], ast.Constant)
+    return isinstance(above, ast.Compare) and isinstance(above.ops[0], (ast.Is, ast.IsNot)) and isinstance(above.comparators[0], ast.Constant)
 
 
 def _saved_and_left(program: Program) -> Iterator[Place]:
     """In a loop the best weights go to a file; behind it test rows are scored, and the file is not read before."""
     for node in (n for n in program.nodes[ast.If] if isinstance(n, ast.If) and _keeps_weights(n)):
         scope = program.scope(node)
-        loops = [a for a in program.ancestors(node) if isinstance(a, ast.For | ast.While)]
+        loops = [a for a in program.ancestors(node) if isinstance(a, (ast.For, ast.While))]
         saves = any("save" in words(last_name(c.func)) for s in node.body for c in calls(s))
         if not loops or not saves or not any(becomes_best(program, node, test, scope) for test in tests_of(node)):
             continue
@@ -228,12 +228,12 @@ def _last_for_best(program: Program) -> Iterator[Place]:
     saves = [
         c for c in program.all_calls if "save" in words(last_name(c.func)) and "best" in _texts(c) and any(isinstance(a, ast.If) for a in program.ancestors(c))
     ]
-    loads = [c for c in program.all_calls if last_name(c.func) == "load" and c.args]
+    loads = [c for c in program.calls_of("load") if c.args]
     if not saves or any("best" in _texts(c) or any("best" in words(n) for n in identifiers(c)) for c in loads):
         return
     for load in (c for c in loads if _texts(c) & {"last", "latest", "final"}):
         scope = program.scope(load)
-        resumes = any(isinstance(n, ast.For | ast.While) and n.lineno > load.lineno for n in own_nodes(scope.node))
+        resumes = any(isinstance(n, (ast.For, ast.While)) and n.lineno > load.lineno for n in own_nodes(scope.node))
         after = [c for c in calls(scope.node) if c.lineno > load.lineno]
         if not resumes and any(side_of(a.id) == "test" for c in after for a in c.args if isinstance(a, ast.Name)):
             yield load, f"test rows are scored by the last weights: the best ones, saved in line {saves[0].lineno}, are read by nobody"
@@ -257,7 +257,7 @@ def _escapes(program: Program, owner: ast.ClassDef) -> bool:
         statement, scope = program.statement(call), program.scope(call)
         names = {n.id for n in walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         given_back = [n.value for n in walk(scope.node) if isinstance(n, ast.Return) and n.value is not None]
-        if isinstance(statement, ast.Return) or any(isinstance(v, ast.Name | ast.Tuple) and names_read(v) & names for v in given_back):
+        if isinstance(statement, ast.Return) or any(isinstance(v, (ast.Name, ast.Tuple)) and names_read(v) & names for v in given_back):
             return True
     return False
 
@@ -268,7 +268,7 @@ def _is_state(binding: Binding) -> bool:
 
 
 def _chosen(program: Program, binding: Binding) -> bool:
-    return _compared(program, binding) and any(isinstance(a, ast.For | ast.While) for a in program.ancestors(binding.statement))
+    return _compared(program, binding) and any(isinstance(a, (ast.For, ast.While)) for a in program.ancestors(binding.statement))
 
 
 def _compared(program: Program, binding: Binding) -> bool:
@@ -329,7 +329,7 @@ def patience_never_reset(subject: Subject) -> Iterator[Place]:
             within: ast.AST | None = scope.owner
             others = [b for b in program.bindings_of(step.target, scope) if b.statement is not step and b.scope.name != "__init__" and not _restores(b.scope)]
         else:
-            within = next((a for a in program.ancestors(step) if isinstance(a, ast.For | ast.While)), None)
+            within = next((a for a in program.ancestors(step) if isinstance(a, (ast.For, ast.While))), None)
             inside = {id(n) for n in walk(within)} if within is not None else set()
             others = [b for b in scope.bindings.get(counter, ()) if b.statement is not step and id(b.statement) in inside and dotted(b.value) != counter]
         if within is not None and not others and _ends(within, counter) and {w for n in identifiers(within) for w in words(n)} & STOPS_EARLY:
@@ -343,12 +343,12 @@ def _never_counts(program: Program) -> Iterator[Place]:
         if (
             test is None
             or not isinstance(test.left, ast.Name)
-            or not isinstance(test.ops[0], ast.Gt | ast.GtE)
+            or not isinstance(test.ops[0], (ast.Gt, ast.GtE))
             or "patience" not in words(last_name(test.comparators[0]))
         ):
             continue
         bound = program.scope(node).bindings.get(test.left.id, ())
-        looped = any(isinstance(a, ast.For | ast.While) for a in program.ancestors(node))
+        looped = any(isinstance(a, (ast.For, ast.While)) for a in program.ancestors(node))
         if (
             len(bound) > 1
             and looped
@@ -371,12 +371,10 @@ def _restores(scope: Scope) -> bool:
 def _ends(within: ast.AST, counter: str) -> bool:
     """Whether a comparison with the counter leads to a stop: a `break`, a return, a flag."""
     for node in walk(within):
-        compared = isinstance(node, ast.If | ast.Return) and any(
+        compared = isinstance(node, (ast.If, ast.Return)) and any(
             isinstance(n, ast.Compare) and counter in {dotted(m) for m in walk(n)} for n in walk(node.test if isinstance(node, ast.If) else node)
         )
-        if compared and (
-            isinstance(node, ast.Return) or any(isinstance(s, ast.Break | ast.Return | ast.Raise | ast.Assign) for s in getattr(node, "body", ()))
-        ):
+        if compared and (isinstance(node, ast.Return) or any(isinstance(s, (ast.Break, ast.Return, ast.Raise, ast.Assign)) for s in getattr(node, "body", ()))):
             return True
     return False
 
@@ -406,8 +404,8 @@ def _ends(within: ast.AST, counter: str) -> bool:
 def rows_trained_on(subject: Subject) -> Iterator[Place]:
     """Something that is named after train rows and after nothing else is made of data that is named after test rows; or scikit-learn is fitted with labels of test."""
     program = subject.program
-    for fit in program.all_calls:
-        if method(fit) in ("fit", "fit_transform", "partial_fit") and len(fit.args) > 1 and not FINAL & words(program.scope(fit).name):
+    for fit in program.methods_of("fit", "fit_transform", "partial_fit"):
+        if len(fit.args) > 1 and not FINAL & words(program.scope(fit).name):
             said = words(last_name(fit.args[1]))
             learner = any(o.name.startswith("sklearn.") for o in program.origins(receiver(fit), program.scope(fit)))
             if {"test", "tst"} & said and not {"train", "val", "ab"} & said and learner:
@@ -466,7 +464,7 @@ def best_never_updated(subject: Subject) -> Iterator[Place]:
         if not (_keeps_weights(node) or _counts_patience(node)):
             continue
         for test in tests_of(node):
-            if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE):
+            if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
                 continue
             for bound, score in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
                 if _handed_to_base(program, node):
@@ -520,7 +518,7 @@ def averaged_without_statistics(subject: Subject) -> Iterator[Place]:
         plain = not has_unpacking(call) and all(keyword(call, name) is None for name in ("avg_fn", "multi_avg_fn", "use_buffers")) and len(call.args) <= 2
         kinds = [program.classes[o.name] for o in program.origins(call.args[0], program.scope(call)) if o.name in program.classes] if call.args else []
         made = program.origins(call.args[0], program.scope(call)) if call.args else ()
-        written = [o.call for o in made if o.last == "Sequential" and all(not isinstance(a, ast.Starred | ast.Name) for a in o.call.args)]
+        written = [o.call for o in made if o.last == "Sequential" and all(not isinstance(a, (ast.Starred, ast.Name)) for a in o.call.args)]
         shown: list[ast.AST] = [*kinds, *written] if len(kinds) + len(written) == len(made) else []
         elsewhere = bool(shown) and not any(n in set(walk(k)) for k in shown for n in norms)
         names = set(targets_of(program, call))
@@ -542,12 +540,12 @@ def _stays(program: Program, node: ast.If, bound: ast.expr) -> bool:
     scope = program.scope(node)
     parts = [bound.left, bound.right] if isinstance(bound, ast.BinOp) else [bound]
     for part in parts:
-        name = last_name(part) if isinstance(part, ast.Name | ast.Attribute) else ""
+        name = last_name(part) if isinstance(part, (ast.Name, ast.Attribute)) else ""
         if not name:
             continue
         given = [b for b in program.bindings_of(part, scope) if not _restores(b.scope)]
         if isinstance(part, ast.Name):
-            loops = [a for a in program.ancestors(node) if isinstance(a, ast.For | ast.While)]
+            loops = [a for a in program.ancestors(node) if isinstance(a, (ast.For, ast.While))]
             first = [b for b in given if not _read_back(b)]
             outside = bool(loops) and not any(loops[-1] in program.ancestors(b.statement) for b in given)
             given, alone = first, len(first) == 1 and outside and all(b.scope is scope for b in given)
@@ -555,13 +553,13 @@ def _stays(program: Program, node: ast.If, bound: ast.expr) -> bool:
             stored = [
                 n
                 for n in program.nodes[ast.Attribute]
-                if isinstance(n, ast.Attribute) and n.attr == name and isinstance(n.ctx, ast.Store | ast.Del) and not _restores(program.scope(n))
+                if isinstance(n, ast.Attribute) and n.attr == name and isinstance(n.ctx, (ast.Store, ast.Del)) and not _restores(program.scope(n))
             ]
             set_elsewhere = {"setattr", "__dict__"} & identifiers(scope.owner) if scope.owner is not None else {"unseen"}
             alone = len(given) == 1 and len(stored) == 1 and given[0].scope.name == "__init__" and not set_elsewhere
         alone &= not any((method(c) or "").endswith("_") and dotted(receiver(c)) == dotted(part) for c in program.all_calls)  # `best.copy_(loss)`
         if alone and given[0].how == "assign" and given[0].index is None and _first_bound(given[0].value, name):
-            return not any(name in s.names for s in (*program.nodes[ast.Global], *program.nodes[ast.Nonlocal]) if isinstance(s, ast.Global | ast.Nonlocal))
+            return not any(name in s.names for s in (*program.nodes[ast.Global], *program.nodes[ast.Nonlocal]) if isinstance(s, (ast.Global, ast.Nonlocal)))
     return False
 
 
@@ -578,7 +576,7 @@ def _first_bound(value: ast.expr, name: str) -> bool:
     infinite |= isinstance(value, ast.UnaryOp) and last_name(value.operand) in ("inf", "infty", "maxsize")
     if isinstance(value, ast.UnaryOp) and isinstance(value.operand, ast.Call):
         value = value.operand
-    number = isinstance(constant(value), int | float) or (isinstance(value, ast.Constant) and value.value is None)
+    number = isinstance(constant(value), (int, float)) or (isinstance(value, ast.Constant) and value.value is None)
     return infinite or (number and bool(words(name) & {"best", "lowest", "highest"}))
 
 

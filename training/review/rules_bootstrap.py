@@ -102,7 +102,7 @@ def _is_end(program: Program, node: ast.expr, scope: Scope, kept: list[Kept]) ->
     """Whether a factor is 1 where an episode ended: named so, or taken from where the memory keeps ends, and turned round nowhere."""
     while isinstance(node, ast.Call) and method(node) in PASSED_ON and (inner := receiver(node)) is not None:
         node = inner
-    if not isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
+    if not isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
         return False
     roots = made_of(program, node, scope)
     if any(is_turned_round(n) for root in roots for n in walk(root)) or any(MASKS & words(n) for root in roots for n in texts(root)):

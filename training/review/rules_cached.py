@@ -180,7 +180,7 @@ def _access(program: Program, node: ast.AST) -> tuple[ast.expr | None, ast.expr 
     """A container, the key by which something is put in or taken out, and what is put in."""
     if isinstance(node, ast.Subscript):
         statement = program.parents.get(node)
-        stored = isinstance(node.ctx, ast.Store) and isinstance(statement, ast.Assign | ast.AnnAssign)
+        stored = isinstance(node.ctx, ast.Store) and isinstance(statement, (ast.Assign, ast.AnnAssign))
         value = getattr(statement, "value", None) if stored else None
         return node.value, node.slice, value
     if isinstance(node, ast.Call) and method(node) in READS and node.args:
@@ -215,7 +215,7 @@ def _shared(program: Program, owner: ast.ClassDef, node: ast.expr, scope: Scope,
     if node.id in scope.bindings:
         bound = scope.bindings[node.id]
         alias = len(bound) == 1 and bound[0].how == "assign" and bound[0].index is None and depth < DEPTH
-        return _shared(program, owner, bound[0].value, scope, depth + 1) if alias and isinstance(bound[0].value, ast.Name | ast.Attribute) else ""
+        return _shared(program, owner, bound[0].value, scope, depth + 1) if alias and isinstance(bound[0].value, (ast.Name, ast.Attribute)) else ""
     around = scope.parent
     while around is not None and node.id not in around.bindings:
         around = around.parent
@@ -349,7 +349,7 @@ def _texts(program: Program, call: ast.Call, value: ast.expr, depth: int = 0) ->
         targets: list[ast.expr] = []
         if isinstance(around, ast.For):
             targets = [around.target]
-        elif isinstance(around, ast.ListComp | ast.GeneratorExp | ast.DictComp):
+        elif isinstance(around, (ast.ListComp, ast.GeneratorExp, ast.DictComp)):
             targets = [g.target for g in around.generators]
         if names & {n for t in targets for n in names_read(t)}:
             return {text + " (first)", text + " (second)"}
@@ -386,7 +386,7 @@ def _sides_differ(program: Program, owner: ast.ClassDef, function: Scope) -> boo
     of = (owner.name, "cls", "self.__class__")
     stored = {n.attr for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store) and dotted(n.value) in of}
     stored |= {name for n in program.nodes[ast.Global] if isinstance(n, ast.Global) and program.scope(n).owner is owner for name in n.names}
-    if differ and rows and any(last_name(n) in stored for n in own_nodes(function.node) if isinstance(n, ast.Name | ast.Attribute)):
+    if differ and rows and any(last_name(n) in stored for n in own_nodes(function.node) if isinstance(n, (ast.Name, ast.Attribute))):
         return True
     sides = {side_of_names(tuple(names_read(a) | {str(constant(a))})) for a in rows} | {side_of_names(targets_of(program, c)) for c in made}
     flags = any({"transform", "transforms", "augment", "aug"} & words(n) for a in rows for n in names_read(a))

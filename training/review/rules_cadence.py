@@ -127,8 +127,8 @@ def _unit(program: Program, made: Origin, window: ast.expr) -> str:
     """Whether a schedule counts updates (something is divided by the window, or is called so) or batches (a multiple of `len(…)`, and nothing is divided)."""
     given = [] if made.last in ("StepLR", "ExponentialLR", "MultiStepLR", "ReduceLROnPlateau", "SequentialLR", "ChainedScheduler") else _lengths(made.call)
     nodes = [n for value in given for n in _behind(program, value, made.scope)]
-    divided = [n for n in nodes if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div | ast.FloorDiv)]
-    named = {last_name(n) for n in nodes if isinstance(n, ast.Name | ast.Attribute)} | {n.arg for n in nodes if isinstance(n, ast.arg)}
+    divided = [n for n in nodes if isinstance(n, ast.BinOp) and isinstance(n.op, (ast.Div, ast.FloorDiv))]
+    named = {last_name(n) for n in nodes if isinstance(n, (ast.Name, ast.Attribute))} | {n.arg for n in nodes if isinstance(n, ast.arg)}
     arguments = {n.arg for n in nodes if isinstance(n, ast.arg)}
     if any(isinstance(n.left, ast.Name) and n.left.id in arguments and _same(n.right, window) for n in divided):
         return ""  # a function that is given the number of batches, and counts updates of it
@@ -151,12 +151,12 @@ def _behind(program: Program, value: ast.expr, scope: Scope, depth: int = 0) -> 
     """All nodes of an expression, of the definitions of its names, and of the functions of this file among them."""
     for node in walk(value):
         yield node
-        if depth < 4 and isinstance(node, ast.Name | ast.Attribute):
+        if depth < 4 and isinstance(node, (ast.Name, ast.Attribute)):
             function = program.local_function(node.id, scope) if isinstance(node, ast.Name) else None
             if function is not None:
                 for inner in walk(function.node):
                     yield inner
-                    if isinstance(inner, ast.Name | ast.Attribute) and isinstance(inner.ctx, ast.Load):
+                    if isinstance(inner, (ast.Name, ast.Attribute)) and isinstance(inner.ctx, ast.Load):
                         yield from (n for b in program.bindings_of(inner, function) for n in _behind(program, b.value, b.scope, depth + 2))
             for binding in program.bindings_of(node, scope):
                 if binding.how == "assign":

@@ -57,7 +57,7 @@ def ratio_always_one(subject: Subject) -> Iterator[Place]:
         if not (isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Sub)):
             continue
         scope = program.scope(call)
-        loops = [a for a in program.ancestors(call) if isinstance(a, ast.For | ast.While) and program.scope(a) is scope]
+        loops = [a for a in program.ancestors(call) if isinstance(a, (ast.For, ast.While)) and program.scope(a) is scope]
         steps = any(method(c) == "step" for a in loops for c in walk(a) if isinstance(c, ast.Call))
         old = inner.right
         made = reaching(program, old, scope) if isinstance(old, ast.Name) else [old]
@@ -145,8 +145,8 @@ def _negative_exponential(program: Program, read: ast.Attribute) -> ast.Call | N
             return outer if negative else None
         elif isinstance(above, ast.BinOp) and isinstance(above.op, ast.Mult):
             factor = constant(above.left)
-            negative = negative or (isinstance(factor, int | float) and factor < 0)
-        elif not isinstance(above, ast.Subscript | ast.Attribute):
+            negative = negative or (isinstance(factor, (int, float)) and factor < 0)
+        elif not isinstance(above, (ast.Subscript, ast.Attribute)):
             return None
     return None
 

@@ -130,7 +130,7 @@ def _keys(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> fro
         named = [i for i in (node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]) if isinstance(constant(i), str)]
         if named:
             return frozenset([str(constant(named[0]))])
-        if isinstance(node.slice, ast.Name | ast.Attribute):
+        if isinstance(node.slice, (ast.Name, ast.Attribute)):
             values = program.bindings_of(node.slice, scope)
             if len(values) == 1 and isinstance(constant(values[0].value), str):
                 return frozenset([str(constant(values[0].value))])
@@ -166,7 +166,7 @@ def _event(program: Program, node: ast.expr, scope: Scope) -> frozenset[str]:
         named = {k for k in keys if EVENTS & words(k) and not (TIMES - {"t"}) & words(k)}
         whole = _whole(program, node, scope)
         of_two = isinstance(whole, ast.Compare) and not any(constant(side) is not None for side in (whole.left, *whole.comparators))  # `died_at <= lost_at`
-        if named and (not isinstance(node, ast.Name) or of_two or isinstance(whole, ast.Subscript | ast.Attribute | ast.Name)):
+        if named and (not isinstance(node, ast.Name) or of_two or isinstance(whole, (ast.Subscript, ast.Attribute, ast.Name))):
             return keys
         node = whole
         match node:
@@ -221,7 +221,7 @@ def _is_label(program: Program, node: ast.expr, depth: int = 0) -> bool:
             return cast or bool(LABELS & words(program.scope(above).name))
         case ast.Call(args=arguments):
             return cast and inner in arguments
-    return cast and isinstance(above, ast.Lambda | ast.Tuple | ast.Dict | ast.List | ast.ListComp)
+    return cast and isinstance(above, (ast.Lambda, ast.Tuple, ast.Dict, ast.List, ast.ListComp))
 
 
 def _cast(program: Program, node: ast.expr) -> ast.expr | None:

@@ -136,7 +136,7 @@ def per_side(program: Program, node: ast.expr, rows: ast.expr, depth: int = 0) -
     """The sides for each of which an expression is computed anew: it stands in a loop over them, or in a function that is called for them; else empty."""
     names, scope = values_read(rows), program.scope(node)
     for around in program.ancestors(node):
-        if isinstance(around, ast.If | ast.IfExp):
+        if isinstance(around, (ast.If, ast.IfExp)):
             return ""
         generators = [around] if isinstance(around, ast.For) else getattr(around, "generators", [])
         for loop in generators:
@@ -158,7 +158,7 @@ def _sides(over: ast.expr) -> list[str]:
     """The sides that a loop goes through: a literal of train rows and others."""
     if isinstance(over, ast.Call) and last_name(over.func) in ("enumerate", "items", "zip"):
         over = over.args[0] if over.args else receiver(over) or over
-    elements = over.elts if isinstance(over, ast.List | ast.Tuple) else over.values if isinstance(over, ast.Dict) else []
+    elements = over.elts if isinstance(over, (ast.List, ast.Tuple)) else over.values if isinstance(over, ast.Dict) else []
     named = [(ast.unparse(e), {side_of(n) for n in names_read(e)}) for e in elements]
     others = any({"val", "test"} & s for _, s in named) or any(isinstance(e, ast.Starred) for e in elements[1:])
     return [text for text, _ in named] if others and any("train" in s for _, s in named) else []
@@ -190,7 +190,7 @@ def _given_to(program: Program, rows: ast.expr, call: ast.Call) -> tuple[str, ..
     statement = program.statement(call)
     if any(side_of(n) for n in names_read(rows)) or not isinstance(rows, ast.Subscript) or not isinstance(statement, ast.Assign):
         return ()
-    made = statement.value.elts if isinstance(statement.value, ast.Tuple | ast.List) else [statement.value]
+    made = statement.value.elts if isinstance(statement.value, (ast.Tuple, ast.List)) else [statement.value]
     return targets_of(program, call) if call in made else ()
 
 

@@ -86,7 +86,7 @@ def whole(program: Program, value: ast.expr, name: str) -> bool:
         if isinstance(node, ast.Name) and node.id == name:
             above = program.parents[node]
             counted = (isinstance(above, ast.Call) and last_name(above.func) == "len") or (isinstance(above, ast.Attribute) and above.attr in ("shape", "size"))
-            taken = isinstance(above, ast.Subscript) and above.value is node and isinstance(above.slice, ast.Slice | ast.Name | ast.Attribute)
+            taken = isinstance(above, ast.Subscript) and above.value is node and isinstance(above.slice, (ast.Slice, ast.Name, ast.Attribute))
             if not counted and not taken:
                 return True
     return False

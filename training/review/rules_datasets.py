@@ -253,7 +253,7 @@ def _same_set_twice(program: Program) -> Iterator[Place]:
     made: dict[tuple[object, str], dict[str, ast.Call]] = {}
     for call in program.all_calls:
         side = side_of_names(targets_of(program, call)) if last_name(call.func) == "DataLoader" and call.args else ""
-        if side and isinstance(call.args[0], ast.Name | ast.Subscript | ast.Attribute) and not any(keyword(call, s) is not None for s in SAMPLERS):
+        if side and isinstance(call.args[0], (ast.Name, ast.Subscript, ast.Attribute)) and not any(keyword(call, s) is not None for s in SAMPLERS):
             made.setdefault((program.scope(call), ast.dump(call.args[0])), {})[side] = call
     trains = {scope for (scope, _), sides in made.items() if "train" in sides}
     for (scope, _), sides in made.items():

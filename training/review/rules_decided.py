@@ -145,8 +145,8 @@ SQUASHES = ("softmax", "sigmoid", "log_softmax", "exp")
 
 def _along_rows(program: Program, node: ast.expr) -> ast.expr | None:
     """Of what the greatest is looked for along dimension 0."""
-    while isinstance(node, ast.Subscript | ast.Attribute) or (isinstance(node, ast.Call) and method(node) in SAME):
-        node = node.value if isinstance(node, ast.Subscript | ast.Attribute) else (receiver(node) or ast.Constant(None))
+    while isinstance(node, (ast.Subscript, ast.Attribute)) or (isinstance(node, ast.Call) and method(node) in SAME):
+        node = node.value if isinstance(node, (ast.Subscript, ast.Attribute)) else (receiver(node) or ast.Constant(None))
     if not isinstance(node, ast.Call) or last_name(node.func) not in ("argmax", "max"):
         return None
     on_torch = program.is_torch(node.func, "argmax", "max")
@@ -271,6 +271,6 @@ def _extreme(node: ast.expr) -> bool:
 def all_of_the_batch(subject: Subject) -> Iterator[Place]:
     """The sum or mean of `.all()` or `.any()` of a comparison, without a dimension."""
     program = subject.program
-    for call in program.all_calls:
-        if method(call) in ("all", "any") and not call.args and not call.keywords and isinstance(receiver(call), ast.Compare) and _is_share(program, call):
+    for call in program.methods_of("all", "any"):
+        if not call.args and not call.keywords and isinstance(receiver(call), ast.Compare) and _is_share(program, call):
             yield call, f"{ast.unparse(call)} is one answer for the whole batch"

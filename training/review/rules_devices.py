@@ -50,7 +50,7 @@ def ranks_share_a_device(subject: Subject) -> Iterator[Place]:
     for call in program.all_calls:
         if words(program.scope(call).name) & ALONE:
             continue
-        if _one_device(program, call) and not any(isinstance(a, ast.If | ast.IfExp) for a in program.ancestors(call)):
+        if _one_device(program, call) and not any(isinstance(a, (ast.If, ast.IfExp)) for a in program.ancestors(call)):
             yield call, "the same device for every rank"
             return
 
@@ -129,7 +129,7 @@ def device_in_worker(subject: Subject) -> Iterator[Place]:
         for call in calls(getter.node):
             given = keyword(call, "device", 0) if method(call) == "to" else None
             named = (
-                isinstance(given, ast.Name | ast.Attribute) and last_name(given) == "device" and len(call.args) == 1 and not _of_a_row(program, given, owner)
+                isinstance(given, (ast.Name, ast.Attribute)) and last_name(given) == "device" and len(call.args) == 1 and not _of_a_row(program, given, owner)
             )
             on_cuda = method(call) == "cuda" or (given is not None and (str(constant(given)).startswith("cuda") or named))
             if on_cuda and not program.resolve(call.func):

@@ -177,7 +177,7 @@ def _divided_inside(program: Program) -> bool:
     """Whether a network of the file divides by a temperature itself."""
     forwards = [program.methods[owner]["forward"] for owner in program.module_classes if "forward" in program.methods[owner]]
     divisors = [n.right for f in forwards for n in walk(f.node) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)]
-    return any(_is_heat(d) or last_name(d) == "t" for d in divisors if isinstance(d, ast.Name | ast.Attribute))
+    return any(_is_heat(d) or last_name(d) == "t" for d in divisors if isinstance(d, (ast.Name, ast.Attribute)))
 
 
 def _heated(program: Program, node: ast.expr | None, scope: Scope, depth: int = 0) -> Heated | None:
@@ -293,7 +293,7 @@ def _number(program: Program, node: ast.expr, scope: Scope) -> float | None:
 
 def _is_heat(node: ast.expr) -> bool:
     """Whether it is called a temperature: `temperature`, `tau`, `T`."""
-    name = last_name(node) if isinstance(node, ast.Name | ast.Attribute) else ""
+    name = last_name(node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
     return name == "T" or (bool(HEATS & words(name)) and not INVERSE & words(name))
 
 
@@ -358,7 +358,7 @@ def _squares_heat(program: Program, name: str) -> bool:
             continue
         if isinstance(node.op, ast.Pow) and any(n in own or HEATS & words(n) or n == "T" for n in identifiers(node.left)):
             return True
-        sides = [s for s in (node.left, node.right) if isinstance(s, ast.Name | ast.Attribute) and (last_name(s) in own or _is_heat(s))]
+        sides = [s for s in (node.left, node.right) if isinstance(s, (ast.Name, ast.Attribute)) and (last_name(s) in own or _is_heat(s))]
         if isinstance(node.op, ast.Mult) and sides:
             return True
     calls = (c for c in program.all_calls if method(c) in ("pow", "square") or last_name(c.func) in ("pow", "square"))

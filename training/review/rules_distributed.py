@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.rules_loader import PREPARES, is_distributed, loaders
-from training.review.syntax import FunctionNode, calls, constant, dotted, identifiers, last_name, method, names_read, receiver, walk, words
+from training.review.syntax import FunctionNode, calls, constant, dotted, identifiers, last_name, names_read, receiver, walk, words
 from training.review.trace import Event
 from training.review.wrapper import past_wrapper, reaches_loss
 
@@ -287,18 +287,18 @@ def one_rank(test: ast.expr, ranks: set[str]) -> bool:
         return one_rank(test.operand, ranks)
     if isinstance(test, ast.Compare):
         against = constant(test.comparators[0])
-        if isinstance(test.ops[0], ast.In | ast.NotIn):  # `local_rank in (-1, 0)`: the first one, or the only one
+        if isinstance(test.ops[0], (ast.In, ast.NotIn)):  # `local_rank in (-1, 0)`: the first one, or the only one
             known = {constant(e) for e in getattr(test.comparators[0], "elts", ())}
             return 0 in known and known <= {0, -1} and any("rank" in words(n) for n in identifiers(test.left))
-        if isinstance(test.ops[0], ast.Is | ast.IsNot):
+        if isinstance(test.ops[0], (ast.Is, ast.IsNot)):
             return False  # whether there are ranks at all
-        first, same = against == 0, isinstance(test.ops[0], ast.Eq | ast.NotEq)
+        first, same = against == 0, isinstance(test.ops[0], (ast.Eq, ast.NotEq))
         if against == -1 or isinstance(test.ops[0], ast.GtE):
             return False  # whether there are ranks at all
         bare = isinstance(test.left, ast.Name) or (isinstance(test.left, ast.Attribute) and (test.left.attr in ranks or dotted(test.left).startswith("self.")))
         given = first and bare and (same or bool(words(last_name(test.left)) & PROCESSES))
         named = any("rank" in words(n) or (given and n in ranks) for n in identifiers(test.left))
-        return named and (first or not isinstance(test.ops[0], ast.Gt | ast.Lt))
+        return named and (first or not isinstance(test.ops[0], (ast.Gt, ast.Lt)))
     said = words(last_name(test.func if isinstance(test, ast.Call) else test))
     return bool((RANKS - {"rank"} | {"rank0"}) & said) and "on" not in said  # `run_on_main` asks where something else is to run
 
@@ -374,6 +374,6 @@ def pinned_copy_without_pinning(subject: Subject) -> Iterator[Place]:
     program = subject.program
     if not loaders(program) or "pin_memory" in {k.arg for c in program.all_calls for k in c.keywords} | program.identifiers:
         return
-    for call in program.all_calls:
-        if method(call) in ("to", "cuda") and any(k.arg == "non_blocking" for k in call.keywords) and receiver(call) is not None:
+    for call in program.methods_of("to", "cuda"):
+        if any(k.arg == "non_blocking" for k in call.keywords) and receiver(call) is not None:
             yield call, "the loader pins no memory: this copy waits all the same"

@@ -44,7 +44,7 @@ def divergence_with_wrong_sign(subject: Subject) -> Iterator[Place]:
     program = subject.program
     for node in program.nodes[ast.BinOp]:
         above = program.parents[node]
-        if not isinstance(node, ast.BinOp) or (isinstance(above, ast.BinOp) and isinstance(above.op, ast.Add | ast.Sub)):
+        if not isinstance(node, ast.BinOp) or (isinstance(above, ast.BinOp) and isinstance(above.op, (ast.Add, ast.Sub))):
             continue
         if (sign := divergence_sign(node)) == 0:
             if wrong := _wrong_term(node):
@@ -79,7 +79,9 @@ def _settled_elsewhere(program: Program, node: ast.BinOp) -> bool:
     statement = program.statement(node)
     name = dotted(statement.targets[0]) if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else ""
     uses = [n for n in walk(program.scope(node).node) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)] if name else []
-    multiplied = any(isinstance(n, ast.AugAssign) and dotted(n.target) == name and isinstance(n.op, ast.Mult | ast.Div) for n in walk(program.scope(node).node))
+    multiplied = any(
+        isinstance(n, ast.AugAssign) and dotted(n.target) == name and isinstance(n.op, (ast.Mult, ast.Div)) for n in walk(program.scope(node).node)
+    )
     negated = any(_negates(above) or _turns(above) for n in uses for above in program.ancestors(n)[:3]) or any(
         _by_constant(program, a) for a in program.ancestors(node)
     )
@@ -89,13 +91,13 @@ def _settled_elsewhere(program: Program, node: ast.BinOp) -> bool:
 
 def _by_constant(program: Program, node: ast.AST) -> bool:
     """Whether something is multiplied by a name of the file that holds a number below 0."""
-    sides = (node.left, node.right) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div) else ()
+    sides = (node.left, node.right) if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.Div)) else ()
     return any(isinstance(s, ast.Name) and (number(program, s, program.top) or 0) < 0 for s in sides)
 
 
 def _negates(node: ast.AST) -> bool:
     """Whether something is multiplied or divided by what is below 0, as `-0.5` or a constant of capitals, or subtracted."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div):
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.Div)):
         sides = (node.left, node.right)
         return any(isinstance(s, ast.UnaryOp) or (isinstance(s, ast.Name) and s.id.isupper()) for s in sides)
     return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
@@ -103,7 +105,7 @@ def _negates(node: ast.AST) -> bool:
 
 def _terms(node: ast.expr, sign: int) -> list[tuple[int, ast.expr]]:
     """The terms of a sum, each with its sign."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
         return _terms(node.left, sign) + _terms(node.right, sign if isinstance(node.op, ast.Add) else -sign)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return _terms(node.operand, -sign)
@@ -116,7 +118,7 @@ def divergence_sign(node: ast.expr) -> int:
     ones = [s for s, t in terms if constant(t) in (1, 1.0)]
     squares = [s for s, t in terms if _is_square(t)]
     powers = [(s, ast.unparse(inner)) for s, t in terms if (inner := exponent(t)) is not None]
-    plain = {ast.unparse(t): s for s, t in terms if isinstance(t, ast.Name | ast.Attribute | ast.Subscript)}
+    plain = {ast.unparse(t): s for s, t in terms if isinstance(t, (ast.Name, ast.Attribute, ast.Subscript))}
     if len(terms) != 4 or not (len(ones) == len(squares) == len(powers) == 1) or powers[0][1] not in plain:
         return 0
     signs = (ones[0], plain[powers[0][1]], -squares[0], -powers[0][0])
@@ -173,7 +175,7 @@ def _wrong_term(node: ast.BinOp) -> str:
 
 def _values(node: ast.expr) -> list[ast.expr]:
     """The names and attributes that a term is computed of, functions left out."""
-    if isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
+    if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
         return [node]
     if isinstance(node, ast.Call):
         own = [receiver(node)] if not node.args or last_name(receiver(node)) not in ("torch", "np", "numpy", "math") else []
@@ -225,7 +227,7 @@ def _outwards(program: Program, node: ast.AST, sign: int) -> tuple[int, ast.AST]
         elif isinstance(above, ast.BinOp):
             other = above.right if above.left is node else above.left
             negative = isinstance(other, ast.UnaryOp) and isinstance(other.op, ast.USub)
-            if isinstance(above.op, ast.Mult | ast.Div) and (negative or (isinstance(value := constant(other), int | float) and value < 0)):
+            if isinstance(above.op, (ast.Mult, ast.Div)) and (negative or (isinstance(value := constant(other), (int, float)) and value < 0)):
                 sign = -sign
             if isinstance(above.op, ast.Sub) and above.right is node:
                 sign = -sign

@@ -94,7 +94,7 @@ def rows_drawn_by_wrong_weights(subject: Subject) -> Iterator[Place]:
             isinstance(n, ast.Subscript) or (isinstance(n, ast.Call) and last_name(n.func) in ("gather", "index_select", "take", "tensor")) for n in parts
         )
         turned = any(
-            (isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div | ast.Sub | ast.Pow))
+            (isinstance(n, ast.BinOp) and isinstance(n.op, (ast.Div, ast.Sub, ast.Pow)))
             or (isinstance(n, ast.Call) and last_name(n.func) in ("reciprocal", "pow", "rsqrt", "div"))
             for n in parts
         )

@@ -84,14 +84,14 @@ def _largest(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> 
     """The largest number in a factor and in what its names hold, those of callers too; 0 where nothing is known, infinitely little where it counts rows."""
     if {"len", "shape", "size", "numel"} & identifiers(node) or any("batch" in words(n) for n in identifiers(node)):
         return -math.inf
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div) and depth < DEPTH:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.Div)) and depth < DEPTH:
         left, right = (_largest(program, side, scope, depth + 1) for side in (node.left, node.right))
         if isinstance(node.op, ast.Div) and right:
             return left / right
         return left * right if isinstance(node.op, ast.Mult) and left > 0 and right > 0 else max(left, right)
     if isinstance(node, ast.Call) and last_name(node.func) == "min" and depth < DEPTH:
         return min((v for a in node.args if (v := _largest(program, a, scope, depth + 1))), default=0.0)
-    known = [float(n.value) for n in walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, int | float)]
+    known = [float(n.value) for n in walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, (int, float))]
     for name in (n for n in walk(node) if isinstance(n, ast.Name)):
         values = [(b.value, b.scope) for b in program.bindings_of(name, scope) if b.how == "assign"] if depth < DEPTH else []
         if name.id in scope.parameters:
@@ -149,4 +149,4 @@ def _summed(program: Program, node: ast.expr) -> bool:
 
 def _half(node: ast.expr) -> float:
     value = constant(node)
-    return float(value) if isinstance(value, int | float) else 0.0
+    return float(value) if isinstance(value, (int, float)) else 0.0

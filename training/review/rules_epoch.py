@@ -70,7 +70,7 @@ def _goes_on(loop: ast.For) -> bool:
         node = pending.pop()
         if isinstance(node, ast.Continue):
             return True
-        if not isinstance(node, ast.For | ast.While | ast.AsyncFor):
+        if not isinstance(node, (ast.For, ast.While, ast.AsyncFor)):
             pending += children(node)
     return False
 
@@ -188,7 +188,7 @@ def _left_by(program: Program, call: ast.AST) -> ast.For | None:
     """The loop over batches, beside a backward pass, in which alone its loss is made, anew for each batch."""
     loss, scope = receiver(call), program.scope(call)
     bound = scope.bindings.get(loss.id, []) if isinstance(loss, ast.Name) else []
-    if not bound or not any(isinstance(a, ast.For | ast.While) for a in program.ancestors(call)):
+    if not bound or not any(isinstance(a, (ast.For, ast.While)) for a in program.ancestors(call)):
         return None
     for binding in bound:
         loop = next((a for a in program.ancestors(binding.statement) if isinstance(a, ast.For)), None)
@@ -217,7 +217,7 @@ def _changes_gradients(program: Program, scope: Scope) -> bool:
 def _divides(loop: ast.AST) -> bool:
     """Whether something in a loop is divided, or as a whole multiplied by what is no written number, or a loss is a sum."""
     for node in walk(loop):
-        if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Div):
+        if isinstance(node, (ast.BinOp, ast.AugAssign)) and isinstance(node.op, ast.Div):
             return True
         made = node.value if isinstance(node, ast.Assign) else receiver(node) if method(node) == "backward" else None
         if isinstance(made, ast.BinOp) and isinstance(made.op, ast.Mult) and constant(made.left) is constant(made.right) is None:

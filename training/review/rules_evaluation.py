@@ -314,7 +314,7 @@ def frozen_network_with_gradients(subject: Subject) -> Iterator[Place]:
 def _is_copy(program: Program, event: Event) -> bool:
     """Whether a network that is called is a deep copy, or called a teacher or target network, and no method of it."""
     function = event.call.func
-    if not isinstance(function, ast.Name | ast.Attribute) or program.resolve(function) or program.local_function(last_name(function), event.scope):
+    if not isinstance(function, (ast.Name, ast.Attribute)) or program.resolve(function) or program.local_function(last_name(function), event.scope):
         return False
     if any(o.last == "deepcopy" for o in program.origins(function, event.scope)):
         return True

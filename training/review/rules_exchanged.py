@@ -47,7 +47,7 @@ WARM = {"warm", "warmup", "rampup"}
 def arguments_exchanged(subject: Subject) -> Iterator[Place]:
     """A call is given `a=b` and `b=a`, both of them settings of training: other names are exchanged on purpose, as query and key or source and target."""
     for call in subject.program.all_calls:
-        given = {k.arg: last_name(k.value) for k in call.keywords if k.arg and isinstance(k.value, ast.Name | ast.Attribute)}
+        given = {k.arg: last_name(k.value) for k in call.keywords if k.arg and isinstance(k.value, (ast.Name, ast.Attribute))}
         for name, value in given.items():
             if name < value and given.get(value) == name and {name, value} <= SETTINGS:
                 yield call, f"{name} is given {value}, and {value} is given {name}"
@@ -132,8 +132,8 @@ def _speaks_of(names: frozenset[str]) -> str:
 def warmup_without_end(subject: Subject) -> Iterator[Place]:
     """`max` of 1 and a step that is divided by what is called a warm-up, no `min` around it."""
     program = subject.program
-    for call in program.all_calls:
-        if last_name(call.func) != "max" or len(call.args) != 2 or not {1} & {constant(a) for a in call.args}:
+    for call in program.calls_of("max"):
+        if len(call.args) != 2 or not {1} & {constant(a) for a in call.args}:
             continue
         share = next((a for a in call.args if isinstance(a, ast.BinOp) and isinstance(a.op, ast.Div)), None)
         warm = share is not None and bool({w for n in identifiers(share.right) for w in words(n)} & WARM)
@@ -142,7 +142,7 @@ def warmup_without_end(subject: Subject) -> Iterator[Place]:
         )
         bounded = any(isinstance(a, ast.Call) and last_name(a.func) == "min" for a in program.ancestors(call))
         falls = any(
-            isinstance(a, ast.BinOp) and isinstance(a.op, ast.Div | ast.Pow) and a is not share and call in walk(a.right) for a in program.ancestors(call)
+            isinstance(a, ast.BinOp) and isinstance(a.op, (ast.Div, ast.Pow)) and a is not share and call in walk(a.right) for a in program.ancestors(call)
         )
         if warm and counted and not bounded and not falls and share is not None:
             yield call, f"{ast.unparse(call)} is 1 until {ast.unparse(share.right)}, and grows from there on"
@@ -195,7 +195,7 @@ def average_never_updated(subject: Subject) -> Iterator[Place]:
             given = [
                 c
                 for c in program.all_calls
-                if c is not call and any(isinstance(a, ast.Name | ast.Attribute) and last_name(a) in names for a in (*c.args, *(k.value for k in c.keywords)))
+                if c is not call and any(isinstance(a, (ast.Name, ast.Attribute)) and last_name(a) in names for a in (*c.args, *(k.value for k in c.keywords)))
             ]
             if names and all(program.callees(c, program.scope(c)) or program.resolve(c.func).startswith("torch.") for c in given):
                 yield call, f"nothing calls update_parameters: {sorted(names)[0]} stays as it is here"
@@ -232,7 +232,7 @@ def _written(scope: Scope) -> set[str]:
     stored = [
         t.value
         for n in nodes
-        if isinstance(n, ast.Assign | ast.AugAssign)
+        if isinstance(n, (ast.Assign, ast.AugAssign))
         for t in getattr(n, "targets", [getattr(n, "target", None)])
         if isinstance(t, ast.Subscript)
     ]
@@ -242,6 +242,6 @@ def _written(scope: Scope) -> set[str]:
 
 def _root(node: ast.AST) -> str:
     """The name at the beginning of `slow.data.mul_(decay).add_`."""
-    while isinstance(node, ast.Attribute | ast.Call | ast.Subscript):
+    while isinstance(node, (ast.Attribute, ast.Call, ast.Subscript)):
         node = node.func if isinstance(node, ast.Call) else node.value
     return node.id if isinstance(node, ast.Name) else ""

@@ -125,7 +125,7 @@ def whole_model_saved(subject: Subject) -> Iterator[Place]:
             yield call, "self is pickled whole"
         for value, scope in _stored(program, stored, call):
             known = program.origins(value, scope)
-            if not isinstance(value, ast.Name | ast.Attribute) or not is_model(program, value, scope):
+            if not isinstance(value, (ast.Name, ast.Attribute)) or not is_model(program, value, scope):
                 continue
             if known and all(o.name.startswith(OTHERS) for o in known):
                 continue
@@ -142,10 +142,10 @@ def _stored(program: Program, stored: ast.expr, call: ast.Call) -> list[tuple[as
     scope = program.scope(call)
     if isinstance(stored, ast.Name):
         bound = program.bindings_of(stored, scope)
-        if len(bound) == 1 and bound[0].index is None and isinstance(bound[0].value, ast.List | ast.Tuple):
+        if len(bound) == 1 and bound[0].index is None and isinstance(bound[0].value, (ast.List, ast.Tuple)):
             stored, scope = bound[0].value, bound[0].scope
     held = settings(program, stored, scope, call)
-    values = list(held.values()) if held is not None else stored.elts if isinstance(stored, ast.List | ast.Tuple) else [stored]
+    values = list(held.values()) if held is not None else stored.elts if isinstance(stored, (ast.List, ast.Tuple)) else [stored]
     bare = [receiver(v) if method(v) in ("cpu", "eval", "to") else v for v in values]
     return [(v, program.scope(v) if v in program.parents else scope) for v in bare if v is not None]
 
@@ -324,7 +324,7 @@ def resume_without_optimizer(subject: Subject) -> Iterator[Place]:
         return
     optimizers = [c for c in program.all_calls if any(is_optimizer_origin(o) and o.call is c for o in program.origins(c, program.scope(c)))]
     kept = [c for c in optimizers if last_name(c.func) != "SGD" or keyword(c, "momentum") is not None]
-    states = [receiver(c) for c in program.all_calls if method(c) == "state_dict"]
+    states = [receiver(c) for c in program.methods_of("state_dict")]
     others = [s for s in states if s is None or not is_scheduler(program, s, program.scope(s))]
     if not kept or len({last_name(s) for s in others}) != 1 or any(is_optimizer(program, s, program.scope(s)) for s in states if s is not None):
         return

@@ -98,7 +98,7 @@ def teacher_forced_evaluation(subject: Subject) -> Iterator[Place]:
         given = keyword(call, name, position)
         share = default if given is None else constant(given)
         whole = share == 1 and given is not None and not LIKELIHOODS & program.identifiers
-        if isinstance(share, int | float) and not isinstance(share, bool) and (0 < share < 1 or whole):
+        if isinstance(share, (int, float)) and not isinstance(share, bool) and (0 < share < 1 or whole):
             how = "by default" if given is None else "here"
             yield call, f"{name} is {share} {how}: the network is given the truth in this evaluation"
 

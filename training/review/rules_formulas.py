@@ -75,11 +75,11 @@ def _is_start(value: ast.expr) -> bool:
     inner = value.operand if isinstance(value, ast.UnaryOp) else value
     if isinstance(inner, ast.Call):
         return last_name(inner.func) == "float" and len(inner.args) == 1 and isinstance(inner.args[0], ast.Constant)
-    return last_name(inner) in ("inf", "Inf", "Infinity") or (isinstance(inner, ast.Constant) and isinstance(inner.value, int | float))
+    return last_name(inner) in ("inf", "Inf", "Infinity") or (isinstance(inner, ast.Constant) and isinstance(inner.value, (int, float)))
 
 
 def _innermost(program: Program, node: ast.AST) -> ast.AST | None:
-    return next((a for a in program.ancestors(node) if isinstance(a, ast.For | ast.While | ast.comprehension)), None)
+    return next((a for a in program.ancestors(node) if isinstance(a, (ast.For, ast.While, ast.comprehension))), None)
 
 
 def _beaten(program: Program, loop: ast.AST, inside: list[ast.AST], name: str) -> bool:
@@ -88,7 +88,7 @@ def _beaten(program: Program, loop: ast.AST, inside: list[ast.AST], name: str) -
         compared = any(isinstance(c, ast.Compare) and name in {dotted(c.left), *map(dotted, c.comparators)} for c in walk(branch.test))
         sets = any(isinstance(s, ast.Assign) and any(dotted(t) == name for t in s.targets) for s in walk(branch))
         if compared and sets:
-            return not any(isinstance(a, ast.Assign | ast.AugAssign) and _innermost(program, a) is not loop and name in _targets(a) for a in inside)
+            return not any(isinstance(a, (ast.Assign, ast.AugAssign)) and _innermost(program, a) is not loop and name in _targets(a) for a in inside)
     return False
 
 
@@ -105,7 +105,7 @@ def _waits(program: Program, loop: ast.AST, inside: list[ast.AST], name: str) ->
         asked = any(
             isinstance(c, ast.Compare) and dotted(c.left) == name and "patience" in words(" ".join(identifiers(c.comparators[0]))) for c in walk(branch.test)
         )
-        if asked and any(isinstance(s, ast.Break | ast.Return) for s in walk(branch)):
+        if asked and any(isinstance(s, (ast.Break, ast.Return)) for s in walk(branch)):
             return True
     return False
 
@@ -231,7 +231,7 @@ def _is_top(program: Program, node: ast.expr, scope: Scope) -> bool:
 def _is_column(node: ast.expr) -> bool:
     """Whether labels are made a column: `y[:, None]`, `y.unsqueeze(1)`, `y.view(-1, 1)`."""
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple):
-        return isinstance(node.slice.elts[-1], ast.Constant) and node.slice.elts[-1].value is None and isinstance(node.value, ast.Name | ast.Attribute)
+        return isinstance(node.slice.elts[-1], ast.Constant) and node.slice.elts[-1].value is None and isinstance(node.value, (ast.Name, ast.Attribute))
     if not isinstance(node, ast.Call):
         return False
     if method(node) in ("expand_as", "expand") and receiver(node) is not None:

@@ -60,7 +60,7 @@ def forward_detached(subject: Subject) -> Iterator[Place]:
         yield from _trained_without_gradient(program, owner, forward)
         for scope, node in [(s, n) for s in (forward, *_parts_of(program, owner, forward)) for n in own_nodes(s.node)]:
             inner = _detached(program, node)
-            if inner is None or any(isinstance(a, ast.If | ast.With) for a in program.ancestors(node)):
+            if inner is None or any(isinstance(a, (ast.If, ast.With)) for a in program.ancestors(node)):
                 continue
             layers = _layers_behind(program, inner, scope)
             statement = program.statement(node)
@@ -91,7 +91,7 @@ def _trained_without_gradient(program: Program, owner: ast.ClassDef, forward: Sc
     decorated = [s.node for s in own if isinstance(s.node, FunctionNode) and any(_is_quiet(d) for d in s.node.decorator_list)]
     if not quiet and not decorated:
         return
-    held = {last_name(receiver(c)) for c in program.all_calls if method(c) == "parameters" and _in_optimizer(program, c)}
+    held = {last_name(receiver(c)) for c in program.methods_of("parameters") if _in_optimizer(program, c)}
     whole = _is_held(program, owner) and not STARTS_TRAINED & program.identifiers and not any("pretrain" in n or "freeze" in n for n in program.identifiers)
     for region in (*quiet, *decorated):
         for call in (c for c in walk(region) if isinstance(c, ast.Call) and dotted(c.func).startswith("self.")):
@@ -111,7 +111,7 @@ def _is_quiet(node: ast.expr) -> bool:
 
 def _is_held(program: Program, owner: ast.ClassDef) -> bool:
     """Whether an optimizer of the file holds the parameters of an object of this class."""
-    asked = [c for c in program.all_calls if method(c) == "parameters" and _in_optimizer(program, c)]
+    asked = [c for c in program.methods_of("parameters") if _in_optimizer(program, c)]
     return any(o.name == owner.name for c in asked for o in program.origins(receiver(c), program.scope(c)))
 
 
@@ -206,7 +206,7 @@ def _goes_on(program: Program, node: ast.AST, forward: Scope) -> bool:
         return True
     if isinstance(parent, ast.BinOp) and not isinstance(parent.op, ast.Sub):
         return _is_only_use(program, node, forward) and _goes_on(program, parent, forward)
-    if isinstance(parent, ast.List | ast.Tuple):
+    if isinstance(parent, (ast.List, ast.Tuple)):
         joined = program.parents[parent]
         joins = isinstance(joined, ast.Call) and program.is_torch(joined.func, "cat", "concat", "stack", "hstack")
         return joins and _is_only_use(program, node, forward) and _goes_on(program, joined, forward)
@@ -273,7 +273,7 @@ def result_discarded(subject: Subject) -> Iterator[Place]:
     }  # fmt: skip
     methods = {"view", "reshape", "permute", "transpose", "unsqueeze", "squeeze", "flatten", "contiguous", "detach", "softmax", "sigmoid"}
     for node in program.nodes[ast.Expr]:
-        if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)) or any(isinstance(a, ast.With | ast.Try) for a in program.ancestors(node)):
+        if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)) or any(isinstance(a, (ast.With, ast.Try)) for a in program.ancestors(node)):
             continue
         call, name = node.value, program.resolve(node.value.func)
         own = program.callees(call, program.scope(call))
@@ -305,24 +305,13 @@ def _only_gives(function: Scope) -> bool:
     for inner in own_nodes(node):
         if isinstance(inner, ast.Call) and (last_name(inner.func) not in GIVES or dotted(inner.func).startswith("self.")):
             return False
-        if isinstance(inner, ast.Assign | ast.AugAssign) and any(
+        if isinstance(inner, (ast.Assign, ast.AugAssign)) and any(
             not isinstance(t, ast.Name) for t in getattr(inner, "targets", [getattr(inner, "target", None)])
         ):
             return False
         if isinstance(
             inner,
-            ast.Import
-            | ast.ImportFrom
-            | ast.Raise
-            | ast.Global
-            | ast.Nonlocal
-            | ast.Yield
-            | ast.YieldFrom
-            | ast.Await
-            | ast.With
-            | ast.Try
-            | ast.Delete
-            | ast.Assert,
+            (ast.Import, ast.ImportFrom, ast.Raise, ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom, ast.Await, ast.With, ast.Try, ast.Delete, ast.Assert),
         ):
             return False
     held = [b.value for value in returned if isinstance(value, ast.Name) for b in function.bindings.get(value.id, ())]

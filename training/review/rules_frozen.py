@@ -134,7 +134,7 @@ def _layers_set(program: Program, freeze: Freeze) -> list[ast.Assign]:
     found = []
     for node in own_nodes(freeze.scope.node):
         if isinstance(node, ast.Assign) and _path(node.targets[0], freeze.network) and is_layer(program, _where_made(node.value), freeze.scope):
-            branches = [a for a in program.ancestors(node) if isinstance(a, ast.If | ast.For | ast.While | ast.Try)]
+            branches = [a for a in program.ancestors(node) if isinstance(a, (ast.If, ast.For, ast.While, ast.Try))]
             found += [node] if all(b in around for b in branches) else []
     return found
 
@@ -164,7 +164,7 @@ def _path(target: ast.expr, network: str) -> str:
 
 def _layers_elsewhere(program: Program, freeze: Freeze) -> bool:
     """Whether another function puts a layer into something, which may be this network."""
-    assigns = [n for n in program.nodes[ast.Assign] if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Attribute | ast.Subscript)]
+    assigns = [n for n in program.nodes[ast.Assign] if isinstance(n, ast.Assign) and isinstance(n.targets[0], (ast.Attribute, ast.Subscript))]
     others = [n for n in assigns if program.scope(n) is not freeze.scope and not program.is_module(program.scope(n).owner)]
     return any(is_layer(program, _where_made(n.value), program.scope(n)) for n in others)
 

@@ -44,7 +44,7 @@ def keep_rate_as_drop_rate(subject: Subject) -> Iterator[Place]:
     for call in program.all_calls:
         if program.is_torch(call.func, *DROPOUTS):
             given = keyword(call, "p", 1 if last_name(call.func) == "dropout" else 0)
-            if isinstance(given, ast.Name | ast.Attribute) and KEPT & words(last_name(given)):
+            if isinstance(given, (ast.Name, ast.Attribute)) and KEPT & words(last_name(given)):
                 yield call, f"{ast.unparse(given)} is dropped, by its name it is to be kept"
 
 
@@ -82,8 +82,8 @@ def fresh_embedding_frozen(subject: Subject) -> Iterator[Place]:
     Or a module's own new table whose weight is frozen, in a file that fills no weight.
     """
     program = subject.program
-    for call in program.all_calls:
-        if method(call) != "from_pretrained" or last_name(receiver(call)) not in ("Embedding", "EmbeddingBag") or keyword(call, "freeze", 1) is not None:
+    for call in program.methods_of("from_pretrained"):
+        if last_name(receiver(call)) not in ("Embedding", "EmbeddingBag") or keyword(call, "freeze", 1) is not None:
             continue
         scope, given = program.scope(call), keyword(call, "embeddings", 0)
         values = reaching(program, given, scope) if isinstance(given, ast.Name) else [given]
@@ -107,7 +107,7 @@ def fresh_embedding_frozen(subject: Subject) -> Iterator[Place]:
 def _is_table(node: ast.Call) -> bool:
     """Whether it makes an embedding, or a list of nothing else."""
     inner = node.args[0] if last_name(node.func) == "ModuleList" and node.args else None
-    element = inner.elt if isinstance(inner, ast.ListComp | ast.GeneratorExp) else node
+    element = inner.elt if isinstance(inner, (ast.ListComp, ast.GeneratorExp)) else node
     return isinstance(element, ast.Call) and last_name(element.func) in ("Embedding", "EmbeddingBag")
 
 
@@ -131,7 +131,7 @@ def _freezes(node: ast.AST, weight: str) -> bool:
 
 def _is_drawn(program: Program, value: ast.expr) -> bool:
     """Whether it is a draw or an empty tensor, scaled perhaps."""
-    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult | ast.Div):
+    if isinstance(value, ast.BinOp) and isinstance(value.op, (ast.Mult, ast.Div)):
         return _is_drawn(program, value.left) or (isinstance(value.op, ast.Mult) and _is_drawn(program, value.right))
     if not isinstance(value, ast.Call):
         return False
@@ -218,7 +218,7 @@ def _joins(program: Program, node: ast.AST) -> bool:
     """Whether something is an element of what `cat` or `hstack` joins, or a layer's argument."""
     while isinstance(node, ast.Attribute) and node.attr in ("unsqueeze", "view", "reshape", "squeeze"):
         node = program.parents[program.parents[node]]
-    if isinstance(node, ast.List | ast.Tuple):
+    if isinstance(node, (ast.List, ast.Tuple)):
         node = program.parents[node]
     return isinstance(node, ast.Call) and (program.is_torch(node.func, "cat", "concat", "hstack", "column_stack") or dotted(node.func).startswith("self."))
 

@@ -80,16 +80,16 @@ def policy_gradient_with_wrong_sign(subject: Subject) -> Iterator[Place]:
             yield product.node, f"{ast.unparse(product.node)} goes into the loss with a plus: what was gained most becomes rare"
         if way <= {1, -1} and way:
             rising.add(product.scope)
-    rising |= {program.scope(c) for c in program.all_calls if method(c) == "log_prob"}
-    for call in program.all_calls if rising else ():
-        if method(call) == "entropy" and not call.args and not call.keywords and program.scope(call) in rising and signs.into_backward(call) == {1}:
+    rising |= {program.scope(c) for c in program.methods_of("log_prob")}
+    for call in program.methods_of("entropy") if rising else ():
+        if not call.args and not call.keywords and program.scope(call) in rising and signs.into_backward(call) == {1}:
             yield call, f"{ast.unparse(call)} goes into the loss with a plus, which makes it small: exploration is taken away"
 
 
 def _ascends_by_hand(program: Program) -> bool:
     """Whether parameters are moved along their gradient, and not against it: `p.add_(p.grad, alpha=rate)`, `p += rate * p.grad`."""
-    for call in program.all_calls:
-        if method(call) == "add_" and call.args and any(isinstance(n, ast.Attribute) and n.attr == "grad" for n in walk(call.args[0])):
+    for call in program.methods_of("add_"):
+        if call.args and any(isinstance(n, ast.Attribute) and n.attr == "grad" for n in walk(call.args[0])):
             step = keyword(call, "alpha")
             if not any(isinstance(n, ast.USub) for part in (call.args[0], step) if part is not None for n in walk(part)):
                 return True

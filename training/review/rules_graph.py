@@ -73,7 +73,7 @@ def loss_kept_with_graph(subject: Subject) -> Iterator[Place]:
             for event in inside:
                 for kept in kept_by(subject.program, event):
                     if (
-                        (isinstance(region, ast.For | ast.While) or _outlives(event))
+                        (isinstance(region, (ast.For, ast.While)) or _outlives(event))
                         and event.frame.key(kept) in losses
                         and not event.within("no_grad", "inference_mode")
                         and event.key not in losses
@@ -94,7 +94,7 @@ def _parts(event: Event, inside: list[Event]) -> Iterator[str]:
             names.append(event.frame.key(node))
     for other in inside:
         made = other.node.value if other.kind == "assign" and isinstance(other.node, ast.Assign) else None
-        computed = isinstance(made, ast.BinOp | ast.UnaryOp) or (
+        computed = isinstance(made, (ast.BinOp, ast.UnaryOp)) or (
             isinstance(made, ast.Call) and method(made) not in DETACHED and last_name(made.func) not in PLAIN
         )
         if other.key in names and computed and not any(method(n) in DETACHED for n in walk(made or event.node)):
@@ -346,7 +346,7 @@ def sample_without_gradient(subject: Subject) -> Iterator[Place]:
     Anywhere, what `torch.normal` or a Normal's `sample()` draws about the mean of a divergence.
     """
     program = subject.program
-    scored = {n for c in program.all_calls if method(c) == "log_prob" for a in c.args for n in names_read(a)}
+    scored = {n for c in program.methods_of("log_prob") for a in c.args for n in names_read(a)}
     for call in program.all_calls:
         scope = program.scope(call)
         if method(call) != "sample" or not program.is_module(scope.owner) or words(scope.name) & ON_PURPOSE:

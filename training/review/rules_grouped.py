@@ -116,7 +116,7 @@ def group_is_a_feature(subject: Subject) -> Iterator[Place]:
         key = _column(groups, program, scope)
         if not key or not (words(key) & KEPT_TOGETHER or isinstance(call, ast.Call)):
             continue
-        left_out = {str(constant(n)) for c in program.all_calls if method(c) in ("drop", "pop", "difference") for n in walk(c) if isinstance(n, ast.Constant)}
+        left_out = {str(constant(n)) for c in program.methods_of("drop", "pop", "difference") for n in walk(c) if isinstance(n, ast.Constant)}
         for node in program.nodes[ast.Subscript]:
             if not isinstance(node, ast.Subscript) or not isinstance(node.ctx, ast.Load) or not _becomes_array(program, node):
                 continue
@@ -143,21 +143,21 @@ def _column(groups: ast.expr, program: Program, scope: Scope) -> str:
 
 def _listed(program: Program, columns: ast.expr) -> ast.expr | None:
     """A list of columns, written there or bound once to the name that stands there."""
-    if isinstance(columns, ast.Name | ast.Attribute):
+    if isinstance(columns, (ast.Name, ast.Attribute)):
         bound = program.bindings_of(columns, program.scope(columns))
         columns = bound[0].value if len(bound) == 1 and bound[0].index is None else columns
-    return columns if isinstance(columns, ast.List | ast.Tuple | ast.ListComp) else None
+    return columns if isinstance(columns, (ast.List, ast.Tuple, ast.ListComp)) else None
 
 
 def _holds(listed: ast.expr, key: str) -> bool:
     """Whether a column is in a list, or is not left out of all columns."""
-    if isinstance(listed, ast.List | ast.Tuple):
+    if isinstance(listed, (ast.List, ast.Tuple)):
         return len(listed.elts) > 1 and any(constant(e) == key for e in listed.elts)
     if not isinstance(listed, ast.ListComp) or len(listed.generators) != 1:
         return False
     loop = listed.generators[0]
     over_all = isinstance(loop.iter, ast.Attribute) and loop.iter.attr == "columns"
-    plain = len(loop.ifs) == 1 and isinstance(loop.ifs[0], ast.Compare) and isinstance(loop.ifs[0].ops[0], ast.NotIn | ast.NotEq)
+    plain = len(loop.ifs) == 1 and isinstance(loop.ifs[0], ast.Compare) and isinstance(loop.ifs[0].ops[0], (ast.NotIn, ast.NotEq))
     literal = plain and identifiers(loop.ifs[0]) == identifiers(loop.target)
     return over_all and literal and isinstance(listed.elt, ast.Name) and key not in {constant(n) for n in walk(loop.ifs[0])}
 
@@ -177,7 +177,7 @@ def _becomes_array(program: Program, node: ast.expr, followed: bool = False) -> 
             if parent.attr not in PASSES:
                 return False
         child, parent = parent, program.parents[parent]
-    while isinstance(parent, ast.BinOp | ast.List | ast.Tuple):
+    while isinstance(parent, (ast.BinOp, ast.List, ast.Tuple)):
         child, parent = parent, program.parents[parent]
     if isinstance(parent, ast.Assign) and not followed and isinstance(parent.targets[0], ast.Name):
         name, scope = parent.targets[0].id, program.scope(node)

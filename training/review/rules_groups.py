@@ -68,7 +68,7 @@ def _groups(call: ast.Call, scope: Scope) -> Iterator[ast.expr]:
     given = keyword(call, "params", 0)
     if isinstance(given, ast.Name) and len(scope.bindings.get(given.id, ())) == 1:
         given = scope.bindings[given.id][0].value
-    for element in given.elts if isinstance(given, ast.List | ast.Tuple) else ():
+    for element in given.elts if isinstance(given, (ast.List, ast.Tuple)) else ():
         if isinstance(element, ast.Dict):
             yield from (v for k, v in zip(element.keys, element.values, strict=True) if constant(k) == "params")
         elif isinstance(element, ast.Call) and last_name(element.func) == "dict":
@@ -150,7 +150,7 @@ def _freed_too_late(program: Program) -> Iterator[Place]:
         turned = list(switches(program, scope))
         frozen = {s.network for s in turned if not s.free and s.node.lineno < call.lineno}
         for s in (s for s in turned if s.free and s.node.lineno > call.lineno and s.network in frozen and _is_left_out(program, call, scope, s.network)):
-            around = [a for a in program.ancestors(s.node) if isinstance(a, ast.For | ast.While) and call not in walk(a)]
+            around = [a for a in program.ancestors(s.node) if isinstance(a, (ast.For, ast.While)) and call not in walk(a)]
             later = [n for n in own_nodes(scope.node) if isinstance(n, ast.stmt) and n.lineno > s.node.lineno]
             if any(trains(program, n) for n in (*around, *later)) and not any(_makes_optimizer(program, n) for n in (*around, *later)):
                 yield s.node, f"{s.network} is set free here, and the optimizer of line {call.lineno} was made without its parameters"

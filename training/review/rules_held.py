@@ -181,7 +181,7 @@ def _makes_tensor(program: Program, value: ast.expr) -> bool:
     if method(value) == "requires_grad_" and (made := receiver(value)) is not None:
         return _makes_tensor(program, made)
     of_no_dimension = (
-        isinstance(value, ast.Call) and last_name(value.func) == "tensor" and bool(value.args) and isinstance(constant(value.args[0]), int | float)
+        isinstance(value, ast.Call) and last_name(value.func) == "tensor" and bool(value.args) and isinstance(constant(value.args[0]), (int, float))
     )
     return isinstance(value, ast.Call) and not of_no_dimension and program.resolve(value.func) in {f"torch.{m}" for m in MAKES_TENSORS}
 
@@ -232,11 +232,11 @@ def mutable_default(subject: Subject) -> Iterator[Place]:
         if not isinstance(scope.node, FunctionNode):
             continue
         for name, default in defaults(scope.node).items():
-            if not isinstance(default, ast.List | ast.Dict | ast.Set) or name in scope.bindings:
+            if not isinstance(default, (ast.List, ast.Dict, ast.Set)) or name in scope.bindings:
                 continue
             for node in own_nodes(scope.node):
                 changed = method(node) in ("append", "extend", "update", "add", "insert", "setdefault", "pop") and dotted(receiver(node)) == name
-                stored = isinstance(node, ast.Assign | ast.AugAssign) and any(
+                stored = isinstance(node, (ast.Assign, ast.AugAssign)) and any(
                     isinstance(t, ast.Subscript) and dotted(t.value) == name for t in getattr(node, "targets", [getattr(node, "target", None)])
                 )
                 if changed or stored:

@@ -136,7 +136,7 @@ def _filled_forward(program: Program, call: ast.Call) -> bool:
         return True
     table = next((n.id for n in walk(receiver(call) or call) if isinstance(n, ast.Name)), "")
     scope = program.scope(call)
-    before = [c for c in program.all_calls if method(c) == "ffill" and program.scope(c) is scope and c.lineno <= call.lineno and c is not call]
+    before = [c for c in program.methods_of("ffill") if program.scope(c) is scope and c.lineno <= call.lineno and c is not call]
     return any(table in identifiers(c) for c in before if not any(n is call for n in walk(c)))
 
 

@@ -95,7 +95,7 @@ def _pairs(node: ast.AST, first: str, second: str) -> list[tuple[str, str]]:
 
 
 def _named(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name | ast.Attribute) or (isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant))
+    return isinstance(node, (ast.Name, ast.Attribute)) or (isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant))
 
 
 def _words(node: ast.AST) -> frozenset[str]:

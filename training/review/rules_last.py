@@ -74,7 +74,7 @@ def evaluating(program: Program) -> Iterator[tuple[ast.For, Scope]]:
         called = {method(c) or last_name(c.func) for c in calls(loop)}
         if called & TRAINS or any("train" in words(n) or "fit" in words(n) for n in called) or scope.name in ("forward", "__iter__"):
             continue
-        ends = any(isinstance(s, ast.Break | ast.Return) for s in loop.body) or any(isinstance(n, ast.Yield | ast.YieldFrom) for n in walk(loop))
+        ends = any(isinstance(s, (ast.Break, ast.Return)) for s in loop.body) or any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in walk(loop))
         quiet = QUIET & identifiers(scope.node) or any(QUIET & identifiers(a) for w in program.ancestors(loop) if isinstance(w, ast.With) for a in w.items)
         if not ends and quiet and any(is_model(program, c.func, scope) and not program.resolve(c.func) for c in calls(loop)):
             yield loop, scope
@@ -117,8 +117,8 @@ def _kept(program: Program, loop: ast.For, made: dict[str, ast.stmt]) -> bool:
     """Whether the loop hands on anything that a network gave, other than to a name that the next round sets anew."""
     inner = [s for s in walk(loop) if isinstance(s, ast.stmt) and s is not loop]
     for statement in inner:
-        if isinstance(statement, ast.Assign) and all(isinstance(t, ast.Name | ast.Tuple) for t in statement.targets):
-            forwarded = any(isinstance(n, ast.Attribute | ast.Subscript) and isinstance(n.ctx, ast.Store) for t in statement.targets for n in walk(t))
+        if isinstance(statement, ast.Assign) and all(isinstance(t, (ast.Name, ast.Tuple)) for t in statement.targets):
+            forwarded = any(isinstance(n, (ast.Attribute, ast.Subscript)) and isinstance(n.ctx, ast.Store) for t in statement.targets for n in walk(t))
             if not forwarded and statement in list(_statements(loop)):
                 continue
         own = [e for e in children(statement) if isinstance(e, ast.expr)]
@@ -145,7 +145,7 @@ def _counted(program: Program, name: ast.Name) -> bool:
     if isinstance(program.parents[name], ast.Attribute) and getattr(program.parents[name], "attr", "") in ("shape", "ndim", "dtype", "device"):
         return False
     return any(
-        isinstance(a, ast.Return | ast.Compare) or (isinstance(a, ast.Call) and program.resolve(a.func).startswith(("sklearn.metrics.", "torchmetrics.")))
+        isinstance(a, (ast.Return, ast.Compare)) or (isinstance(a, ast.Call) and program.resolve(a.func).startswith(("sklearn.metrics.", "torchmetrics.")))
         for a in around
     )
 
@@ -262,7 +262,7 @@ def _rounds(loop: ast.For) -> str:
 def _places(value: ast.expr) -> str:
     """How many places something is made with, as it is written: `zeros(n)`, `[0.0] * n`."""
     if isinstance(value, ast.Call) and last_name(value.func) in MAKES_PLACES and value.args:
-        size = value.args[0].elts[0] if isinstance(value.args[0], ast.Tuple | ast.List) and value.args[0].elts else value.args[0]
+        size = value.args[0].elts[0] if isinstance(value.args[0], (ast.Tuple, ast.List)) and value.args[0].elts else value.args[0]
         return ast.unparse(size)
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult) and isinstance(value.left, ast.List):
         return ast.unparse(value.right)

@@ -41,7 +41,7 @@ from training.review.syntax import calls, method, receiver, walk
 def only_last_batch_is_trained_on(subject: Subject) -> Iterator[Place]:
     """A loop over inputs and labels gives a name its loss anew in each round, nothing in it reads that name, and `backward` of the name follows the loop."""
     program = subject.program
-    for call in (c for c in program.all_calls if method(c) == "backward" and isinstance(receiver(c), ast.Name)):
+    for call in (c for c in program.methods_of("backward") if isinstance(receiver(c), ast.Name)):
         statement, name = program.statement(call), receiver(call).id  # type: ignore[union-attr]
         block = _block(program, statement)
         before = [s for s in block[: block.index(statement)] if isinstance(s, ast.For)] if statement in block else []
@@ -62,8 +62,8 @@ def _given_in(loop: ast.For, name: str) -> bool:
     if len(made) != 1 or not any(isinstance(n, ast.Call) for n in walk(made[0].value)):
         return False
     own = {n.id for n in walk(loop.target) if isinstance(n, ast.Name)}
-    steps = [s for outer in loop.body for s in walk(outer) if isinstance(s, ast.stmt) and not isinstance(s, ast.With | ast.If)]
-    if any(isinstance(s, ast.AugAssign | ast.Break | ast.For | ast.While) for s in steps):
+    steps = [s for outer in loop.body for s in walk(outer) if isinstance(s, ast.stmt) and not isinstance(s, (ast.With, ast.If))]
+    if any(isinstance(s, (ast.AugAssign, ast.Break, ast.For, ast.While)) for s in steps):
         return False
     given = {n: _stored(s) for n, s in enumerate(steps)}
     for n, s in enumerate(steps):  # what is read before it gets a value was handed on by the round before

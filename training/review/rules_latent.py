@@ -142,7 +142,7 @@ def _of_single_row(program: Program, scope: Scope) -> bool:
 
 def _of_one_row(program: Program, call: ast.Call, scope: Scope) -> bool:
     """Whether `randn` is asked for one row: its only size is a number of features, or the first of two is 1."""
-    sizes = call.args[0].elts if len(call.args) == 1 and isinstance(call.args[0], ast.Tuple | ast.List) else call.args
+    sizes = call.args[0].elts if len(call.args) == 1 and isinstance(call.args[0], (ast.Tuple, ast.List)) else call.args
     if any(isinstance(s, ast.Starred) for s in sizes) or any(k.arg == "size" for k in call.keywords):
         return False
     if len(sizes) == 2 and constant(sizes[0]) == 1:

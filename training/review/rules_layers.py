@@ -354,7 +354,7 @@ def noise_always_on(subject: Subject) -> Iterator[Place]:
         if NOISY & words(owner.name) or any(last_name(c.func) == "Compose" and owner.name in identifiers(c) for c in program.all_calls):
             continue
         for node in own_nodes(forward.node):
-            if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)) or any(isinstance(a, ast.If | ast.IfExp) for a in program.ancestors(node)):
+            if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)) or any(isinstance(a, (ast.If, ast.IfExp)) for a in program.ancestors(node)):
                 continue
             sides = [side for side in (node.left, node.right) if isinstance(side, ast.Name) and side.id == forward.parameters[1]]
             other = node.right if sides and sides[0] is node.left else node.left
@@ -422,7 +422,7 @@ def _without_weights(layer: str) -> bool:
 def _shared_on_purpose(program: Program, call: ast.Call, layer: ast.expr) -> bool:
     """Whether names say that one layer is gone through again and again."""
     target = getattr(program.statement(call), "targets", [None])[0]
-    if any(isinstance(a, ast.If | ast.IfExp) and SHARED & {w for n in identifiers(a.test) for w in words(n)} for a in program.ancestors(call)):
+    if any(isinstance(a, (ast.If, ast.IfExp)) and SHARED & {w for n in identifiers(a.test) for w in words(n)} for a in program.ancestors(call)):
         return True
     return bool(SHARED & (words(last_name(layer)) | words(last_name(target) if isinstance(target, ast.expr) else "")))
 

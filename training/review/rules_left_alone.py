@@ -92,7 +92,7 @@ def _until_loop(program: Program, node: ast.Break) -> tuple[ast.For | ast.While,
     for above in program.ancestors(node):
         if isinstance(above, ast.If):
             branches.append((above, below in above.body))
-        elif isinstance(above, ast.For | ast.While):
+        elif isinstance(above, (ast.For, ast.While)):
             return (above, branches) if below in above.body else None
         below = above
     return None
@@ -104,7 +104,7 @@ def _trains(program: Program, loop: ast.For | ast.While, scope: Scope) -> bool:
 
 
 def _leaves(body: list[ast.stmt]) -> bool:
-    return any(isinstance(n, ast.Break | ast.Return | ast.Raise) for s in body for n in walk(s))
+    return any(isinstance(n, (ast.Break, ast.Return, ast.Raise)) for s in body for n in walk(s))
 
 
 def _exchanges(program: Program, loop: ast.For | ast.While, scope: Scope) -> bool:
@@ -123,7 +123,7 @@ def _of_this_rank(program: Program, loop: ast.For | ast.While, scope: Scope) -> 
             own.add(at.id)
         if any(method(i) == "backward" for f in program.callees(call, scope) for i in calls(f.node)):
             own |= {n for t in getattr(program.statement(call), "targets", ()) for n in identifiers(t) if LOSSES & words(n)}
-    assigned = [n for n in own_nodes(scope.node) if isinstance(n, ast.Assign | ast.AugAssign) and loop in program.ancestors(n)]
+    assigned = [n for n in own_nodes(scope.node) if isinstance(n, (ast.Assign, ast.AugAssign)) and loop in program.ancestors(n)]
     while True:
         grown = set(own)
         for node in assigned:

@@ -101,8 +101,8 @@ def _of_the_top(scope: Scope, name: str) -> bool:
 def sampling_correction_added(subject: Subject) -> Iterator[Place]:
     """In a function with a cross-entropy against `arange`, the logarithm of a frequency is added to what is scored."""
     program = subject.program
-    for call in program.all_calls:
-        if last_name(call.func) not in ("cross_entropy",) or len(call.args) < 2:
+    for call in program.calls_of("cross_entropy"):
+        if len(call.args) < 2:
             continue
         scope = program.scope(call)
         target = call.args[1]
@@ -124,7 +124,7 @@ def _is_log_frequency(node: ast.expr) -> bool:
     base = node
     while isinstance(base, ast.Subscript):
         base = base.value
-    if isinstance(base, ast.Name | ast.Attribute):
+    if isinstance(base, (ast.Name, ast.Attribute)):
         spoken = words(last_name(base))
         return bool(spoken & FREQUENCY) and ("log" in spoken or "logq" in spoken)
     if isinstance(base, ast.Call) and last_name(base.func) in ("log", "log1p"):
@@ -159,9 +159,7 @@ def _is_log_frequency(node: ast.expr) -> bool:
 def mask_before_softmax_multiplied(subject: Subject) -> Iterator[Place]:
     """What a softmax is taken of is a product of which one factor is called a mask or an adjacency, or was last given such a product."""
     program = subject.program
-    for call in program.all_calls:
-        if last_name(call.func) not in ("softmax", "log_softmax"):
-            continue
+    for call in program.calls_of("softmax", "log_softmax"):
         on = receiver(call)
         given = on if on is not None and last_name(on) not in ("F", "torch", "functional", "special") else next(iter(call.args), None)
         scope = program.scope(call)
@@ -193,7 +191,7 @@ def _masked_by(node: ast.AST | None) -> str:
         ):
             base = base.value if isinstance(base, ast.Subscript) else receiver(base) or base
         spoken = words(last_name(base))
-        if isinstance(base, ast.Name | ast.Attribute) and spoken & MASKS and not spoken & {"bias", "log", "weight", "soft", "penalty", "norm"}:
+        if isinstance(base, (ast.Name, ast.Attribute)) and spoken & MASKS and not spoken & {"bias", "log", "weight", "soft", "penalty", "norm"}:
             return ast.unparse(side)
     return ""
 
@@ -207,8 +205,8 @@ def _of_whole_rows(call: ast.Call, mask: str) -> bool:
 def _again(program: Program, call: ast.Call, mask: str) -> bool:
     """Whether the weights are masked once more, as where they are brought to 1 afterwards, or the same statement does it."""
     scope = program.scope(call)
-    after = [n for n in walk(scope.node) if isinstance(n, ast.BinOp | ast.AugAssign) and isinstance(n.op, ast.Mult) and n.lineno >= call.lineno]
-    return any(mask.split("[", maxsplit=1)[0] in {ast.unparse(x) for x in walk(n) if isinstance(x, ast.Name | ast.Attribute)} for n in after)
+    after = [n for n in walk(scope.node) if isinstance(n, (ast.BinOp, ast.AugAssign)) and isinstance(n.op, ast.Mult) and n.lineno >= call.lineno]
+    return any(mask.split("[", maxsplit=1)[0] in {ast.unparse(x) for x in walk(n) if isinstance(x, (ast.Name, ast.Attribute))} for n in after)
 
 
 @rule(
@@ -285,10 +283,10 @@ def _limit(value: ast.expr) -> str:
         case ast.Call() if last_name(value.func) == "logical_or":
             parts = value.args
     for part in parts if len(parts) > 1 else ():
-        compared = isinstance(part, ast.Compare) and isinstance(part.ops[0], ast.Eq | ast.GtE | ast.Gt)
+        compared = isinstance(part, ast.Compare) and isinstance(part.ops[0], (ast.Eq, ast.GtE, ast.Gt))
         spoken = {w for n in identifiers(part) for w in words(n)}
         if (compared and spoken & LIMITS and spoken & {"t", "step", "steps", "time", "i", "max"}) or (
-            isinstance(part, ast.Name | ast.Attribute) and words(last_name(part)) & {"truncated", "truncation", "timeout", "trunc"}
+            isinstance(part, (ast.Name, ast.Attribute)) and words(last_name(part)) & {"truncated", "truncation", "timeout", "trunc"}
         ):
             return ast.unparse(part)
     return ""
@@ -351,7 +349,7 @@ def edges_split_in_both_directions(subject: Subject) -> Iterator[Place]:
             if listed is None or not (mixed or orders) or len(sliced) < 2:
                 continue
             compared = [n for n in walk(scope.node) if isinstance(n, ast.Compare) and name in names_read(n)]
-            if not any(isinstance(n.ops[0], ast.Lt | ast.Gt) and len(names_read(n)) == 1 for n in compared):
+            if not any(isinstance(n.ops[0], (ast.Lt, ast.Gt)) and len(names_read(n)) == 1 for n in compared):
                 yield listed, f"{name} holds each link of a symmetric matrix in both directions, and is shared out entry by entry"
 
 

@@ -201,10 +201,10 @@ def _of_log_softmax(program: Program, node: ast.expr | None, scope: Scope) -> bo
 def norm_momentum_of_another_framework(subject: Subject) -> Iterator[Place]:
     """A batch norm that is made with a momentum of 0.9 and more."""
     program = subject.program
-    for call in program.all_calls:
-        if last_name(call.func) in NORMS and program.resolve(call.func).startswith("torch."):
+    for call in program.calls_of(*NORMS):
+        if program.resolve(call.func).startswith("torch."):
             momentum = constant(keyword(call, "momentum", 2))
-            if isinstance(momentum, int | float) and not isinstance(momentum, bool) and momentum >= LARGEST:
+            if isinstance(momentum, (int, float)) and not isinstance(momentum, bool) and momentum >= LARGEST:
                 yield call, f"momentum is {momentum:g}: the running statistics are those of the last batch"
 
 
@@ -242,8 +242,8 @@ def norm_momentum_of_another_framework(subject: Subject) -> Iterator[Place]:
 )
 def beside_itself(subject: Subject) -> Iterator[Place]:
     """`cat` along another axis than the first is given two equal calls that are given something, both written out."""
-    for call in subject.program.all_calls:
-        if last_name(call.func) not in ("cat", "concat", "concatenate", "hstack") or not call.args or not isinstance(call.args[0], ast.List | ast.Tuple):
+    for call in subject.program.calls_of("cat", "concat", "concatenate", "hstack"):
+        if not call.args or not isinstance(call.args[0], (ast.List, ast.Tuple)):
             continue
         axis = constant(keyword(call, "dim", 1)) if keyword(call, "dim", 1) is not None else constant(keyword(call, "axis"))
         listed = call.args[0].elts

@@ -80,7 +80,7 @@ def sampler_and_shuffle(subject: Subject) -> Iterator[Place]:
     for call in (*loaders(program), *bound):
         sampler, shuffle = (argument_of(program, call, name, place) for name, place in (("sampler", 3), ("shuffle", 2)))
         sampler = sampler or argument_of(program, call, "batch_sampler", 4)
-        if sampler is not None and not isinstance(sampler, ast.Constant | ast.IfExp) and is_true(shuffle):
+        if sampler is not None and not isinstance(sampler, (ast.Constant, ast.IfExp)) and is_true(shuffle):
             yield call, "a sampler is given, and shuffle=True: the loader refuses both"
 
 
@@ -116,7 +116,7 @@ def sampler_and_shuffle(subject: Subject) -> Iterator[Place]:
 def set_epoch_missing(subject: Subject) -> Iterator[Place]:
     """A shuffling DistributedSampler of train rows in a file that goes over them again and again and never calls `set_epoch` with the epoch."""
     program = subject.program
-    told = [c for c in program.all_calls if method(c) == "set_epoch"]
+    told = program.methods_of("set_epoch")
     if any(_tells_the_epoch(program, c) for c in told) or program.modules_imported & PREPARES:
         return
     named: list[ast.AST] = [n for n in program.nodes[ast.For] if isinstance(n, ast.For) and any("epoch" in w for w in words(last_name(n.target)))]
@@ -143,7 +143,7 @@ def _told_elsewhere(program: Program, sampler: ast.Call) -> bool:
     made_anew = keyword(sampler, "seed") is not None and any("epoch" in words(n) for n in identifiers(keyword(sampler, "seed") or sampler))
     for call in program.all_calls:
         given = [*call.args, *(k.value for k in call.keywords)]
-        loader = any(words(last_name(a)) & {"loader", "dataloader", "sampler"} for a in given if isinstance(a, ast.Name | ast.Attribute))
+        loader = any(words(last_name(a)) & {"loader", "dataloader", "sampler"} for a in given if isinstance(a, (ast.Name, ast.Attribute)))
         epoch = any("epoch" in words(last_name(a)) for a in given if isinstance(a, ast.Name))
         if loader and epoch and "." in program.resolve(call.func) and not program.resolve(call.func).startswith("torch"):
             return True
@@ -155,14 +155,14 @@ def _tells_the_epoch(program: Program, call: ast.Call) -> bool:
     given = call.args[0] if call.args else call.keywords[0].value if call.keywords else None
     if given is None or isinstance(given, ast.Constant):
         return given is None
-    loops = [a for a in program.ancestors(call) if isinstance(a, ast.For | ast.While)]
+    loops = [a for a in program.ancestors(call) if isinstance(a, (ast.For, ast.While))]
     scope = program.scope(call)
     named = [n for n in walk(given) if isinstance(n, ast.Name)]
-    if not named or any(not isinstance(n, ast.Name | ast.BinOp | ast.operator | ast.Constant | ast.expr_context) for n in walk(given)):
+    if not named or any(not isinstance(n, (ast.Name, ast.BinOp, ast.operator, ast.Constant, ast.expr_context)) for n in walk(given)):
         return True  # an attribute, an element, what a call gives
     changed = {n.id for a in loops for n in walk(a) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     later = [n for n in own_nodes(scope.node) if isinstance(n, ast.For) and n not in loops]
-    counts_here = any(isinstance(inner, ast.For | ast.While) or "epoch" in last_name(n.target) for n in later for inner in walk(n) if inner is not n)
+    counts_here = any(isinstance(inner, (ast.For, ast.While)) or "epoch" in last_name(n.target) for n in later for inner in walk(n) if inner is not n)
     return any(n.id in changed for n in named) or not (loops or counts_here)
 
 

@@ -86,8 +86,8 @@ def sigmoid_before_bce_with_logits(subject: Subject) -> Iterator[Place]:
         made = activation(subject.program, loss.scores, loss.scope)
         if loss.kind == "bce_logits" and made in ("sigmoid", "softmax", "log_sigmoid"):
             yield loss.call, f"{made} is applied before BCE with logits, which expects raw scores", _function(loss)
-    for call in subject.program.all_calls:
-        if last_name(call.func) == "logsigmoid" and call.args and activation(subject.program, call.args[0], subject.program.scope(call)) == "sigmoid":
+    for call in subject.program.calls_of("logsigmoid"):
+        if call.args and activation(subject.program, call.args[0], subject.program.scope(call)) == "sigmoid":
             yield call, "sigmoid is applied before logsigmoid, which expects raw scores"
 
 
@@ -347,7 +347,7 @@ def logits_cut_at_half(subject: Subject) -> Iterator[Place]:
         for name in _networks(program, loss.scores, loss.scope)
     }
     for node in program.nodes[ast.Compare]:
-        if not isinstance(node, ast.Compare) or constant(node.comparators[0]) != 0.5 or not isinstance(node.ops[0], ast.Gt | ast.GtE):
+        if not isinstance(node, ast.Compare) or constant(node.comparators[0]) != 0.5 or not isinstance(node.ops[0], (ast.Gt, ast.GtE)):
             continue
         scope = program.scope(node)
         if _has_other_bound(node, scope) or (trained and _differs_by_mode(program)):
@@ -417,7 +417,7 @@ def deviation_as_variance(subject: Subject) -> Iterator[Place]:
         )
         given = keyword(call, "var", 2) if likelihood else None
         name = last_name(given)
-        if not isinstance(given, ast.Name | ast.Attribute) or not DEVIATIONS & words(name) or SQUARED & words(name):
+        if not isinstance(given, (ast.Name, ast.Attribute)) or not DEVIATIONS & words(name) or SQUARED & words(name):
             continue
         made = reaching(program, given, scope) if isinstance(given, ast.Name) else []
         if not any(map(_is_square, made)) and not _is_rooted(program, name):
@@ -446,7 +446,5 @@ def _is_square(value: ast.expr) -> bool:
 
 def _is_rooted(program: Program, name: str) -> bool:
     """Whether the root of what has that name is taken, so that it is a variance, whatever it is called."""
-    rooted = (
-        receiver(c) if method(c) == "sqrt" and not program.resolve(c.func) else keyword(c, "input", 0) for c in program.all_calls if last_name(c.func) == "sqrt"
-    )
+    rooted = (receiver(c) if method(c) == "sqrt" and not program.resolve(c.func) else keyword(c, "input", 0) for c in program.calls_of("sqrt"))
     return any(last_name(r) == name for r in rooted)

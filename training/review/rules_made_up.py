@@ -83,7 +83,7 @@ def _by_one_generator(program: Program) -> Iterator[Place]:
     for function, sites in program.call_sites.items():
         seeded = [(c, s, g) for c, s in sites for g in (*c.args, *(k.value for k in c.keywords)) if _seeds(g)]
         for call, _, given in seeded:
-            around = next((a for a in program.ancestors(call) if isinstance(a, ast.ListComp | ast.GeneratorExp)), None)
+            around = next((a for a in program.ancestors(call) if isinstance(a, (ast.ListComp, ast.GeneratorExp))), None)
             targets = {n.id for g in around.generators for n in walk(g.target) if isinstance(n, ast.Name)} if around is not None else set()
             sides = {side_of_names((n,)) for n in targets_of(program, call)} - {""}
             if around is not None and len(sides) > 1 and not names_read(call) & targets:
@@ -162,6 +162,6 @@ def _is_a_number_of_rows(function: Scope, name: str) -> bool:
     counted = {id(n) for c in calls(function.node) if last_name(c.func) in COUNTED for a in (*c.args, *c.keywords) for n in walk(a)}
     asked: set[int] = set()
     for node in walk(function.node):
-        if isinstance(node, ast.Compare | ast.If | ast.IfExp):
+        if isinstance(node, (ast.Compare, ast.If, ast.IfExp)):
             asked |= {id(n) for n in walk(node if isinstance(node, ast.Compare) else node.test)}
     return bool(reads) and all(id(n) in counted and id(n) not in asked for n in reads)

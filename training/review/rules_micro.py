@@ -230,7 +230,7 @@ class _Divisions:
         """Whether it is the number that a window is counted by: of that name, or the same known number."""
         if isinstance(node, ast.Call) and last_name(node.func) == "float" and node.args:
             node = node.args[0]
-        if self.name and last_name(node) == self.name and isinstance(node, ast.Name | ast.Attribute):
+        if self.name and last_name(node) == self.name and isinstance(node, (ast.Name, ast.Attribute)):
             return True
         if self._passed_as(node, scope):
             return True

@@ -101,7 +101,7 @@ def _flip(program: Program, node: ast.AST) -> Iterator[tuple[set[str], ast.expr 
     if isinstance(node, ast.Call):
         name = last_name(node.func)
         share = keyword(node, "p", 0)
-        if name in ALWAYS_DRAWN and isinstance(constant(share), int | float) and constant(share) in (0, 1):
+        if name in ALWAYS_DRAWN and isinstance(constant(share), (int, float)) and constant(share) in (0, 1):
             return
         rows = next(iter(node.args), None) if name not in ALWAYS_DRAWN else None
         if name in ACROSS_CALLS:
@@ -113,7 +113,7 @@ def _flip(program: Program, node: ast.AST) -> Iterator[tuple[set[str], ast.expr 
             rows = receiver(node) if own else rows
             given = node.args if own else [*node.args[1:], *(k.value for k in node.keywords if k.arg in ("dims", "axis", "dim", "axes"))]
             given = given or [k.value for k in node.keywords if k.arg in ("dims", "axis", "dim", "axes")]
-            axes = [constant(a) for g in given for a in (g.elts if isinstance(g, ast.Tuple | ast.List) else [g])]
+            axes = [constant(a) for g in given for a in (g.elts if isinstance(g, (ast.Tuple, ast.List)) else [g])]
             if rows is not None and not given and program.resolve(node.func) == "numpy.flip":
                 yield {"across", "upside", "either"} if _of_pictures(program) else {"either", "time"}, rows
             elif rows is not None and axes and all(isinstance(a, int) for a in axes):
@@ -192,7 +192,7 @@ def _class_names(program: Program) -> Iterator[list[str]]:
             back = sorted(k for k in keys if type(k) is int) == list(range(len(keys))) and all(isinstance(v, str) for v in values) and len(keys) > 1
             if (coded or back) and (_names_classes(name) or _is_asked(program, name, codes=coded) or isinstance(above, ast.Subscript)):
                 yield [str(n) for n in (keys if coded else values)]
-        elif isinstance(node, ast.List | ast.Tuple) and len(node.elts) > 1:
+        elif isinstance(node, (ast.List, ast.Tuple)) and len(node.elts) > 1:
             texts = [constant(e) for e in node.elts]
             if all(isinstance(t, str) for t in texts) and name and (_names_classes(name) or _is_asked(program, name)):
                 yield [str(t) for t in texts]
@@ -252,7 +252,7 @@ def _augments(program: Program, node: ast.AST) -> Iterator[tuple[ast.expr, Scope
         return
     if (isinstance(node, ast.Call) and last_name(node.func) in ALWAYS_DRAWN) or _is_drawn(program, node, scope) or _doubles(program, node, scope):
         yield node, scope
-    elif scope.name and isinstance(program.statement(node), ast.Return | ast.Assign) and not any(isinstance(n, ast.If) for n in own_nodes(scope.node)):
+    elif scope.name and isinstance(program.statement(node), (ast.Return, ast.Assign)) and not any(isinstance(n, ast.If) for n in own_nodes(scope.node)):
         for call, caller in program.call_sites[scope]:
             if _is_drawn(program, call, caller):
                 yield call, caller
@@ -262,7 +262,7 @@ def _is_drawn(program: Program, node: ast.AST, scope: Scope) -> bool:
     """Whether a draw, or a flag of augmentation, decides over an expression: a condition around it, one before that leaves, `where`, or a mask."""
     inner: ast.AST = node
     for around in program.ancestors(node):
-        if isinstance(around, ast.If | ast.IfExp) and inner is not around.test and (_draws(around.test, scope) or _says_augment(around.test)):
+        if isinstance(around, (ast.If, ast.IfExp)) and inner is not around.test and (_draws(around.test, scope) or _says_augment(around.test)):
             return True
         if isinstance(around, ast.Call) and last_name(around.func) == "where" and around.args and _draws(around.args[0], scope):
             return True
@@ -283,7 +283,7 @@ def _draws(test: ast.expr, scope: Scope) -> bool:
 
 
 def _says_augment(test: ast.expr) -> bool:
-    return not isinstance(test, ast.Compare | ast.UnaryOp) and any(AUGMENTS & words(n) for n in identifiers(test))
+    return not isinstance(test, (ast.Compare, ast.UnaryOp)) and any(AUGMENTS & words(n) for n in identifiers(test))
 
 
 def _doubles(program: Program, node: ast.AST, scope: Scope) -> bool:
@@ -292,8 +292,8 @@ def _doubles(program: Program, node: ast.AST, scope: Scope) -> bool:
     if not joined:
         return False
     for call in calls(scope.node):
-        parts = call.args[0].elts if call.args and isinstance(call.args[0], ast.List | ast.Tuple) else []
-        twice = len(parts) == 2 and ast.unparse(parts[0]) == ast.unparse(parts[1]) and isinstance(parts[0], ast.Name | ast.Attribute)
+        parts = call.args[0].elts if call.args and isinstance(call.args[0], (ast.List, ast.Tuple)) else []
+        twice = len(parts) == 2 and ast.unparse(parts[0]) == ast.unparse(parts[1]) and isinstance(parts[0], (ast.Name, ast.Attribute))
         if last_name(call.func) in ("cat", "concatenate", "concat", "hstack") and twice and LABELS & words(last_name(parts[0])):
             return True
     return False
@@ -310,12 +310,12 @@ def _around(program: Program, scope: Scope) -> list[Scope]:
 def _changes_label(program: Program, scope: Scope, place: ast.expr) -> bool:
     """Whether a label may be exchanged there: `1 - y`, `y ^ 1`, `OTHER[y]`, a second value for its name, or one that is made of the turned row."""
     nodes = list(own_nodes(scope.node))
-    if any(_is_label(n) for test in _conditions(scope, nodes) for n in walk(test) if isinstance(n, ast.Name | ast.Attribute | ast.Subscript)):
+    if any(_is_label(n) for test in _conditions(scope, nodes) for n in walk(test) if isinstance(n, (ast.Name, ast.Attribute, ast.Subscript))):
         return True  # only rows of some classes are turned
     for node in nodes:
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub | ast.BitXor | ast.Add | ast.Mod) and any(_is_label(n) for n in (node.left, node.right)):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Sub, ast.BitXor, ast.Add, ast.Mod)) and any(_is_label(n) for n in (node.left, node.right)):
             return True
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert | ast.Not | ast.USub) and _is_label(node.operand):
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.Invert, ast.Not, ast.USub)) and _is_label(node.operand):
             return True
         if isinstance(node, ast.Subscript) and (_is_label(node.slice) or EXCHANGES & words(last_name(node.value))) and _may_exchange(node):
             return True
@@ -330,7 +330,7 @@ def _conditions(scope: Scope, nodes: list[ast.AST]) -> list[ast.expr]:
     """What decides in a function: conditions, and masks of `where` or of rows that are set, with what their names were given."""
     tests: list[ast.expr] = []
     for node in nodes:
-        if isinstance(node, ast.If | ast.IfExp):
+        if isinstance(node, (ast.If, ast.IfExp)):
             tests.append(node.test)
         elif isinstance(node, ast.Call) and last_name(node.func) == "where":
             tests += node.args[:1]
@@ -342,9 +342,7 @@ def _conditions(scope: Scope, nodes: list[ast.AST]) -> list[ast.expr]:
 def _may_exchange(node: ast.Subscript) -> bool:
     """Whether a table that is asked for a label may give another one: what is called a table of codes or names does not."""
     table = words(last_name(node.value))
-    return (
-        isinstance(node.value, ast.List | ast.Tuple | ast.Dict | ast.Call) or bool(table & EXCHANGES) or not table & (CLASSES | {"names", "weights", "index"})
-    )
+    return isinstance(node.value, (ast.List, ast.Tuple, ast.Dict, ast.Call)) or bool(table & EXCHANGES) or not table & (CLASSES | {"names", "weights", "index"})
 
 
 def _is_set_anew(program: Program, scope: Scope, place: ast.expr, nodes: list[ast.AST]) -> bool:
@@ -363,8 +361,8 @@ def _is_set_anew(program: Program, scope: Scope, place: ast.expr, nodes: list[as
             return True
         if any(turned & names_read(b.value) and getattr(b.statement, "lineno", 0) > statement.lineno for b in own):
             return True
-    stored = [t for n in nodes if isinstance(n, ast.Assign | ast.AugAssign) for t in (n.targets if isinstance(n, ast.Assign) else [n.target])]
-    return any(isinstance(t, ast.Subscript | ast.Attribute) and _is_label(t) and scope.name != "__init__" for t in stored)
+    stored = [t for n in nodes if isinstance(n, (ast.Assign, ast.AugAssign)) for t in (n.targets if isinstance(n, ast.Assign) else [n.target])]
+    return any(isinstance(t, (ast.Subscript, ast.Attribute)) and _is_label(t) and scope.name != "__init__" for t in stored)
 
 
 def _is_turn_or_draw(program: Program, value: ast.expr) -> bool:

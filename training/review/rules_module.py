@@ -108,7 +108,7 @@ def _makes_layer(program: Program, part: ast.expr, scope: Scope) -> bool:
 
 def _appended(program: Program, owner: ast.ClassDef, name: str, value: ast.expr) -> ast.expr | None:
     """The append of a layer to an attribute that starts as an empty list."""
-    if not (isinstance(value, ast.List | ast.Dict) and not ast.dump(value).count("Constant") and not getattr(value, "elts", getattr(value, "values", []))):
+    if not (isinstance(value, (ast.List, ast.Dict)) and not ast.dump(value).count("Constant") and not getattr(value, "elts", getattr(value, "values", []))):
         return None
     for node in walk(owner):
         if isinstance(node, ast.Call) and method(node) == "append" and dotted(receiver(node)) == f"self.{name}" and node.args:
@@ -225,7 +225,7 @@ def dropout_always_on(subject: Subject) -> Iterator[Place]:
         if name.startswith("torch.nn.functional.") and last in ("dropout", "dropout1d", "dropout2d", "dropout3d", "feature_dropout"):
             drawn = isinstance(call.args[0], ast.Call) and last_name(call.args[0].func) in ("ones", "ones_like", "new_ones") if call.args else False
             is_mask = drawn and not program.is_module(program.scope(call).owner)  # a mask that a function draws, no layer
-            in_training = any(isinstance(a, ast.If | ast.IfExp) and "training" in identifiers(a.test) for a in program.ancestors(call))
+            in_training = any(isinstance(a, (ast.If, ast.IfExp)) and "training" in identifiers(a.test) for a in program.ancestors(call))
             flagged = keyword(call, "training", 2) is not None or in_training
             if not flagged and not has_unpacking(call) and constant(keyword(call, "p", 1)) != 0 and not is_mask:
                 yield call, f"{last} is on in evaluation too: its flag `training` is not given"
@@ -287,7 +287,7 @@ def attention_dropout_always_on(subject: Subject) -> Iterator[Place]:
                 bound = program.scope(call).bindings.get(rate.id, [])
                 rate = bound[-1].value if len(bound) == 1 else None
             literal = constant(rate)
-            fixed = isinstance(literal, int | float) and literal > 0
+            fixed = isinstance(literal, (int, float)) and literal > 0
             if (fixed or (isinstance(rate, ast.Attribute) and dotted(rate).startswith("self."))) and not any(
                 isinstance(a, ast.If) and "training" in identifiers(a.test) for a in program.ancestors(call)
             ):

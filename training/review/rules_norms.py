@@ -85,7 +85,7 @@ def _comes_from(program: Program, node: ast.expr, norm: ast.Call, scope: Scope, 
 def _in_other_branch(program: Program, a: ast.AST, b: ast.AST) -> bool:
     """Whether of two calls at most one runs."""
     around = [list(program.ancestors(n)) for n in (a, b)]
-    for branch in (n for n in around[0] if isinstance(n, ast.If | ast.IfExp | ast.Match) and n in around[1]):
+    for branch in (n for n in around[0] if isinstance(n, (ast.If, ast.IfExp, ast.Match)) and n in around[1]):
         if isinstance(branch, ast.If):
             sides = [any(s in path for s in branch.orelse) for path in around]
             if sides[0] != sides[1]:

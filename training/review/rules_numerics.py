@@ -96,7 +96,7 @@ def _of_layer(program: Program, node: ast.expr, scope: Scope, depth: int = DEPTH
     if isinstance(node, ast.Name) and depth:
         bound = program.bindings_of(node, scope)
         return bool(bound) and all(b.how == "assign" and _of_layer(program, b.value, scope, depth - 1) for b in bound)
-    if any(isinstance(n, ast.UnaryOp | ast.Sub | ast.Div | ast.Pow) for n in walk(node)) or {w for n in identifiers(node) for w in words(n)} & BOUNDED:
+    if any(isinstance(n, (ast.UnaryOp, ast.Sub, ast.Div, ast.Pow)) for n in walk(node)) or {w for n in identifiers(node) for w in words(n)} & BOUNDED:
         return False
     if not (isinstance(node, ast.Call) and dotted(node.func).startswith("self.") and dotted(node.func).count(".") == 1):
         return False

@@ -70,7 +70,7 @@ def option_never_read(subject: Subject) -> Iterator[Place]:
         return  # nothing is learned, or fields are read by names that are computed
     read = {n.attr for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}
     told: list[tuple[ast.AST, str, str]] = []
-    if (options := list(_options(program))) and _all_in_sight(program, [c for c in program.all_calls if method(c) in PARSES]):
+    if (options := list(_options(program))) and _all_in_sight(program, program.methods_of(*PARSES)):
         told += [(call, name, "option") for call, name in options]
     for owner in program.classes.values():
         fields = list(_fields(owner)) if not program.is_module(owner) else []
@@ -130,7 +130,7 @@ def _used_as_class(program: Program, owner: ast.ClassDef) -> bool:
     """Whether a class is given to something, inherited, or never called here: others may read its fields."""
     named = [n for n in program.nodes[ast.Name] if isinstance(n, ast.Name) and n.id == owner.name]
     called = [n for n in named if isinstance(p := program.parents[n], ast.Call) and p.func is n]
-    annotations = [n for n in named if isinstance(program.parents[n], ast.arg | ast.AnnAssign | FunctionNode)]
+    annotations = [n for n in named if isinstance(program.parents[n], (ast.arg, ast.AnnAssign, FunctionNode))]
     return not called or len(called) + len(annotations) < len(named) or any(c for c in called if any(k.arg is None for k in _call_of(program, c).keywords))
 
 
@@ -152,7 +152,7 @@ def _all_in_sight(program: Program, made: list[ast.Call]) -> bool:
             return False
         for name in names - held:
             held.add(name)
-            loads = [n for n in (*program.nodes[ast.Name], *program.nodes[ast.Attribute]) if isinstance(n, ast.Name | ast.Attribute)]
+            loads = [n for n in (*program.nodes[ast.Name], *program.nodes[ast.Attribute]) if isinstance(n, (ast.Name, ast.Attribute))]
             pending += [n for n in loads if last_name(n) == name and isinstance(n.ctx, ast.Load)]
     return bool(made) and bool(held)
 

@@ -165,7 +165,7 @@ def _where_above(call: ast.Call, error: ast.expr) -> bool:
     test = call.args[0]
     return (
         isinstance(test, ast.Compare)
-        and isinstance(test.ops[0], ast.Gt | ast.GtE)
+        and isinstance(test.ops[0], (ast.Gt, ast.GtE))
         and ast.dump(test.left) == ast.dump(error)
         and constant(test.comparators[0]) in (0, 0.0)
     )

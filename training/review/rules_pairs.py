@@ -86,7 +86,7 @@ def mask_moved_on_its_own(subject: Subject) -> Iterator[Place]:
 
 def _left_behind(program: Program, scope: Scope) -> str:
     """The mask that a function looks up beside an image and gives back with it, without another use of it."""
-    for node in (n for n in own_nodes(scope.node) if isinstance(n, ast.Return | ast.Yield) and isinstance(n.value, ast.Tuple)):
+    for node in (n for n in own_nodes(scope.node) if isinstance(n, (ast.Return, ast.Yield)) and isinstance(n.value, ast.Tuple)):
         given = [e.id for e in node.value.elts if isinstance(e, ast.Name)] if isinstance(node.value, ast.Tuple) else []
         masks = [n for n in given if MAPS & words(n) and not IMAGES & words(n)]
         if len(masks) != 1 or not any(IMAGES & words(n) and n not in masks for n in given):
@@ -133,7 +133,7 @@ def _otherwise(image: ast.Call, mask: ast.Call) -> bool:
 
 def _axes(given: list[ast.expr]) -> list[int] | None:
     """The axes that are written there, in order; None where something else than a number is."""
-    parts = [e for g in given for e in (g.elts if isinstance(g, ast.Tuple | ast.List) else [g])]
+    parts = [e for g in given for e in (g.elts if isinstance(g, (ast.Tuple, ast.List)) else [g])]
     axes = [a for p in parts if isinstance(a := constant(p), int)]
     return sorted(axes) if len(axes) == len(parts) else None
 

@@ -79,11 +79,11 @@ def parameters_changed_after_optimizer(subject: Subject) -> Iterator[Place]:
 def _stepped_after(program: Program, scope: Scope, made: ast.Call, line: int, network: str) -> bool:
     """Whether the optimizer, or what is given it, is named again in its function after a line; not where a helper that makes another one is given the network there."""
     kept = {dotted(t) for t in getattr(program.statement(made), "targets", ())} - {""}
-    later = [n for n in own_nodes(scope.node) if isinstance(n, ast.Name | ast.Attribute) and getattr(n, "lineno", 0) > line]
+    later = [n for n in own_nodes(scope.node) if isinstance(n, (ast.Name, ast.Attribute)) and getattr(n, "lineno", 0) > line]
     for call in (c for c in calls(scope.node) if c.lineno > line and any(dotted(a) == network for a in c.args)):
         if any(any(is_optimizer_origin(o) and o.call is c for o in program.origins(c, f)) for f in program.callees(call, scope) for c in calls(f.node)):
             return False
-    around = [a for a in program.ancestors(made) if isinstance(a, ast.For | ast.While)]
+    around = [a for a in program.ancestors(made) if isinstance(a, (ast.For, ast.While))]
     return bool(around) or not kept or any(dotted(n) in kept for n in later) or not scope.name or any(k.startswith("self.") for k in kept)
 
 
@@ -118,8 +118,8 @@ def _found_optimizers(program: Program) -> Iterator[tuple[Scope, ast.Call, str]]
 
 def _apart(program: Program, a: ast.AST, b: ast.AST) -> bool:
     """Whether two statements stand in branches that exclude each other, or in a loop of their own."""
-    around_a = [n for n in program.ancestors(a) if isinstance(n, ast.If | ast.For | ast.While | ast.Try)]
-    around_b = [n for n in program.ancestors(b) if isinstance(n, ast.If | ast.For | ast.While | ast.Try)]
+    around_a = [n for n in program.ancestors(a) if isinstance(n, (ast.If, ast.For, ast.While, ast.Try))]
+    around_b = [n for n in program.ancestors(b) if isinstance(n, (ast.If, ast.For, ast.While, ast.Try))]
     return any(n not in around_b for n in around_a)
 
 
@@ -157,7 +157,7 @@ def optimizer_before_device(subject: Subject) -> Iterator[Place]:
         again = [m for s, m, n in _optimizers(program) if s is scope and n == network and later and m.lineno > later[0][0].lineno]
         if later and not _stepped_after(program, scope, made, later[0][0].lineno, network):
             continue  # training is over
-        if later and not earlier and not again and not any(isinstance(a, ast.If | ast.For) for a in program.ancestors(later[0][0])):
+        if later and not earlier and not again and not any(isinstance(a, (ast.If, ast.For)) for a in program.ancestors(later[0][0])):
             yield later[0][0], f"{network} is {later[0][1]} after its optimizer was made in line {made.lineno}"
 
 
@@ -288,7 +288,7 @@ def forward_called_directly(subject: Subject) -> Iterator[Place]:
         wraps = scope.name.startswith(("forward", "_forward", "__call__")) or program.is_module(scope.owner)
         if (
             method(call) == "forward"
-            and isinstance(target, ast.Name | ast.Attribute)
+            and isinstance(target, (ast.Name, ast.Attribute))
             and not wraps
             and last_name(target) != "super"
             and is_model(program, target, scope)

@@ -188,10 +188,10 @@ def norm_over_the_batch(subject: Subject) -> Iterator[Place]:
 
 def _is_row_by_row(program: Program, node: ast.expr, roots: list[ast.expr]) -> bool:
     """Whether it stands in a loop, and is of what the loop counts or of what it gives."""
-    inside = [a for a in program.ancestors(node) if isinstance(a, ast.For | ast.ListComp | ast.GeneratorExp)]
+    inside = [a for a in program.ancestors(node) if isinstance(a, (ast.For, ast.ListComp, ast.GeneratorExp))]
     counted = any(isinstance(n, ast.Subscript) and names_read(n.slice) for root in roots for n in walk(root))
     heads = [a.target for a in inside if isinstance(a, ast.For)]
-    heads += [g.target for a in inside if isinstance(a, ast.ListComp | ast.GeneratorExp) for g in a.generators]
+    heads += [g.target for a in inside if isinstance(a, (ast.ListComp, ast.GeneratorExp)) for g in a.generators]
     given = {n.id for head in heads for n in walk(head) if isinstance(n, ast.Name)}
     of_given = any(isinstance(c, ast.Call) and c in slopes(program) and len(c.args) > 1 and names_read(c.args[1]) & given for r in roots for c in walk(r))
     return bool(inside) and (counted or of_given)
@@ -208,7 +208,7 @@ def _norm(program: Program, node: ast.Call) -> tuple[ast.expr, str] | None:
         if not (isinstance(inner, ast.Call) and last_name(inner.func) == "sum"):
             return None
         of, given = _given(program, inner)
-        squares = isinstance(of, ast.BinOp) and isinstance(of.op, ast.Pow | ast.Mult)
+        squares = isinstance(of, ast.BinOp) and isinstance(of.op, (ast.Pow, ast.Mult))
         squares = squares or (isinstance(of, ast.Call) and last_name(of.func) in ("pow", "square"))
         return (of, _axis(inner, given, 0)) if of is not None and squares else None
     if name not in ("norm", "vector_norm"):
@@ -228,7 +228,7 @@ def _axis(node: ast.Call, given: list[ast.expr], position: int) -> str:
     stated = next((k.value for k in node.keywords if k.arg in ("dim", "axis")), given[position] if len(given) > position else None)
     if stated is None:
         return "?" if any(k.arg is None for k in node.keywords) else "all"
-    if isinstance(stated, ast.Tuple | ast.List) and len(stated.elts) == 1:
+    if isinstance(stated, (ast.Tuple, ast.List)) and len(stated.elts) == 1:
         stated = stated.elts[0]
     return str(value) if isinstance(value := constant(stated), int) else "?"
 
@@ -249,7 +249,7 @@ def _of_pictures(scope: Scope) -> bool:
     """Whether rows are mixed in the function by factors of the shape `[rows, 1, 1, 1]`."""
     for node in walk(scope.node):
         if isinstance(node, ast.Call) and last_name(node.func) in ("rand", "view", "reshape", "expand"):
-            shape = node.args[0].elts if len(node.args) == 1 and isinstance(node.args[0], ast.Tuple | ast.List) else node.args
+            shape = node.args[0].elts if len(node.args) == 1 and isinstance(node.args[0], (ast.Tuple, ast.List)) else node.args
             if len(shape) >= 4 and all(constant(s) == 1 for s in shape[1:]):
                 return True
     return False
@@ -287,8 +287,8 @@ def differences_cancel(subject: Subject) -> Iterator[Place]:
     """The mean or sum of a slice less the slice one before it, of one tensor, that goes into a backward pass."""
     program = subject.program
     signs = Signs(program)
-    for call in program.all_calls if subject.trains else ():
-        if last_name(call.func) not in ("mean", "sum") or call.keywords or len(call.args) > 1:
+    for call in program.calls_of("mean", "sum") if subject.trains else ():
+        if call.keywords or len(call.args) > 1:
             continue
         on_torch = program.is_torch(call.func, "mean", "sum")
         of = call.args[0] if on_torch and call.args else receiver(call) if not on_torch and not call.args else None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_scheduler_origin
-from training.review.syntax import method, receiver
+from training.review.syntax import receiver
 
 
 @rule(
@@ -44,12 +44,12 @@ def schedule_stepped_in_each_phase(subject: Subject) -> Iterator[Place]:
     """Of a loop over phases that was written out, several blocks hold the same step of a schedule."""
     program = subject.program
     same = defaultdict[tuple[int, int], list[ast.Call]](list)
-    for call in program.all_calls:
-        if method(call) == "step" and hasattr(call, "turn"):
+    for call in program.methods_of("step"):
+        if hasattr(call, "turn"):
             same[program.lines.get(call.lineno, call.lineno), call.col_offset].append(call)
     for steps in same.values():
         of, scope = receiver(steps[0]), program.scope(steps[0])
         made = program.origins(of, scope)
-        named = isinstance(of, ast.Name | ast.Attribute) and "sched" in ast.unparse(of).lower()
+        named = isinstance(of, (ast.Name, ast.Attribute)) and "sched" in ast.unparse(of).lower()
         if len(steps) > 1 and ((made and all(map(is_scheduler_origin, made))) or (not made and named)):
             yield steps[0], f"{ast.unparse(steps[0].func)} runs in {len(steps)} phases of each epoch"

@@ -58,7 +58,7 @@ def average_begins_at_zero(subject: Subject) -> Iterator[Place]:
     for call in program.all_calls:
         statement = program.statement(call)
         name = last_name(getattr(statement, "targets", [None])[0] or ast.Constant(None)) if isinstance(statement, ast.Assign) else ""
-        over = [g.iter for a in program.ancestors(call) if isinstance(a, ast.DictComp | ast.ListComp) for g in a.generators]
+        over = [g.iter for a in program.ancestors(call) if isinstance(a, (ast.DictComp, ast.ListComp)) for g in a.generators]
         of_weights = any(method(c) in ("parameters", "named_parameters", "state_dict") for o in over for c in calls(o))
         if last_name(call.func) == "zeros_like" and of_weights and words(name) & AVERAGES and _takes_weights(program, name):
             yield call, f"{name} begins at zero, and nothing makes up for it"
@@ -216,7 +216,7 @@ def clipped_objective_turned_round(subject: Subject) -> Iterator[Place]:
         if last in ("max", "maximum", "min", "minimum") and len(call.args) == 2:
             sides = [value_of(program, a, scope) for a in call.args]
             clamped = [_clamps(program, s, scope) for s in sides]
-            if sum(c is not None for c in clamped) != 1 or not all(isinstance(s, ast.BinOp | ast.UnaryOp) for s in sides):
+            if sum(c is not None for c in clamped) != 1 or not all(isinstance(s, (ast.BinOp, ast.UnaryOp)) for s in sides):
                 continue
             negated = [any(isinstance(n, ast.USub) for n in walk(s)) for s in sides]
             costs = any({"loss", "cost", "neg"} & words(n) for s in sides for n in identifiers(s))

@@ -147,7 +147,7 @@ def scaler_not_updated(subject: Subject) -> Iterator[Place]:
 def _updates(program: Program, step: Event) -> bool:
     """Whether a method or function that the file calls may update the scaler that is stepped: by its own name, or under another one where it is passed."""
     name = last_name(receiver(step.node))
-    asked = [c for c in program.all_calls if method(c) == "update" and is_scaler(program, receiver(c), program.scope(c))]
+    asked = [c for c in program.methods_of("update") if is_scaler(program, receiver(c), program.scope(c))]
     alone = not step.loops
     return any(alone or (program.scope(c) is not step.scope and last_name(receiver(c)) == name) for c in asked)
 

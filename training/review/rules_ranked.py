@@ -43,8 +43,8 @@ NO_ROWS = {"loss", "losses", "acc", "accuracy", "score", "scores", "metrics", "m
 def negatives_from_known_pairs(subject: Subject) -> Iterator[Place]:
     """A draw that gives negatives, by its name or its function's, by weights that are known pairs as they are."""
     program = subject.program
-    for call in program.all_calls:
-        if last_name(call.func) not in DRAWS or not call.args:
+    for call in program.calls_of(*DRAWS):
+        if not call.args:
             continue
         scope = program.scope(call)
         if not NEGATIVE & {w for n in (*targets_of(program, call), scope.name) for w in words(n)}:
@@ -58,7 +58,7 @@ def negatives_from_known_pairs(subject: Subject) -> Iterator[Place]:
 def _as_they_are(node: ast.expr, scope: Scope, depth: int = 0) -> str:
     """The known pairs whose values weights are: nothing turns them round on the way."""
     if any(
-        isinstance(n, ast.UnaryOp | ast.Compare | ast.Sub) or last_name(n) in ("logical_not", "where", "masked_fill", "nonzero", "bincount") for n in walk(node)
+        isinstance(n, (ast.UnaryOp, ast.Compare, ast.Sub)) or last_name(n) in ("logical_not", "where", "masked_fill", "nonzero", "bincount") for n in walk(node)
     ):
         return ""
     inner = node
@@ -105,8 +105,8 @@ def earliest_event_tested(subject: Subject) -> Iterator[Place]:
     """A table that is sorted by time upwards: `groupby(…).cumcount()` that is 0 takes the held-out side, and what is above the train side."""
     program = subject.program
     sorted_up = any(method(c) == "sort_values" and _by_time(c) and keyword(c, "ascending") is None for c in program.all_calls)
-    for call in program.all_calls if sorted_up else ():
-        if method(call) != "cumcount" or not isinstance(program.statement(call), ast.Assign):
+    for call in program.methods_of("cumcount") if sorted_up else ():
+        if not isinstance(program.statement(call), ast.Assign):
             continue
         counted = {last_name(t) for t in getattr(program.statement(call), "targets", [])}
         down = keyword(call, "ascending", 0)
@@ -169,7 +169,7 @@ def train_name_for_all_rows(subject: Subject) -> Iterator[Place]:
 def _says_side(call: ast.Call) -> bool:
     """Whether anything in a call speaks of a side: `split="train"`, `.train_rows(…)`."""
     strings = [n.value for n in walk(call) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-    return any(side_of(s) for s in (*strings, last_name(call.func))) or any(isinstance(n, ast.Subscript | ast.Lambda) for n in walk(call))
+    return any(side_of(s) for s in (*strings, last_name(call.func))) or any(isinstance(n, (ast.Subscript, ast.Lambda)) for n in walk(call))
 
 
 def _divided(scope: Scope) -> Iterator[tuple[str, int]]:

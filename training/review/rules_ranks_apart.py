@@ -88,10 +88,10 @@ def _decides(program: Program, scope: Scope, names: set[str], call: ast.Call) ->
             isinstance(node, ast.If)
             and node.lineno > call.lineno
             and names_read(node.test) & grown
-            and any(isinstance(a, ast.For | ast.While) for a in program.ancestors(node))
+            and any(isinstance(a, (ast.For, ast.While)) for a in program.ancestors(node))
             and not _left_before(scope, call, node)
             and not _of_destination(call, node)
-            and any(isinstance(n, ast.Assign | ast.AugAssign | ast.Break | ast.Continue | ast.Return) for s in (*node.body, *node.orelse) for n in walk(s))
+            and any(isinstance(n, (ast.Assign, ast.AugAssign, ast.Break, ast.Continue, ast.Return)) for s in (*node.body, *node.orelse) for n in walk(s))
         ):
             return node
     if not any(isinstance(n, ast.Return) and n.value is not None and names_read(n.value) & grown for n in own_nodes(scope.node)):
@@ -99,7 +99,7 @@ def _decides(program: Program, scope: Scope, names: set[str], call: ast.Call) ->
     for site, caller in program.call_sites[scope]:
         given = {last_name(t) for t in getattr(program.statement(site), "targets", ())} - {""}
         for node in (n for n in own_nodes(caller.node) if isinstance(n, ast.If) and names_read(n.test) & given):
-            looped = any(isinstance(a, ast.For | ast.While) for a in program.ancestors(node))
+            looped = any(isinstance(a, (ast.For, ast.While)) for a in program.ancestors(node))
             if looped and not _names_a_rank(program, node.test) and not _on_one_rank(program, node):
                 return node
     return None
@@ -115,7 +115,7 @@ def _of_destination(call: ast.Call, node: ast.If) -> bool:
 def _left_before(scope: Scope, call: ast.Call, node: ast.If) -> bool:
     """Whether other processes leave the passage between the sum and the condition, as those without a writer, or the condition names a first process by its number."""
     between = [n for n in own_nodes(scope.node) if isinstance(n, ast.If) and call.lineno < n.lineno < node.lineno]
-    left = any(isinstance(n.body[-1], ast.Continue | ast.Return) for n in between)
+    left = any(isinstance(n.body[-1], (ast.Continue, ast.Return)) for n in between)
     return left or any(isinstance(n, ast.Compare) and constant(n.comparators[0]) == 0 and isinstance(n.ops[0], ast.Eq) for n in walk(node.test))
 
 
@@ -169,7 +169,7 @@ def averaged_before_backward(subject: Subject) -> Iterator[Place]:
     for call in program.all_calls:
         if program.resolve(call.func) != "torch.distributed.all_reduce" or not call.args or last_name(call.args[0]) != "grad":
             continue
-        loops = [a for a in program.ancestors(call) if isinstance(a, ast.For | ast.While)]
+        loops = [a for a in program.ancestors(call) if isinstance(a, (ast.For, ast.While))]
         around = next((a for a in loops if any(method(c) == "backward" for c in calls(a))), None)
         inside = list(calls(around)) if around is not None else []
         backward = [c.lineno for c in inside if method(c) == "backward"]

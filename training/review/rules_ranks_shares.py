@@ -58,7 +58,7 @@ def forward_outside_no_sync(subject: Subject) -> Iterator[Place]:
         wrapped = {dotted(receiver(c)) for item in block.items for c in _contexts(item.context_expr, scope) if method(c) == "no_sync"} - {""}
         inside = [c for s in block.body for c in calls(s)]
         backward = next((c for c in inside if method(c) == "backward"), None)
-        loop = next((a for a in program.ancestors(block) if isinstance(a, ast.For | ast.While)), None)
+        loop = next((a for a in program.ancestors(block) if isinstance(a, (ast.For, ast.While))), None)
         if not wrapped or backward is None or loop is None or any(dotted(c.func) in wrapped for c in inside):
             continue
         called = [c for c in calls(loop) if dotted(c.func) in wrapped and c not in inside and c.lineno < block.lineno]

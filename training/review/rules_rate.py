@@ -62,11 +62,11 @@ def rate_changed_in_a_name(subject: Subject) -> Iterator[Place]:
         if not isinstance(given, ast.Name) or not any(is_optimizer_origin(o) for o in program.origins(call, scope)):
             continue
         around = program.ancestors(call)
-        loops = {a for a in around if isinstance(a, ast.For | ast.While)}
+        loops = {a for a in around if isinstance(a, (ast.For, ast.While))}
         if any(isinstance(b.value, ast.Call) and program.is_torch(b.value.func, "tensor", "full", "ones", "zeros") for b in scope.bindings.get(given.id, ())):
             continue  # a tensor that is changed in place is the one that the optimizer holds
         for binding in scope.bindings.get(given.id, ()):
-            inside = [a for a in program.ancestors(binding.statement) if isinstance(a, ast.For | ast.While) and a not in loops]
+            inside = [a for a in program.ancestors(binding.statement) if isinstance(a, (ast.For, ast.While)) and a not in loops]
             own = binding.how == "augment" or (binding.how == "assign" and given.id in names_read(binding.value))
             if own and inside and not loops and not _read_otherwise(program, given, {call, binding.statement}):
                 yield binding.statement, f"{given.id} changes, and the optimizer keeps the rate that it was made with", inside[-1]
@@ -84,7 +84,7 @@ def _not_in_groups(program: Program) -> Iterator[Place]:
         if not given or not words(scope.name) & {"adjust", "set", "update", "change", "decay"} or not words(scope.name) & {"lr", "rate"}:
             continue
         body = getattr(scope.node, "body", [])
-        if all(isinstance(s, ast.Pass | ast.Raise) or (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant)) for s in body):
+        if all(isinstance(s, (ast.Pass, ast.Raise)) or (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant)) for s in body):
             continue  # for other classes to fill in
         if not any(isinstance(n, ast.Name) and n.id == given[0] for n in walk(scope.node)) and any(len(c.args) for c, _ in program.call_sites[scope]):
             yield scope.node, f"{scope.name} is given {given[0]} and leaves it as it is: the rate that it computes reaches no parameter"
@@ -129,7 +129,7 @@ def decay_of_a_decayed_rate(subject: Subject) -> Iterator[Place]:
     for node in (*program.nodes[ast.AugAssign], *program.nodes[ast.Assign]):
         target = node.target if isinstance(node, ast.AugAssign) else node.targets[0] if isinstance(node, ast.Assign) else None
         name = str(constant(target.slice)) if isinstance(target, ast.Subscript) else last_name(target) if target is not None else ""
-        if target is None or not words(name) & RATES or not isinstance(node, ast.AugAssign | ast.Assign):
+        if target is None or not words(name) & RATES or not isinstance(node, (ast.AugAssign, ast.Assign)):
             continue
         if isinstance(node, ast.AugAssign):
             factors = [node.value] if isinstance(node.op, ast.Mult) else []
@@ -138,7 +138,7 @@ def decay_of_a_decayed_rate(subject: Subject) -> Iterator[Place]:
             factors = [f for f in both if ast.unparse(f) != ast.unparse(target)] if any(ast.unparse(f) == ast.unparse(target) for f in both) else []
         powers = [n for f in factors for n in walk(f) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Pow)]
         grows = any({"epoch", "ep", "step", "iteration", "iter", "it"} & {w for n in names_read(p.right) for w in words(n)} for p in powers)
-        again = not isinstance(target, ast.Name) or any(isinstance(a, ast.For | ast.While) for a in program.ancestors(node))
+        again = not isinstance(target, ast.Name) or any(isinstance(a, (ast.For, ast.While)) for a in program.ancestors(node))
         reset = isinstance(target, ast.Name) and any(
             b.statement is not node and program.ancestors(node)[:1] == program.ancestors(b.statement)[:1]
             for b in program.bindings_of(target, program.scope(node))
@@ -188,7 +188,7 @@ def _computed_for_nothing(program: Program) -> Iterator[Place]:
             if not words(name) & {"lr", "rate"} or name.startswith("_") or any(isinstance(n, ast.Name) for n in reads_in(scope, name)):
                 continue
             for b in bindings:
-                loops = [a for a in program.ancestors(b.statement) if isinstance(a, ast.For | ast.While)]
+                loops = [a for a in program.ancestors(b.statement) if isinstance(a, (ast.For, ast.While))]
                 helper = isinstance(b.value, ast.Call) and b.index is None and program.callees_by_name(b.value, scope) is not None
                 steps = [c for loop in loops for c in calls(loop) if method(c) == "step" and is_optimizer(program, receiver(c), scope)]
                 if (
@@ -209,7 +209,7 @@ def _read_otherwise(program: Program, name: ast.Name, but: set[ast.AST]) -> bool
             continue
         around = [use, *program.ancestors(use)]
         shown = any(isinstance(a, ast.Call) and (method(a) in SHOWS or last_name(a.func) in SHOWS) for a in around) or any(
-            isinstance(a, ast.Compare | ast.FormattedValue) for a in around
+            isinstance(a, (ast.Compare, ast.FormattedValue)) for a in around
         )
         if not shown and not but & set(around):
             return True

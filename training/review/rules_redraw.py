@@ -102,10 +102,10 @@ def _changes(program: Program, seed: ast.expr, loop: ast.AST, scope: Scope) -> b
     """Whether a seed may be another one in the next round: anything but a number, or a name that only code outside sets."""
     if isinstance(constant(seed), int):
         return False
-    if not isinstance(seed, ast.Name | ast.Attribute):
+    if not isinstance(seed, (ast.Name, ast.Attribute)):
         return True
     inside = set(walk(loop))
-    stored = [n for n in inside if isinstance(n, ast.Name | ast.Attribute) and last_name(n) == last_name(seed) and not isinstance(n.ctx, ast.Load)]
+    stored = [n for n in inside if isinstance(n, (ast.Name, ast.Attribute)) and last_name(n) == last_name(seed) and not isinstance(n.ctx, ast.Load)]
     return bool(stored) or (isinstance(seed, ast.Attribute) and not names_read(seed) & {"args", "cfg", "config", "self"})
 
 
@@ -116,7 +116,7 @@ def _behind_the_loss(program: Program, loop: ast.For | ast.AsyncFor | ast.While)
     final = [s for s in own if isinstance(s, ast.Expr) and any(method(c) in ("backward", "manual_backward") for c in calls(s))]
     needed |= {n for s in final for n in names_read(s)}
     found: list[ast.stmt] = [*final]
-    assigned = [s for s in own if isinstance(s, ast.Assign | ast.AnnAssign)]
+    assigned = [s for s in own if isinstance(s, (ast.Assign, ast.AnnAssign))]
     for _ in range(4):
         for statement in assigned:
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
@@ -129,7 +129,7 @@ def _behind_the_loss(program: Program, loop: ast.For | ast.AsyncFor | ast.While)
 
 def _branched(program: Program, statement: ast.stmt, loop: ast.AST) -> bool:
     around = program.ancestors(statement)
-    return any(isinstance(a, ast.If | ast.Try | ast.Match) for a in around[: around.index(loop)])
+    return any(isinstance(a, (ast.If, ast.Try, ast.Match)) for a in around[: around.index(loop)])
 
 
 def _rows_by(program: Program, helper: Scope, call: ast.Call) -> Iterator[ast.Call]:

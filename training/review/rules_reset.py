@@ -66,7 +66,7 @@ def sums_never_reset(subject: Subject) -> Iterator[Place]:
         held = _added(program, loop, scope)
         if not held:
             continue
-        outer = next((a for a in program.ancestors(loop) if isinstance(a, ast.For | ast.While) and _trains(program, a, scope)), None)
+        outer = next((a for a in program.ancestors(loop) if isinstance(a, (ast.For, ast.While)) and _trains(program, a, scope)), None)
         if outer is not None:
             for name, place in held.items():
                 if not _set_back(outer, name) and not _resets_itself(program, name, scope) and _is_read(program, outer, loop, name):
@@ -109,9 +109,9 @@ def _trains(program: Program, outer: ast.For | ast.While, scope: Scope) -> bool:
 def _set_back(within: ast.AST, name: str) -> bool:
     """Whether something is bound to a name within, or it is emptied, or handed on, which may empty it."""
     for node in walk(within):
-        if isinstance(node, ast.Assign | ast.AnnAssign | ast.For | ast.With | ast.NamedExpr):
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.For, ast.With, ast.NamedExpr)):
             targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-            if any(dotted(n) == name for t in targets if t is not None for n in walk(t) if isinstance(n, ast.Name | ast.Attribute)):
+            if any(dotted(n) == name for t in targets if t is not None for n in walk(t) if isinstance(n, (ast.Name, ast.Attribute))):
                 return True
             if any(isinstance(n, ast.Subscript) and dotted(n.value) == name for t in targets if t is not None for n in walk(t)):
                 return True
@@ -136,7 +136,7 @@ def _is_read(program: Program, within: ast.AST, loop: ast.For, name: str) -> boo
     """Whether a score is made of it behind the loop: a quotient, a metric, a mean; a difference from what was there before is one of this epoch."""
     inside, metric = set(walk(loop)), False
     for node in walk(within):
-        if node in inside or not isinstance(node, ast.Name | ast.Attribute) or dotted(node) != name or not isinstance(node.ctx, ast.Load):
+        if node in inside or not isinstance(node, (ast.Name, ast.Attribute)) or dotted(node) != name or not isinstance(node.ctx, ast.Load):
             continue
         around = [program.parents[node], *program.ancestors(node)]
         if any(isinstance(a, ast.BinOp) and isinstance(a.op, ast.Sub) for a in around):
@@ -147,13 +147,13 @@ def _is_read(program: Program, within: ast.AST, loop: ast.For, name: str) -> boo
             and (last_name(a.func) in ("cat", "concatenate", "stack", "mean", "vstack", "hstack", "compute", "result", "sum") or method(a) == "item")
             for a in around
         )
-        metric |= (used or isinstance(program.parents[node], ast.Compare | ast.Return)) and not sliced and getattr(node, "lineno", 0) > loop.lineno
+        metric |= (used or isinstance(program.parents[node], (ast.Compare, ast.Return))) and not sliced and getattr(node, "lineno", 0) > loop.lineno
     return metric
 
 
 def _outlives(scope: Scope, name: str) -> bool:
     """Whether a name of a function is one of its object, or declared to be one of the file."""
-    declared = {n for d in walk(scope.node) if isinstance(d, ast.Global | ast.Nonlocal) for n in d.names}
+    declared = {n for d in walk(scope.node) if isinstance(d, (ast.Global, ast.Nonlocal)) for n in d.names}
     return name in declared or (name.startswith("self.") and name.count(".") == 1)
 
 
@@ -161,12 +161,12 @@ def _set_in_one_place(program: Program, scope: Scope, name: str) -> bool:
     """Whether nothing but a constructor, or the file itself, binds it."""
     for node in program.nodes[ast.Assign]:
         targets = node.targets if isinstance(node, ast.Assign) else []
-        if any(dotted(n) == name for t in targets for n in walk(t) if isinstance(n, ast.Name | ast.Attribute)):
+        if any(dotted(n) == name for t in targets for n in walk(t) if isinstance(n, (ast.Name, ast.Attribute))):
             where = program.scope(node)
             if (
                 where is scope
                 or where.name not in ("", "__init__", "__post_init__")
-                or any(isinstance(a, ast.For | ast.While) for a in program.ancestors(node))
+                or any(isinstance(a, (ast.For, ast.While)) for a in program.ancestors(node))
             ):
                 return False
     return not any(method(c) in EMPTIES and dotted(receiver(c)) == name for c in program.all_calls)
@@ -175,5 +175,5 @@ def _set_in_one_place(program: Program, scope: Scope, name: str) -> bool:
 def _called_in_training(program: Program, scope: Scope) -> bool:
     """Whether it is called in a loop that trains, in this file."""
     return any(
-        isinstance(a, ast.For | ast.While) and _trains(program, a, caller) for site, caller in program.call_sites[scope] for a in program.ancestors(site)
+        isinstance(a, (ast.For, ast.While)) and _trains(program, a, caller) for site, caller in program.call_sites[scope] for a in program.ancestors(site)
     )

@@ -85,13 +85,13 @@ def _cycle_of_one_passage(call: ast.Call) -> bool:
 def _counts_epochs(loop: Loop) -> bool:
     """Whether a loop counts passages over the rows, and nothing that may have a schedule of its own."""
     head = loop.node.test if isinstance(loop.node, ast.While) else loop.node.target
-    named = {w for n in walk(head) if isinstance(n, ast.Name | ast.Attribute) for w in words(last_name(n))}
+    named = {w for n in walk(head) if isinstance(n, (ast.Name, ast.Attribute)) for w in words(last_name(n))}
     return is_epoch_loop(loop) and not OF_THEIR_OWN & named
 
 
 def _conditional(subject: Subject, event: Event, loop: Loop) -> bool:
     """Whether it is made in some passages only."""
-    return any(isinstance(b, ast.If | ast.ExceptHandler) for b, _ in event.branches if loop.node in _around(subject, b, event, loop))
+    return any(isinstance(b, (ast.If, ast.ExceptHandler)) for b, _ in event.branches if loop.node in _around(subject, b, event, loop))
 
 
 def _around(subject: Subject, branch: ast.AST, event: Event, loop: Loop) -> set[ast.AST]:
@@ -106,7 +106,7 @@ def _begins_anew(inside: list[Event], optimizer: str) -> bool:
     for event in inside:
         if event.kind in ("assign", "augment") and (event.key == optimizer or event.key.partition("[")[0] == root):
             return True
-        if isinstance(event.node, ast.Assign | ast.AugAssign) and any(
+        if isinstance(event.node, (ast.Assign, ast.AugAssign)) and any(
             isinstance(n, ast.Constant) and n.value in ("lr", "initial_lr") for n in walk(event.node)
         ):
             return True

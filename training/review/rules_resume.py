@@ -51,7 +51,7 @@ RENAMES = {"consume_prefix_in_state_dict_if_present", "removeprefix", "unwrap_mo
 def saved_state_not_loaded(subject: Subject) -> Iterator[Place]:
     """Of the states in a saved dict that of an optimizer, a schedule or a scaler is loaded again by its key, or the run goes on after the saved epoch; another one's key is read nowhere."""
     program = subject.program
-    loads = [(receiver(c), c.args[0]) for c in program.all_calls if method(c) == "load_state_dict" and c.args]
+    loads = [(receiver(c), c.args[0]) for c in program.methods_of("load_state_dict") if c.args]
     if any(isinstance(given, ast.Subscript) and not isinstance(constant(given.slice), str) for _, given in loads):
         return  # keys that come out of a loop
     resumed = {key_read(given) for into, given in loads if into is not None and _goes_on_with(program, into)} - {None}
@@ -188,8 +188,8 @@ def _side(program: Program, node: ast.expr | None, scope: Scope) -> str:
 )
 def missing_keys_unread(subject: Subject) -> Iterator[Place]:
     """`load_state_dict(..., strict=False)` as a statement."""
-    for call in subject.program.all_calls:
-        if method(call) == "load_state_dict" and is_false(keyword(call, "strict", 1)) and isinstance(subject.program.parents[call], ast.Expr):
+    for call in subject.program.methods_of("load_state_dict"):
+        if is_false(keyword(call, "strict", 1)) and isinstance(subject.program.parents[call], ast.Expr):
             yield call, "strict=False, and nobody looks at the keys that did not fit"
 
 

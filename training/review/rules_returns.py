@@ -137,7 +137,7 @@ def _is_discount(node: ast.AST) -> bool:
     value = constant(node)
     if isinstance(value, float):
         return 0.8 <= value < 1
-    return isinstance(node, ast.Name | ast.Attribute) and bool(DISCOUNTS & words(last_name(node)))
+    return isinstance(node, (ast.Name, ast.Attribute)) and bool(DISCOUNTS & words(last_name(node)))
 
 
 def _backwards(node: ast.expr) -> bool:

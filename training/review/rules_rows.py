@@ -152,12 +152,11 @@ def random_split_of_groups(subject: Subject) -> Iterator[Place]:
 
 def _numbers_groups(program: Program) -> bool:
     """Whether the file asks for the distinct values of something, other than of a column that says nothing of groups, as the codes of a category are."""
-    for call in program.all_calls if "unique" in program.called_names else ():
-        if last_name(call.func) == "unique":
-            of = receiver(call) if not call.args else call.args[0]
-            column = constant(of.slice) if isinstance(of, ast.Subscript) else None
-            if not isinstance(column, str) or words(column) & (GROUPS | KEPT_TOGETHER | {"id", "group", "key"}):
-                return True
+    for call in program.calls_of("unique") if "unique" in program.called_names else ():
+        of = receiver(call) if not call.args else call.args[0]
+        column = constant(of.slice) if isinstance(of, ast.Subscript) else None
+        if not isinstance(column, str) or words(column) & (GROUPS | KEPT_TOGETHER | {"id", "group", "key"}):
+            return True
     return False
 
 
@@ -302,8 +301,8 @@ def random_split_of_time(subject: Subject) -> Iterator[Place]:
 
 def _shuffled_in_time(program: Program) -> Iterator[Place]:
     """`series().sample(frac=1)` of rows that were shifted or sorted by time, and then a cut by position."""
-    for call in program.all_calls:
-        if method(call) != "sample" or constant(keyword(call, "frac")) != 1 or "train" in {w for n in identifiers(program.statement(call)) for w in words(n)}:
+    for call in program.methods_of("sample"):
+        if constant(keyword(call, "frac")) != 1 or "train" in {w for n in identifiers(program.statement(call)) for w in words(n)}:
             continue
         scope, source = program.scope(call), receiver(call)
         made = [c for c in (calls(source) if source is not None else ()) for f in program.callees(c, scope) for c in calls(f.node)]
@@ -323,7 +322,7 @@ def _orders(call: ast.Call) -> bool:
     if method(call) == "sort_values":
         column = constant(keyword(call, "by", 0))
         return isinstance(column, str) and bool(TIMES & words(column))
-    return method(call) in ("shift", "rolling", "ewm", "resample") and isinstance(receiver(call), ast.Subscript | ast.Name | ast.Call)
+    return method(call) in ("shift", "rolling", "ewm", "resample") and isinstance(receiver(call), (ast.Subscript, ast.Name, ast.Call))
 
 
 @rule(

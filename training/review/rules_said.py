@@ -67,7 +67,7 @@ def score_under_another_name(subject: Subject) -> Iterator[Place]:
     for call in program.all_calls:
         if not MEASURES & words(last_name(call.func)) or "split" in words(last_name(call.func)):
             continue
-        given = {side_of(last_name(a)) for a in call.args if isinstance(a, ast.Name | ast.Attribute | ast.Starred)} - {""}
+        given = {side_of(last_name(a)) for a in call.args if isinstance(a, (ast.Name, ast.Attribute, ast.Starred))} - {""}
         given |= {side_of(str(a.slice.value)) for a in call.args if isinstance(a, ast.Subscript) and isinstance(a.slice, ast.Constant)} - {""}
         if len(given) != 1 or any("evaluation" in words(last_name(a)) for a in call.args):
             continue  # which rows are for evaluation is not said
@@ -218,11 +218,11 @@ def _tuned_on_test(program: Program) -> Iterator[Place]:
     }:
         return  # a test set within each task is learned from
     for found in loss_calls(program):
-        target = last_name(found.target) if isinstance(found.target, ast.Name | ast.Attribute) else ""
+        target = last_name(found.target) if isinstance(found.target, (ast.Name, ast.Attribute)) else ""
         if side_of(target) != "test" or {"train", "time"} & words(target) or target in found.scope.parameters:
             continue
         names = {last_name(t) for t in getattr(program.statement(found.call), "targets", ())}
-        backward = [c for c in program.all_calls if method(c) == "backward" and program.scope(c) is found.scope and last_name(receiver(c)) in names]
+        backward = [c for c in program.methods_of("backward") if program.scope(c) is found.scope and last_name(receiver(c)) in names]
         if backward:
             yield found.call, f"the optimizer learns from {target}, the labels that are to test it"
 
@@ -233,7 +233,7 @@ def _gone_over(event: Event, node: ast.AST, scope: object) -> Iterator[str]:
     while frame.scope is not scope and frame.caller is not None:
         frame = frame.caller
     for part in walk(getattr(node, "iter", ast.Pass())):
-        if isinstance(part, ast.Name | ast.Attribute):
+        if isinstance(part, (ast.Name, ast.Attribute)):
             key = frame.key(part)
             yield key.rpartition(":")[2].rpartition(".")[2] if dotted(part) else ""
 
@@ -286,7 +286,7 @@ def rows_unread(subject: Subject) -> Iterator[Place]:
             continue
         read = {n.id for n in walk(scope.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
         given = [(c, a.id) for c in calls(scope.node) for a in c.args if isinstance(a, ast.Name) and a.id in held]
-        looped = {c: n for c, n in given if any(isinstance(a, ast.For | ast.While) for a in program.ancestors(c))}
+        looped = {c: n for c, n in given if any(isinstance(a, (ast.For, ast.While)) for a in program.ancestors(c))}
         last = next((c for c, n in reversed(given) if c not in looped and any(m == n and d.lineno < c.lineno for d, m in looped.items())), None)
         unread = sorted(n for n in loaders if side_of(n) == "test" and n not in read)
         if last is not None and unread:
@@ -399,7 +399,7 @@ def _fold(program: Program, node: ast.AST) -> tuple[str, str] | None:
         (node.targets[0], node.value)
         if isinstance(node, ast.Assign)
         else (node.target, node.iter)
-        if isinstance(node, ast.For | ast.comprehension)
+        if isinstance(node, (ast.For, ast.comprehension))
         else (None, None)
     )
     if isinstance(made, ast.Call) and last_name(made.func) in ("enumerate", "next") and made.args:

@@ -46,11 +46,10 @@ def mean_and_deviation_exchanged(subject: Subject) -> Iterator[Place]:
         match node:
             case ast.BinOp(op=ast.Div(), left=ast.BinOp(op=ast.Sub(), right=taken), right=by) if _says(taken) == "deviation" and _says(by) == "mean":
                 yield node, f"{ast.unparse(taken)} is subtracted, and {ast.unparse(by)} divided by"
-    for call in program.all_calls:
-        if last_name(call.func) in ("Normalize", "normalize"):
-            first, second = keyword(call, "mean", 0), keyword(call, "std", 1)
-            if first is not None and second is not None and _says(first) == "deviation" and _says(second) == "mean":
-                yield call, f"{ast.unparse(first)} is given as the mean, and {ast.unparse(second)} as the deviation"
+    for call in program.calls_of("Normalize", "normalize"):
+        first, second = keyword(call, "mean", 0), keyword(call, "std", 1)
+        if first is not None and second is not None and _says(first) == "deviation" and _says(second) == "mean":
+            yield call, f"{ast.unparse(first)} is given as the mean, and {ast.unparse(second)} as the deviation"
 
 
 def _says(node: ast.expr) -> str:
@@ -233,7 +232,7 @@ CARRIES = {"ffill", "pad", "bfill", "shift", "diff", "pct_change", "rolling", "e
 def _sorted_by(call: ast.Call) -> tuple[str, str] | None:
     """The key and the time by which rows are sorted."""
     by = keyword(call, "by", 0)
-    keys = [constant(e) for e in by.elts] if method(call) == "sort_values" and isinstance(by, ast.List | ast.Tuple) else []
+    keys = [constant(e) for e in by.elts] if method(call) == "sort_values" and isinstance(by, (ast.List, ast.Tuple)) else []
     if len(keys) < 2 or not all(isinstance(k, str) for k in keys):
         return None
     first, last = str(keys[0]), str(keys[-1])
@@ -242,7 +241,7 @@ def _sorted_by(call: ast.Call) -> tuple[str, str] | None:
 
 def _key_is_compared(program: Program, key: str) -> bool:
     """Whether rows are taken, or masked, by where the key changes: `frame[frame.stay == s]`, `frame.stay != frame.stay.shift()`, the first rows of each by number."""
-    asked = (c for c in program.all_calls if method(c) in ("ne", "eq", "shift", "diff", "duplicated"))
+    asked = program.methods_of("ne", "eq", "shift", "diff", "duplicated")
     own = any((of := receiver(c)) is not None and not isinstance(of, ast.Call) and _reads_column(of, key) for c in asked)
     return own or "cumcount" in program.called_names or any(isinstance(n, ast.Compare) and _reads_column(n, key) for n in program.nodes[ast.Compare])
 

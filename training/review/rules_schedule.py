@@ -228,7 +228,7 @@ def _unit(program: Program, made: Origin) -> str:
         return "epoch" if isinstance(gamma, float) and gamma < PER_EPOCH_GAMMA else ""
     if name in ("StepLR", "MultiStepLR"):
         length = keyword(call, "step_size" if name == "StepLR" else "milestones", 1)
-        values = [constant(e) for e in length.elts] if isinstance(length, ast.List | ast.Tuple) else [constant(length)]
+        values = [constant(e) for e in length.elts] if isinstance(length, (ast.List, ast.Tuple)) else [constant(length)]
         return "epoch" if values and all(isinstance(v, int) and v <= PER_EPOCH_STEPS for v in values) else _unit_of(program, length, made.scope)
     if name == "CosineAnnealingWarmRestarts" and isinstance(first := constant(keyword(call, "T_0", 1)), int):
         return "epoch" if first <= FIRST_PERIOD else ""
@@ -333,7 +333,7 @@ def _part_stepped(program: Program) -> Iterator[Place]:
     for whole in wholes:
         parts = {e.id for n in whole.args for e in getattr(n, "elts", ()) if isinstance(e, ast.Name)}
         names = {t.id for t in getattr(program.statement(whole), "targets", ()) if isinstance(t, ast.Name)} - parts
-        steps = [c for c in program.all_calls if method(c) == "step"]
+        steps = program.methods_of("step")
         if not any(last_name(receiver(c)) in names for c in steps):
             continue
         for call in steps:

@@ -77,7 +77,7 @@ def _written_decided(program: Program, node: ast.expr, scope: Scope, depth: int 
     if depth > 4:
         return ""
     if isinstance(node, ast.Compare):
-        return "a comparison" if isinstance(node.ops[0], ast.Gt | ast.GtE | ast.Lt | ast.LtE) else ""
+        return "a comparison" if isinstance(node.ops[0], (ast.Gt, ast.GtE, ast.Lt, ast.LtE)) else ""
     if isinstance(node, ast.Name):
         found = {_written_decided(program, value, scope, depth + 1) for value in reaching(program, node, scope)}
         return found.pop() if len(found) == 1 else ""
@@ -202,8 +202,8 @@ def probabilities_equal_labels(subject: Subject) -> Iterator[Place]:
         if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], ast.Eq) or len(node.ops) != 1:
             continue
         yield from _equal(program, node, node.left, node.comparators[0])
-    for call in program.all_calls:
-        if last_name(call.func) == "eq" and (on := receiver(call)) is not None and len(call.args) == 1 and not program.resolve(call.func):
+    for call in program.calls_of("eq"):
+        if (on := receiver(call)) is not None and len(call.args) == 1 and not program.resolve(call.func):
             yield from _equal(program, call, on, call.args[0])
 
 
@@ -272,7 +272,7 @@ def scores_called_probabilities(subject: Subject) -> Iterator[Place]:
     program = subject.program
     if not {"binary_cross_entropy_with_logits", "BCEWithLogitsLoss"} & program.identifiers:
         return
-    squashed = [c for c in program.all_calls if last_name(c.func) in SQUASHES]
+    squashed = program.calls_of(*SQUASHES)
     inside = [program.scope(c).owner for c in squashed]
     if any(owner is not None and program.is_module(owner) for owner in inside):
         return  # the network may give probabilities in eval mode

@@ -86,8 +86,8 @@ def rank_metric_per_batch(subject: Subject) -> Iterator[Place]:
 def _ranked(program: Program) -> Iterator[tuple[ast.Call, str]]:
     """Every call of such a metric, or of a function of this file that returns a value computed by one; and the metric."""
     libraries = ("sklearn.metrics.", "scipy.stats.", "torchmetrics.functional.", "torcheval.metrics.functional.")
-    for call in program.all_calls:
-        if program.resolve(call.func).startswith(libraries) and last_name(call.func) in RANK_METRICS:
+    for call in program.calls_of(*RANK_METRICS):
+        if program.resolve(call.func).startswith(libraries):
             yield call, last_name(call.func)
             if program.scope(call).name:
                 yield from ((site, last_name(call.func)) for site, _ in program.call_sites[program.scope(call)])
@@ -186,7 +186,7 @@ def chosen_on_test_set(subject: Subject) -> Iterator[Place]:
     """
     program = subject.program
     for node in program.nodes[ast.If]:
-        loop = next((a for a in program.ancestors(node) if isinstance(a, ast.For | ast.While)), None)
+        loop = next((a for a in program.ancestors(node) if isinstance(a, (ast.For, ast.While))), None)
         if (
             not isinstance(node, ast.If)
             or loop is None
@@ -216,7 +216,7 @@ def chosen_on_test_set(subject: Subject) -> Iterator[Place]:
 def _kept_by_a_helper(program: Program) -> Iterator[Place]:
     """`stopper.update(scores["f1"], net)`, of a class or function of the file that keeps the best, in a loop where the scores were computed of test rows."""
     for call, given in keeper_calls(program):
-        scope, loop = program.scope(call), next((a for a in program.ancestors(call) if isinstance(a, ast.For | ast.While)), None)
+        scope, loop = program.scope(call), next((a for a in program.ancestors(call) if isinstance(a, (ast.For, ast.While))), None)
         if loop is None or _looks_for_worst(call, loop):
             continue
         made = [b for name in sorted(names_read(given)) for b in scope.bindings.get(name, ()) if loop in program.ancestors(b.statement)]
@@ -323,8 +323,8 @@ def _by_train_entry(program: Program, node: ast.If, score: ast.expr) -> Iterator
 
 def _beside_held_out(program: Program, node: ast.AST, place: ast.expr, score: ast.expr) -> Iterator[Place]:
     """The finding, where a score is one of train rows and a held-out one is at hand in the same loop."""
-    scope, loop = program.scope(node), next((a for a in program.ancestors(node) if isinstance(a, ast.For | ast.While)), None)
-    if loop is None or not isinstance(score, ast.Name | ast.Subscript) or not _of_train(score, scope):
+    scope, loop = program.scope(node), next((a for a in program.ancestors(node) if isinstance(a, (ast.For, ast.While))), None)
+    if loop is None or not isinstance(score, (ast.Name, ast.Subscript)) or not _of_train(score, scope):
         if loop is not None and is_train_score(program, score, scope, loop) and (beside := held_out_at_hand(program, loop)):
             yield place, f"{ast.unparse(score)} is computed from the rows of each step of training, and {beside} is at hand", loop
         return
@@ -413,7 +413,7 @@ def best_weights_not_copied(subject: Subject) -> Iterator[Place]:
             and is_model(program, binding.value, scope)
             and "model" in words(name)
         )
-        loop = next((a for a in program.ancestors(binding.statement) if isinstance(a, ast.For | ast.While)), None)
+        loop = next((a for a in program.ancestors(binding.statement) if isinstance(a, (ast.For, ast.While))), None)
         looped = loop is not None or (live and scope.owner and any(isinstance(a, ast.If) for a in program.ancestors(binding.statement)))
         if looped and any(loop in (b.statement, *program.ancestors(b.statement)) for n in names_read(kept) for b in scope.bindings.get(n, ())):
             continue  # each passage makes a network of its own
@@ -433,13 +433,13 @@ def _unwrapped(value: ast.expr) -> ast.expr:
 def _restored_later(program: Program, name: str, binding: Binding, scope: Scope) -> bool:
     """Whether a name is bound under a condition in a loop, and loaded back after that loop."""
     around = program.ancestors(binding.statement)
-    loops = [a for a in around if isinstance(a, ast.For | ast.While)]
+    loops = [a for a in around if isinstance(a, (ast.For, ast.While))]
     asks = [a for a in around if isinstance(a, ast.If) and last_name(getattr(a.test, "func", None)) not in ("hasattr", "isinstance", "callable")]
     if scope.owner and asks:  # kept on an object, and loaded back wherever that is used
         return any(method(c) == "load_state_dict" and c.args and isinstance(c.args[0], ast.Attribute) and c.args[0].attr == name for c in program.all_calls)
     if not loops or not any(isinstance(a, ast.If) for a in around[: around.index(loops[0])]):
         return False
-    loads = [c for c in program.all_calls if method(c) == "load_state_dict" and c.args and last_name(c.args[0]) == name and program.scope(c) is scope]
+    loads = [c for c in program.methods_of("load_state_dict") if c.args and last_name(c.args[0]) == name and program.scope(c) is scope]
     return any(c.lineno > (loops[-1].end_lineno or 0) for c in loads)
 
 
@@ -449,4 +449,4 @@ def _copied_later(program: Program, name: str, statement: ast.AST) -> bool:
     block = program.parents[program.statement(statement)]
     outside = [n for n in uses if block not in program.ancestors(n)]
     copied = any(last_name(c.func) in ("deepcopy", "clone") for n in uses for c in program.ancestors(n) if isinstance(c, ast.Call))
-    return copied or (bool(uses) and not outside and not isinstance(block, FunctionNode | ast.Module | ast.For | ast.While))
+    return copied or (bool(uses) and not outside and not isinstance(block, (FunctionNode, ast.Module, ast.For, ast.While)))

@@ -52,7 +52,7 @@ def average_is_the_weights(subject: Subject) -> Iterator[Place]:
     """A dict or list over the weights of a network holds them without a copy, and its entries are changed in place, each by a weight."""
     program = subject.program
     for comprehension in (*program.nodes[ast.DictComp], *program.nodes[ast.ListComp]):
-        if not isinstance(comprehension, ast.DictComp | ast.ListComp) or len(comprehension.generators) != 1:
+        if not isinstance(comprehension, (ast.DictComp, ast.ListComp)) or len(comprehension.generators) != 1:
             continue
         loop, value = comprehension.generators[0], comprehension.value if isinstance(comprehension, ast.DictComp) else comprehension.elt
         if not any(method(c) in WEIGHTS for c in calls(loop.iter)) or last_name(_shared(value)) not in {
@@ -140,7 +140,7 @@ def _names_for(scope: Scope) -> Iterator[tuple[ast.Assign, str]]:
     for node in own_nodes(scope.node):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             of = _shared(node.value)
-            if isinstance(of, ast.Name | ast.Attribute | ast.Subscript) and constant(of) is None:
+            if isinstance(of, (ast.Name, ast.Attribute, ast.Subscript)) and constant(of) is None:
                 yield node, _text(of)
 
 

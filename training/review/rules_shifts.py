@@ -128,7 +128,7 @@ def labels_blended(subject: Subject) -> Iterator[Place]:
 def _made_whole(program: Program, call: ast.Call, scope: Scope) -> bool:
     """Whether what an interpolation gives is cast to whole numbers."""
     node: ast.AST = call
-    while isinstance(above := program.parents[node], ast.Subscript | ast.Attribute | ast.Call):
+    while isinstance(above := program.parents[node], (ast.Subscript, ast.Attribute, ast.Call)):
         if isinstance(above, ast.Attribute) and above.attr in WHOLE:
             return True
         if isinstance(above, ast.Attribute) and above.attr not in RESHAPES | {"squeeze", "unsqueeze"}:

@@ -79,7 +79,7 @@ def _branches(program: Program, node: ast.AST) -> Iterator[tuple[ast.AST, bool]]
     """The conditions around a node, each with whether it stands where the condition does not hold."""
     inner = node
     for above in program.ancestors(node):
-        if isinstance(above, ast.If | ast.IfExp | ast.Match):
+        if isinstance(above, (ast.If, ast.IfExp, ast.Match)):
             yield above, inner in above.orelse if isinstance(above, ast.If) else inner is getattr(above, "orelse", None)
         inner = above
 

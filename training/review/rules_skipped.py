@@ -79,7 +79,7 @@ def _limit(program: Program, event: Event, branch: ast.If, taken: bool) -> float
         left, right = right, left
         op = {ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE}.get(type(op), type(op))()
     limit = _number(program, right, event.scope)
-    excluded = isinstance(op, ast.Lt | ast.LtE) if taken else isinstance(op, ast.Gt | ast.GtE)
+    excluded = isinstance(op, (ast.Lt, ast.LtE)) if taken else isinstance(op, (ast.Gt, ast.GtE))
     backed = receiver(event.node) if method(event.node) == "backward" else None
     while isinstance(backed, ast.Call):  # scaler.scale(loss)
         backed = backed.args[0] if backed.args else None
@@ -106,4 +106,4 @@ def _number(program: Program, node: ast.expr, scope: Scope) -> float | None:
     if isinstance(node, ast.Name) and node.id not in scope.bindings and node.id not in scope.parameters:
         found = {constant(b.value) for b in program.bindings_of(node, scope)}
     value = found.pop() if len(found) == 1 else None
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

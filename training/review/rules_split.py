@@ -34,8 +34,8 @@ PIPELINES = {"make_pipeline", "Pipeline", "ColumnTransformer", "make_column_tran
 
 def fits(program: Program) -> Iterator[tuple[ast.Call, str, ast.expr]]:
     """Every fit of something that learns from rows: the call, the class, and what it learns from."""
-    for call in program.all_calls:
-        if method(call) in ("fit", "fit_transform") and call.args:
+    for call in program.methods_of("fit", "fit_transform"):
+        if call.args:
             scope = program.scope(call)
             made = program.origins(receiver(call), scope)
             inner = [c for o in made if o.last in PIPELINES and method(call) == "fit_transform" for c in calls(o.call) if c is not o.call]
@@ -313,7 +313,7 @@ def _encoded_in_a_helper(program: Program) -> Iterator[Place]:
         *GROUP_FOLDS,
     }:
         return
-    labels = _dropped(program, list(program.all_calls)) | {constant(c.args[0]) for c in program.all_calls if method(c) == "pop" and c.args}
+    labels = _dropped(program, list(program.all_calls)) | {constant(c.args[0]) for c in program.methods_of("pop") if c.args}
     for call in program.all_calls:
         source, scope, stored = receiver(call), program.scope(call), getattr(program.statement(call), "targets", [])
         if method(call) != "transform" or not (

@@ -50,8 +50,8 @@ def stacked_on_its_own_rows(subject: Subject) -> Iterator[Place]:
     said = {w for n in program.identifiers for w in words(n)} | {w for n in program.called_names for w in words(n)}
     if APART & said or {"cross_val_predict", "StackingClassifier", "StackingRegressor"} & program.called_names:
         return
-    for call in program.all_calls:
-        if method(call) != "fit" or len(call.args) < 2 or not _is_combining(program, call):
+    for call in program.methods_of("fit"):
+        if len(call.args) < 2 or not _is_combining(program, call):
             continue
         labels = words(last_name(call.args[1]))
         trained = [c for c in program.all_calls if c is not call and _trains_on(c, last_name(call.args[1]))]

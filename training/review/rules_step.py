@@ -269,7 +269,7 @@ def _only_tells(program: Program, call: ast.Call) -> bool:
 
 def _hands_on(program: Program, call: ast.Call, losses: set[str]) -> bool:
     """Whether a call gets a loss itself, not only its number."""
-    given = [n for a in call.args for n in walk(a) if isinstance(n, ast.Name | ast.Attribute) and last_name(n) in losses]
+    given = [n for a in call.args for n in walk(a) if isinstance(n, (ast.Name, ast.Attribute)) and last_name(n) in losses]
     parents = [program.parents[n] for n in given]
     return any(not (isinstance(p, ast.Attribute) and p.attr in ("item", "detach")) for p in parents)
 

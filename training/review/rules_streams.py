@@ -75,7 +75,7 @@ def _goes_through(program: Program, owner: ast.ClassDef) -> bool:
     drawn = {"randint", "choice", "choices", "random", "rand", "randrange", "integers", "randn", "sample", "normal", "uniform"} & {
         last_name(n.func) for n in nodes if isinstance(n, ast.Call)
     }
-    return any(isinstance(n, ast.For | ast.comprehension) for n in nodes) and not any(isinstance(n, ast.While) for n in nodes) and not drawn
+    return any(isinstance(n, (ast.For, ast.comprehension)) for n in nodes) and not any(isinstance(n, ast.While) for n in nodes) and not drawn
 
 
 @rule(

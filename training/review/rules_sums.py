@@ -82,9 +82,9 @@ def _divided(program: Program) -> bool:
         if isinstance(t, ast.Name)
     }
     by = [n.right for n in program.nodes[ast.BinOp] if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)]
-    by += [n.value for n in program.nodes[ast.AugAssign] if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Div | ast.Mult)]
-    by += [a for c in program.all_calls if last_name(c.func) in DIVIDES for a in c.args]
-    reduced = {n for c in program.all_calls if last_name(c.func) == "all_reduce" and c.args and isinstance(c.args[0], ast.Name) for n in (c.args[0].id,)}
+    by += [n.value for n in program.nodes[ast.AugAssign] if isinstance(n, ast.AugAssign) and isinstance(n.op, (ast.Div, ast.Mult))]
+    by += [a for c in program.calls_of(*DIVIDES) for a in c.args]
+    reduced = {n for c in program.calls_of("all_reduce") if c.args and isinstance(c.args[0], ast.Name) for n in (c.args[0].id,)}
     if any(isinstance(b, ast.Name) and b.id in reduced for b in by):
         return True  # the rows of all ranks
     return any(name in counted or words(name) & RANKS for divisor in by for name in identifiers(divisor))

@@ -88,7 +88,7 @@ def _averages_by_hand(program: Program) -> bool:
     """Whether gradients or parameters are reduced over ranks: not counts and losses alone."""
     if any({"average", "averager"} & words(last_name(c.func)) for c in program.all_calls):
         return True
-    for call in (c for c in program.all_calls if last_name(c.func) in REDUCES):
+    for call in program.calls_of(*REDUCES):
         loops = [a.iter for a in program.ancestors(call) if isinstance(a, ast.For)]
         made = [b.value for a in call.args if isinstance(a, ast.Name) for b in program.bindings_of(a, program.scope(call))]
         given = {w for node in (*call.args, *loops, *made) for n in identifiers(node) for w in words(n)}
@@ -100,7 +100,7 @@ def _averages_by_hand(program: Program) -> bool:
 def _by_the_same_condition(program: Program) -> Iterator[Place]:
     """`no_sync() if self.last else nullcontext()`, where `if self.last:` guards the step, in one class or function."""
     for choice in (
-        n for n in program.nodes[ast.IfExp] if isinstance(n, ast.IfExp) and method(n.body) == "no_sync" and isinstance(n.test, ast.Name | ast.Attribute)
+        n for n in program.nodes[ast.IfExp] if isinstance(n, ast.IfExp) and method(n.body) == "no_sync" and isinstance(n.test, (ast.Name, ast.Attribute))
     ):
         scope = program.scope(choice)
         for node in (n for n in program.nodes[ast.If] if isinstance(n, ast.If) and ast.unparse(n.test) == ast.unparse(choice.test)):
@@ -366,7 +366,7 @@ def _left_out(program: Program, call: ast.Call, scope: Scope) -> str:
 
 
 def _in_loop(program: Program, node: ast.AST) -> bool:
-    return any(isinstance(a, ast.For | ast.While) for a in program.ancestors(node))
+    return any(isinstance(a, (ast.For, ast.While)) for a in program.ancestors(node))
 
 
 def _plain(node: ast.expr) -> ast.expr:

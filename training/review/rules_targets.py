@@ -51,8 +51,8 @@ def label_among_columns(subject: Subject) -> Iterator[Place]:
     """
     program = subject.program
     yield from filled_from_labels(program)
-    for call in program.all_calls:
-        if last_name(call.func) not in PAIRS or len(call.args) < 2:
+    for call in program.calls_of(*PAIRS):
+        if len(call.args) < 2:
             continue
         scope = program.scope(call)
         thrown = [e for t in getattr(program.statement(call), "targets", ()) if isinstance(t, ast.Tuple) for e in t.elts if last_name(e).startswith("_")]
@@ -98,7 +98,7 @@ def _whole(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> tu
         elif isinstance(node, ast.Call) and method(node) in TABLES and (inner := receiver(node)) is not None:
             if method(node) == "drop":
                 given = keyword(node, "columns") or keyword(node, "labels", 0)
-                names = given.elts if isinstance(given, ast.List | ast.Tuple) else [given]
+                names = given.elts if isinstance(given, (ast.List, ast.Tuple)) else [given]
                 dropped |= {n for e in names if isinstance(n := constant(e), str)}
                 unknown |= any(not isinstance(constant(e), str) for e in names) or not (
                     keyword(node, "columns") or constant(keyword(node, "axis", 1)) in (1, "columns")

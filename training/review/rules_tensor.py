@@ -58,7 +58,7 @@ def view_as_transpose(subject: Subject) -> Iterator[Place]:
         if method(call) not in ("view", "reshape") or not call.args or SHIFTS & words(program.scope(call).name):
             continue
         scope, viewed, sizes = program.scope(call), (call.args[0] if functional else receiver(call)), (call.args[1:] if functional else call.args)
-        given = list(sizes[0].elts) if len(sizes) == 1 and isinstance(sizes[0], ast.Tuple | ast.List) else sizes
+        given = list(sizes[0].elts) if len(sizes) == 1 and isinstance(sizes[0], (ast.Tuple, ast.List)) else sizes
         for source in same_dimensions(program, viewed, scope):
             factors = [f for size in given for f in _in_order(program, _factors(size), source.id, call, scope)]
             order = _with_rest([_size_of(program, f, source.id, call, scope) for f in factors], factors, _dimensions(source.id, factors, scope))
@@ -77,7 +77,7 @@ def _columns_reshaped(program: Program) -> Iterator[Place]:
     for call in program.all_calls:
         match call:
             case ast.Call(func=ast.Attribute(value=ast.Call(func=made, args=[ast.List() | ast.Tuple() as columns]) as stack, attr="reshape" | "view")):
-                sizes = call.args[0].elts if len(call.args) == 1 and isinstance(call.args[0], ast.Tuple | ast.List) else call.args
+                sizes = call.args[0].elts if len(call.args) == 1 and isinstance(call.args[0], (ast.Tuple, ast.List)) else call.args
                 wide = len(columns.elts)
                 whole = last_name(made) in ("stack", "vstack", "array") and constant(keyword(stack, "axis")) in (None, 0)
                 if (
@@ -93,7 +93,7 @@ def _columns_reshaped(program: Program) -> Iterator[Place]:
 
 def _is_column(node: ast.expr) -> bool:
     """`table["a"]`, also with `.values`, `.to_numpy()`, `.astype(...)` behind it."""
-    while isinstance(node, ast.Attribute | ast.Call):
+    while isinstance(node, (ast.Attribute, ast.Call)):
         node = node.func if isinstance(node, ast.Call) else node.value
     return isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
 
@@ -197,8 +197,8 @@ def _changed_between(program: Program, source: ast.Name, scope: Scope, call: ast
 def reshape_mixes_batch(subject: Subject) -> Iterator[Place]:
     """A permutation that moves dimension 0 away is reshaped to the first size of the tensor before it."""
     program = subject.program
-    for call in program.all_calls:
-        if method(call) not in ("view", "reshape") or not call.args:
+    for call in program.methods_of("view", "reshape"):
+        if not call.args:
             continue
         scope = program.scope(call)
         moved = _moved(program, receiver(call), scope)
@@ -366,7 +366,7 @@ def _is_batched(program: Program, node: ast.expr | None, scope: Scope, call: ast
     if isinstance(node, ast.Name):
         values = reaching(program, node, scope)
         return len(values) == 1 and not isinstance(values[0], ast.Name) and _is_batched(program, values[0], scope, call)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult | ast.Div | ast.Mult):
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.MatMult, ast.Div, ast.Mult)):
         return any(_compares_tokens(program, n) for n in walk(node) if isinstance(n, ast.Call))
     if not isinstance(node, ast.Call):
         return False

@@ -148,8 +148,8 @@ def _named(program: Program, node: ast.expr) -> str:
     inner: ast.AST = node
     while not isinstance(inner, ast.stmt):
         above = program.parents[inner]
-        of_sum = isinstance(above, ast.Attribute | ast.Call | ast.UnaryOp | ast.keyword)
-        of_half = isinstance(above, ast.BinOp) and isinstance(above.op, ast.Mult | ast.Div)
+        of_sum = isinstance(above, (ast.Attribute, ast.Call, ast.UnaryOp, ast.keyword))
+        of_half = isinstance(above, ast.BinOp) and isinstance(above.op, (ast.Mult, ast.Div))
         if not (of_sum or of_half or isinstance(above, ast.Assign)):
             return ""
         inner = above
@@ -185,7 +185,7 @@ def _unpacked(program: Program, call: ast.Call, index: int | None) -> str | None
     statement = program.parents[call]
     target = statement.targets[0] if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else None
     if index is not None:
-        elements = target.elts if isinstance(target, ast.Tuple | ast.List) else []
+        elements = target.elts if isinstance(target, (ast.Tuple, ast.List)) else []
         target = elements[index] if index < len(elements) else None
     return target.id if isinstance(target, ast.Name) else None
 
@@ -228,7 +228,7 @@ def same_rows_each_step(subject: Subject) -> Iterator[Place]:
             continue
         bound, loop = node.slice.upper, innermost_loop(program, node)
         first = node.slice.lower is None or constant(node.slice.lower) == 0
-        if not first or not isinstance(bound, ast.Name | ast.Attribute) or not _is_batch(last_name(bound)) or not isinstance(loop, Loops):
+        if not first or not isinstance(bound, (ast.Name, ast.Attribute)) or not _is_batch(last_name(bound)) or not isinstance(loop, Loops):
             continue
         if not any(method(c) in ("backward", "manual_backward") and innermost_loop(program, c) is loop for c in calls(loop)):
             continue
@@ -247,14 +247,14 @@ def _feeds(program: Program, node: ast.expr, loop: ast.AST) -> bool:
     """Whether the rows are named, or given to something, in no branch of the loop."""
     around = program.ancestors(node)
     inner = around[: around.index(loop)]
-    return not any(isinstance(a, ast.If | ast.Try | ast.With | ast.IfExp) for a in inner) and any(isinstance(a, ast.Assign | ast.Call) for a in inner)
+    return not any(isinstance(a, (ast.If, ast.Try, ast.With, ast.IfExp)) for a in inner) and any(isinstance(a, (ast.Assign, ast.Call)) for a in inner)
 
 
 def _changed(program: Program, loop: ast.AST, table: str, names: set[str]) -> bool:
     """Whether a loop sets one of these, writes into it, shuffles it, or calls a method of the object that holds the table."""
     roots = {n.partition(".")[0] for n in names}
     for node in walk(loop):
-        stored = isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del)
+        stored = isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and isinstance(node.ctx, (ast.Store, ast.Del))
         if stored and (dotted(node) or dotted(getattr(node, "value", None))) in names | roots:
             return True
         if isinstance(node, ast.Call):

@@ -114,7 +114,7 @@ def number_in_the_loss(subject: Subject) -> Iterator[Place]:
 
 
 def _terms(node: ast.expr) -> Iterator[ast.expr]:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
         yield from _terms(node.left)
         yield from _terms(node.right)
     else:
@@ -129,12 +129,12 @@ def _cut_loss(program: Program, term: ast.expr, scope: Scope) -> ast.expr | None
             found.append(of)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "float" and len(node.args) == 1:
             found.append(node.args[0])
-    if not found and isinstance(term, ast.Name | ast.BinOp) and (weights := _of_data(program, term, scope)) is not None:
+    if not found and isinstance(term, (ast.Name, ast.BinOp)) and (weights := _of_data(program, term, scope)) is not None:
         return weights
     if len(found) != 1 or not _is_loss(program, found[0], scope):
         return None
     inside = set(walk(found[0]))
-    loose = [n for n in walk(term) if isinstance(n, ast.Name | ast.Attribute) and n not in inside and not _is_part(program, n)]
+    loose = [n for n in walk(term) if isinstance(n, (ast.Name, ast.Attribute)) and n not in inside and not _is_part(program, n)]
     return None if any(_computed(program, n, scope) for n in loose) else found[0]
 
 
@@ -142,7 +142,7 @@ def _of_data(program: Program, term: ast.expr, scope: Scope) -> ast.expr | None:
     """A penalty of the weights that is computed of `p.data`, in a term or behind its only name that is no setting."""
     values = [v for n in walk(term) if isinstance(n, ast.Name) for v in reaching(program, n, scope)]
     for value in values:
-        over = [g.iter for n in walk(value) if isinstance(n, ast.GeneratorExp | ast.ListComp) for g in n.generators]
+        over = [g.iter for n in walk(value) if isinstance(n, (ast.GeneratorExp, ast.ListComp)) for g in n.generators]
         weights = any(method(c) in ("parameters", "named_parameters") for o in over for c in calls(o))
         if weights and any(isinstance(n, ast.Attribute) and n.attr == "data" for n in walk(value)):
             return value
@@ -165,7 +165,7 @@ def _computed(program: Program, node: ast.expr, scope: Scope) -> bool:
     """Whether a factor may be a tensor that learns: an attribute of the class that is more than a setting, or a name that is given a value in a loop."""
     bound = program.bindings_of(node, scope)
     if isinstance(node, ast.Attribute):
-        return any(not isinstance(b.value, ast.Constant | ast.Name) for b in bound) if dotted(node).startswith("self.") else False
+        return any(not isinstance(b.value, (ast.Constant, ast.Name)) for b in bound) if dotted(node).startswith("self.") else False
     return any(b.how != "loop" and any(isinstance(a, LoopNode) for a in program.ancestors(b.statement)) for b in bound)
 
 

@@ -92,7 +92,7 @@ def _in_force(scope: Scope, name: str, binding: Binding) -> list[Binding]:
 
 def _cutting(scope: Scope) -> set[str]:
     """The names with which something is compared by its size."""
-    tests = [n for n in walk(scope.node) if isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Gt | ast.GtE | ast.Lt | ast.LtE)]
+    tests = [n for n in walk(scope.node) if isinstance(n, ast.Compare) and isinstance(n.ops[0], (ast.Gt, ast.GtE, ast.Lt, ast.LtE))]
     return {side.id for t in tests for side in (t.left, *t.comparators) if isinstance(side, ast.Name)}
 
 
@@ -101,10 +101,10 @@ def _tries_cuts(program: Program, binding: Binding, scope: Scope) -> bool:
     bodies: list[ast.AST] = [binding.value]
     bodies += [f.node for c in calls(binding.value) for f in program.callees(c, scope)]
     for body in bodies:
-        tried = {n.id for c in walk(body) if isinstance(c, ast.comprehension | ast.For) for n in walk(c.target) if isinstance(n, ast.Name)}
+        tried = {n.id for c in walk(body) if isinstance(c, (ast.comprehension, ast.For)) for n in walk(c.target) if isinstance(n, ast.Name)}
         tried |= {a.arg for c in walk(body) if isinstance(c, ast.Lambda) for a in c.args.args}
-        tests = [n for n in walk(body) if isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Gt | ast.GtE | ast.Lt | ast.LtE)]
-        inner = [t for t in tests if isinstance(program.parents.get(t), ast.BinOp | ast.Call | ast.Attribute | ast.Compare)]
+        tests = [n for n in walk(body) if isinstance(n, ast.Compare) and isinstance(n.ops[0], (ast.Gt, ast.GtE, ast.Lt, ast.LtE))]
+        inner = [t for t in tests if isinstance(program.parents.get(t), (ast.BinOp, ast.Call, ast.Attribute, ast.Compare))]
         if any(isinstance(t.left, ast.Name) and t.left.id not in tried and last_name(t.comparators[0]) in tried for t in inner):
             return True
     return False
@@ -170,7 +170,7 @@ def _data(program: Program, node: ast.AST, scope: Scope) -> set[str]:
     called = {n.id for c in calls(node) for n in [c.func] if isinstance(n, ast.Name)}
     inner = {a.arg for n in walk(node) if isinstance(n, ast.Lambda) for a in n.args.args}
     inner |= {n.id for c in walk(node) if isinstance(c, ast.comprehension) for n in walk(c.target) if isinstance(n, ast.Name)}
-    heads = [c.iter for c in walk(node) if isinstance(c, ast.comprehension | ast.For)]
+    heads = [c.iter for c in walk(node) if isinstance(c, (ast.comprehension, ast.For))]
     heads += [c.args[0] for c in calls(node) if last_name(c.func) in ("max", "min") and c.args]
     grids = {n for h in heads for n in names_read(h)}
     return {n for n in names_read(node) - called - inner - grids if n not in program.aliases and not words(n) & THRESHOLD and not _is_grid(n, scope)}
@@ -196,4 +196,4 @@ def _uses(program: Program, scope: Scope, name: str, binding: Binding) -> Iterat
             used, around = _data(program, above, scope) - {name}, above
             if len(used) > 1 or isinstance(above, ast.stmt):
                 break
-        yield set() if isinstance(around, ast.Return | ast.Dict | ast.Tuple) else used
+        yield set() if isinstance(around, (ast.Return, ast.Dict, ast.Tuple)) else used

@@ -68,7 +68,7 @@ def sum_overwritten(subject: Subject) -> Iterator[Place]:
                 continue
             others = [n for s in loop.body if s is not statement for n in walk(s) if isinstance(n, ast.Name) and n.id == name]
             summed = isinstance(statement.value, ast.Call) and last_name(statement.value.func) in ("sum", "norm", "mean", "pow", "square")
-            leaves = any(isinstance(n, ast.Break | ast.Return | ast.If) for s in loop.body for n in walk(s))
+            leaves = any(isinstance(n, (ast.Break, ast.Return, ast.If)) for s in loop.body for n in walk(s))
             if summed and not others and not leaves and any(name in names_read(s) for s in block[at + 1 :]):
                 yield statement, f"{name} is set anew in each passage: what is read behind the loop is the last one", loop
 
@@ -121,11 +121,11 @@ def decayed_in_every_batch(subject: Subject) -> Iterator[Place]:
         above = list(program.ancestors(node))
         if any(isinstance(a, ast.If) for a in above):
             continue
-        loops = [a for a in above if isinstance(a, ast.For | ast.While)]
+        loops = [a for a in above if isinstance(a, (ast.For, ast.While))]
         batches = next((a for a in loops if any(method(c) == "backward" for c in calls(a))), None)
         if batches is None or batches not in loops or loops.index(batches) + 1 >= len(loops):
             continue
-        inner = [a for a in walk(batches) if isinstance(a, ast.For | ast.While) and a is not batches and any(method(c) == "backward" for c in calls(a))]
+        inner = [a for a in walk(batches) if isinstance(a, (ast.For, ast.While)) and a is not batches and any(method(c) == "backward" for c in calls(a))]
         if not inner:
             yield node, f"the rate is multiplied by {factor:g} after every batch", batches
 
@@ -155,7 +155,7 @@ def _factor(program: Program, node: ast.AST) -> float | None:
         while value is None and scope is not None:
             value = constant(defaults(scope.node).get(by.id)) if by.id in scope.parameters else None
             scope = scope.parent
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 @rule(
@@ -335,7 +335,7 @@ def name_that_no_parameter_has(subject: Subject) -> Iterator[Place]:
         "running",
     }
     for loop in (*program.nodes[ast.For], *program.nodes[ast.comprehension]):
-        if not isinstance(loop, ast.For | ast.comprehension) or method(loop.iter) != "named_parameters" or not isinstance(loop.target, ast.Tuple):
+        if not isinstance(loop, (ast.For, ast.comprehension)) or method(loop.iter) != "named_parameters" or not isinstance(loop.target, ast.Tuple):
             continue
         if not _is_of_the_file(program, receiver(loop.iter)):
             continue
@@ -482,11 +482,11 @@ def explores_the_less_the_more(subject: Subject) -> Iterator[Place]:
     """`random() > epsilon` leads to a draw and no network, or `random() < epsilon` to an argmax and no draw."""
     program = subject.program
     for node in (*program.nodes[ast.If], *program.nodes[ast.IfExp]):
-        if not isinstance(node, ast.If | ast.IfExp) or not isinstance(node.test, ast.Compare) or len(node.test.ops) != 1:
+        if not isinstance(node, (ast.If, ast.IfExp)) or not isinstance(node.test, ast.Compare) or len(node.test.ops) != 1:
             continue
         left, op, right = node.test.left, node.test.ops[0], node.test.comparators[0]
-        above = isinstance(op, ast.Gt | ast.GtE)
-        if not above and not isinstance(op, ast.Lt | ast.LtE):
+        above = isinstance(op, (ast.Gt, ast.GtE))
+        if not above and not isinstance(op, (ast.Lt, ast.LtE)):
             continue
         if _is_epsilon(left) and _is_draw(right):
             above = not above

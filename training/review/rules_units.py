@@ -48,8 +48,8 @@ SCALERS = {
 def one_side_scaled_back(subject: Subject) -> Iterator[Place]:
     """An error of two names that one call gave, of which one is scaled back and the other is as it came."""
     program = subject.program
-    for call in program.all_calls:
-        if last_name(call.func) not in SCORES or len(call.args) < 2:
+    for call in program.calls_of(*SCORES):
+        if len(call.args) < 2:
             continue
         scope = program.scope(call)
         for back, other in (call.args[:2], call.args[1::-1]):
@@ -185,5 +185,5 @@ def _is_fit(program: Program, name: ast.Name) -> bool:
 
 def _exported(program: Program, scope: Scope, name: str) -> bool:
     """Whether other code may read it: it is declared global, or stands at the top of a file that trains nothing itself."""
-    declared = any(name in n.names for n in walk(scope.node) if isinstance(n, ast.Global | ast.Nonlocal))
+    declared = any(name in n.names for n in walk(scope.node) if isinstance(n, (ast.Global, ast.Nonlocal)))
     return declared or (not scope.name and "backward" not in program.method_names)

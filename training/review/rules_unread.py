@@ -79,7 +79,7 @@ def _unread(scope: Scope) -> list[str]:
     if isinstance(node, ast.Module) or any(last_name(d.func if isinstance(d, ast.Call) else d) not in QUIET for d in node.decorator_list):
         return []
     named = {n.id for s in node.body for n in walk(s) if isinstance(n, ast.Name)}
-    body = [s for s in node.body if not isinstance(s, ast.Pass | ast.Raise) and not (isinstance(s, ast.Expr) and constant(s.value) is not None)]
+    body = [s for s in node.body if not isinstance(s, (ast.Pass, ast.Raise)) and not (isinstance(s, ast.Expr) and constant(s.value) is not None)]
     if not body or node.args.vararg or node.args.kwarg or "locals" in named or _gives_constant(body):
         return []
     return [p for p in scope.parameters if p not in named and not p.startswith("_") and MATTERS & words(p)]
@@ -95,7 +95,7 @@ def _calls(program: Program, scope: Scope) -> list[ast.Call]:
     owner = scope.owner
     if owner is None or scope.name != "forward":
         return [call for call, _ in program.call_sites[scope]]
-    made = ((c, {o.name for o in program.origins(c.func, program.scope(c))}) for c in program.all_calls if isinstance(c.func, ast.Name | ast.Attribute))
+    made = ((c, {o.name for o in program.origins(c.func, program.scope(c))}) for c in program.all_calls if isinstance(c.func, (ast.Name, ast.Attribute)))
     return [c for c, names in made if names == {owner.name}]
 
 

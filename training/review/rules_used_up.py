@@ -52,7 +52,7 @@ def iterator_used_up(subject: Subject) -> Iterator[Place]:
         once = {
             name: bound[0] for name, bound in scope.bindings.items() if len(bound) == 1 and _is_made(bound[0]) and _gives_once(program, bound[0].value, scope)
         }
-        for loop in (n for n in own_nodes(scope.node) if isinstance(n, ast.For | ast.While)) if once else ():
+        for loop in (n for n in own_nodes(scope.node) if isinstance(n, (ast.For, ast.While))) if once else ():
             for name, binding in once.items():
                 made = program.statement(binding.statement)
                 through = _gone_through(program, loop, name, scope) if made.lineno < loop.lineno and not _ends_at_once(loop) else None
@@ -66,7 +66,7 @@ def _is_made(binding: Binding) -> bool:
 
 
 def _ends_at_once(loop: ast.For | ast.While) -> bool:
-    return any(isinstance(s, ast.Break | ast.Return) for s in loop.body)
+    return any(isinstance(s, (ast.Break, ast.Return)) for s in loop.body)
 
 
 def _gives_once(program: Program, value: ast.expr, scope: Scope) -> bool:
@@ -77,7 +77,7 @@ def _gives_once(program: Program, value: ast.expr, scope: Scope) -> bool:
     called = program.callees_by_name(value, scope)
     if called is not None:
         nodes = list(own_nodes(called.node))
-        yields = any(isinstance(n, ast.Yield | ast.YieldFrom) for n in nodes) and isinstance(called.node, FunctionNode) and not called.node.decorator_list
+        yields = any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in nodes) and isinstance(called.node, FunctionNode) and not called.node.decorator_list
         return yields and not any(isinstance(n, ast.While) for n in nodes) and not any(isinstance(c, ast.Call) and last_name(c.func) in ENDLESS for c in nodes)
     plain = isinstance(value.func, ast.Name) and value.func.id in ONCE
     name = program.resolve(value.func)
@@ -106,7 +106,7 @@ def _gone_through(program: Program, loop: ast.For | ast.While, name: str, scope:
     if any(isinstance(n, ast.Call) and last_name(n.func) in ("next", "islice") and any(isinstance(a, ast.Name) and a.id == name for a in n.args) for n in body):
         return None
     for node in body:
-        if not isinstance(node, ast.For | ast.Call) or program.scope(node) is not scope or _on_a_condition(program, node, loop):
+        if not isinstance(node, (ast.For, ast.Call)) or program.scope(node) is not scope or _on_a_condition(program, node, loop):
             continue
         if isinstance(node, ast.For):
             if isinstance(node.iter, ast.Name) and node.iter.id == name and not _leaves(node):
@@ -122,7 +122,7 @@ def _gone_through(program: Program, loop: ast.For | ast.While, name: str, scope:
 def _on_a_condition(program: Program, node: ast.AST, loop: ast.For | ast.While) -> bool:
     """Whether a part of a loop may be come to in one of its rounds alone."""
     around = program.ancestors(node)
-    return any(isinstance(a, ast.If | ast.Try | ast.Match) for a in around[: around.index(loop)])
+    return any(isinstance(a, (ast.If, ast.Try, ast.Match)) for a in around[: around.index(loop)])
 
 
 def _loops_over(called: Scope, parameter: str) -> bool:
@@ -132,4 +132,4 @@ def _loops_over(called: Scope, parameter: str) -> bool:
 
 def _leaves(loop: ast.For) -> bool:
     """Whether the loop may end before what it goes through does."""
-    return any(isinstance(n, ast.Break | ast.Return) for s in loop.body for n in walk(s))
+    return any(isinstance(n, (ast.Break, ast.Return)) for s in loop.body for n in walk(s))

@@ -64,7 +64,7 @@ def slow_copy_is_quick(subject: Subject) -> Iterator[Place]:
                 continue
             stays = _stays(program, call, scope)
             share = call.args[1] if method(call) == "lerp_" and len(call.args) == 2 else None
-            if stays is None and isinstance(share, ast.Name | ast.Attribute) and _stays_by_name(program, share):
+            if stays is None and isinstance(share, (ast.Name, ast.Attribute)) and _stays_by_name(program, share):
                 yield call, f"lerp_ takes the share that is new, and {ast.unparse(share)} is called after the share that stays"
             if (exchanged := _exchanged(program, call)) is not None:
                 yield call, f"{ast.unparse(exchanged)} is called after the share that stays, and is the share that is new"
@@ -141,7 +141,7 @@ def _linear(program: Program, node: ast.expr, scope: Scope) -> tuple[float, floa
         return (value, 0.0, "") if value > 0 else None
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and constant(node.left) in (1, 1.0) and SHARE & words(last_name(node.right)):
         return 1.0, -1.0, dotted(node.right)
-    return (0.0, 1.0, dotted(node)) if isinstance(node, ast.Name | ast.Attribute) and SHARE & words(last_name(node)) else None
+    return (0.0, 1.0, dotted(node)) if isinstance(node, (ast.Name, ast.Attribute)) and SHARE & words(last_name(node)) else None
 
 
 def _total(terms: list[tuple[float, float, str] | None]) -> tuple[float, float] | None:
@@ -157,7 +157,7 @@ def _written(loop: ast.For, call: ast.expr, scope: Scope) -> set[str]:
     """The words of the weights that a call writes, of the network that they are gone through of, and of the function where that is all that is known."""
     root: ast.AST | None = call
     held: set[str] = set()  # as `shadow` of `self.shadow[name]`
-    while isinstance(root, ast.Call | ast.Attribute | ast.Subscript):
+    while isinstance(root, (ast.Call, ast.Attribute, ast.Subscript)):
         held |= words(root.attr) if isinstance(root, ast.Attribute) and root.attr != "data" and dotted(root).startswith("self.") else set()
         root = receiver(root) if isinstance(root, ast.Call) else root.value
     elements = loop.target.elts if isinstance(loop.target, ast.Tuple) else []
@@ -180,7 +180,7 @@ def _stays_by_name(program: Program, share: ast.expr) -> bool:
 def _exchanged(program: Program, call: ast.Call) -> ast.expr | None:
     """`decay` of `slow.mul_(1 - decay).add_(quick, alpha=decay)`."""
     of, new = receiver(call), keyword(call, "alpha")
-    if not (method(call) == "add_" and isinstance(of, ast.Call) and method(of) == "mul_" and of.args and isinstance(new, ast.Name | ast.Attribute)):
+    if not (method(call) == "add_" and isinstance(of, ast.Call) and method(of) == "mul_" and of.args and isinstance(new, (ast.Name, ast.Attribute))):
         return None
     kept = of.args[0]
     rest = isinstance(kept, ast.BinOp) and isinstance(kept.op, ast.Sub) and constant(kept.left) in (1, 1.0) and ast.dump(kept.right) == ast.dump(new)
@@ -276,8 +276,8 @@ def _bare(node: ast.expr | None) -> str:
 def counts_in_order_of_frequency(subject: Subject) -> Iterator[Place]:
     """What `value_counts` gives is made an array, its index never asked for, in a function that speaks of weights."""
     program = subject.program
-    for call in program.all_calls:
-        if method(call) != "value_counts" or constant(keyword(call, "sort", 1)) is False:
+    for call in program.methods_of("value_counts"):
+        if constant(keyword(call, "sort", 1)) is False:
             continue
         scope, statement = program.scope(call), program.statement(call)
         names = {t.id for t in getattr(statement, "targets", ()) if isinstance(t, ast.Name)}

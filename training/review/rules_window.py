@@ -106,16 +106,16 @@ def _scales(subject: Subject, steps: Steps) -> bool:
         unseen = (
             isinstance(target, ast.Call) and method(target) not in ("scale", "mean", "sum", "") and not loss_kind(subject.program, target, backward.event.scope)
         )
-        if unseen or any(isinstance(n, ast.Div | ast.Mult) for n in walk(backward.event.node)):
+        if unseen or any(isinstance(n, (ast.Div, ast.Mult)) for n in walk(backward.event.node)):
             return True
     losses = {last_name_of_key(b.event.key) for b in steps.backwards} - {""}
     for node in nodes:
         for part in walk(node):
-            arithmetic = (isinstance(part, ast.BinOp | ast.AugAssign)) and isinstance(part.op, ast.Div | ast.Mult)
+            arithmetic = (isinstance(part, (ast.BinOp, ast.AugAssign))) and isinstance(part.op, (ast.Div, ast.Mult))
             if not arithmetic:
                 continue
             statement = subject.program.statement(part)
-            touched = identifiers(part) | (identifiers(statement) if isinstance(statement, ast.Assign | ast.AugAssign) else set())
+            touched = identifiers(part) | (identifiers(statement) if isinstance(statement, (ast.Assign, ast.AugAssign)) else set())
             if (losses and touched & losses and not _only_logs(statement, losses)) or "grad" in touched or (not losses and any("loss" in n for n in touched)):
                 return True
     return any(

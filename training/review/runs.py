@@ -67,8 +67,8 @@ def _entries(program: Program, runs: ast.expr, scope: Scope, key: ast.expr) -> I
 def _appended(program: Program, runs: ast.expr, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
     """What is put into a list in its function, one after the other."""
     name = runs.id if isinstance(runs, ast.Name) else ""
-    for call in program.all_calls if name else ():
-        if method(call) == "append" and call.args and last_name(receiver(call)) == name and program.scope(call) is scope:
+    for call in program.methods_of("append") if name else ():
+        if call.args and last_name(receiver(call)) == name and program.scope(call) is scope:
             yield call.args[0], scope
 
 
@@ -82,7 +82,7 @@ def _element(run: ast.expr, key: ast.expr) -> ast.expr | None:
         at = constant(chosen.slice)
     if isinstance(key, ast.Call) and last_name(key.func) == "itemgetter" and len(key.args) == 1:
         at = constant(key.args[0])
-    if isinstance(run, ast.Tuple | ast.List) and isinstance(at, int) and -len(run.elts) <= at < len(run.elts):
+    if isinstance(run, (ast.Tuple, ast.List)) and isinstance(at, int) and -len(run.elts) <= at < len(run.elts):
         return run.elts[at]
     if isinstance(run, ast.Dict):
         return next((v for k, v in zip(run.keys, run.values, strict=True) if k is not None and constant(k) == at), None)
@@ -94,5 +94,5 @@ def _element(run: ast.expr, key: ast.expr) -> ast.expr | None:
 def _of_test(program: Program, score: ast.expr, scope: Scope) -> bool:
     """Whether a score is measured on test rows in the loop that fills the list."""
     around = program.ancestors(score)
-    loop = next((a for a in around if isinstance(a, ast.For | ast.While | ast.ListComp)), None)
+    loop = next((a for a in around if isinstance(a, (ast.For, ast.While, ast.ListComp))), None)
     return loop is not None and measures_test(program, Binding(program.statement(score), score, scope), loop)

@@ -32,7 +32,7 @@ def checkpoints(program: Program) -> Iterator[ast.Dict]:
 
 def loads_optimizer(program: Program) -> bool:
     """Whether the state of an optimizer is loaded, as only a run that goes on does."""
-    loads = [c for c in program.all_calls if method(c) == "load_state_dict"]
+    loads = program.methods_of("load_state_dict")
     return any(is_optimizer(program, receiver(c), program.scope(c)) for c in loads)
 
 
@@ -70,7 +70,7 @@ def _is_over(program: Program, loop: ast.For, anchor: ast.AST) -> bool:
     """Whether something stands in a loop over `range` after the training of a passage, and in no loop inside."""
     around = program.ancestors(anchor)
     inner = around[: around.index(loop)]
-    if last_name(getattr(loop.iter, "func", None)) != "range" or any(isinstance(a, ast.For | ast.While) for a in inner):
+    if last_name(getattr(loop.iter, "func", None)) != "range" or any(isinstance(a, (ast.For, ast.While)) for a in inner):
         return False
     own = next((s for s in loop.body if s is anchor or s in inner), None)
     return own is not None and any(trains(program, s) for s in loop.body[: loop.body.index(own)])

@@ -62,7 +62,7 @@ def _are_rows(program: Program, node: ast.expr) -> bool:
     for above in program.ancestors(node):
         if above is statement:
             return True
-        if isinstance(above, ast.Slice | ast.Compare) or (isinstance(above, ast.BinOp) and isinstance(above.right, ast.JoinedStr)):
+        if isinstance(above, (ast.Slice, ast.Compare)) or (isinstance(above, ast.BinOp) and isinstance(above.right, ast.JoinedStr)):
             return False
         if isinstance(above, ast.Subscript) and above.value is inner and side_of(str(constant(above.slice) or last_name(above.slice))):
             return False  # `folds[i]["train"]`

@@ -90,7 +90,7 @@ def _changed(program: Program, held: Settings, node: ast.expr, use: ast.AST | No
         statement = program.statement(name)
         if use is not None and program.scope(use) is program.scope(name) and statement.lineno > getattr(use, "lineno", 0):
             continue
-        certain = not any(isinstance(a, ast.If | ast.For | ast.While | ast.Try) for a in program.ancestors(name))
+        certain = not any(isinstance(a, (ast.If, ast.For, ast.While, ast.Try)) for a in program.ancestors(name))
         if isinstance(parent, ast.Subscript) and isinstance(statement, ast.Assign) and isinstance(constant(parent.slice), str):
             found.pop(str(constant(parent.slice)), None)
             found |= {str(constant(parent.slice)): statement.value} if certain else {}

@@ -36,7 +36,7 @@ def derived(scope: Scope, names: set[str]) -> set[str]:
         for node in own_nodes(scope.node):
             if isinstance(node, ast.Call) and method(node) in ("append", "extend", "update", "add", "add_", "put") and _given(node) & found:
                 found |= names_read(receiver(node))
-            elif isinstance(node, ast.Assign | ast.AugAssign) and names_read(node.value) & found:
+            elif isinstance(node, (ast.Assign, ast.AugAssign)) and names_read(node.value) & found:
                 found |= {n for t in getattr(node, "targets", [getattr(node, "target", None)]) for n in names_read(t)}
     return found
 
@@ -53,7 +53,7 @@ def on_one_share(program: Program, loader: ast.Call) -> Iterator[ast.For]:
         scope, over = program.scope(loop), loop.iter
         while isinstance(over, ast.Call) and last_name(over.func) in ("enumerate", "tqdm", "iter") and over.args:
             over = over.args[0]
-        if isinstance(over, ast.Name | ast.Attribute) and any(leaf.node is loader for leaf in leaves(program, over, scope)) and keeps_to_itself(program, loop):
+        if isinstance(over, (ast.Name, ast.Attribute)) and any(leaf.node is loader for leaf in leaves(program, over, scope)) and keeps_to_itself(program, loop):
             yield loop
 
 
@@ -84,7 +84,7 @@ def _met(program: Program, scope: Scope, names: set[str], depth: int = 0) -> boo
     given = [(argument(call, scope, name), caller) for name in names & set(scope.parameters) for call, caller in program.call_sites[scope]]
     if any(value is not None and _met(program, caller, names_read(value), depth + 1) for value, caller in given):
         return True  # what the caller gave is filled
-    returns = any(isinstance(n, ast.Return | ast.Yield) and names_read(n.value) & found for n in own_nodes(scope.node))
+    returns = any(isinstance(n, (ast.Return, ast.Yield)) and names_read(n.value) & found for n in own_nodes(scope.node))
     return returns and any(_handed_on(program, call, caller, depth) for call, caller in program.call_sites[scope])
 
 
@@ -116,7 +116,7 @@ def is_local_mean(program: Program, node: ast.expr, scope: Scope, depth: int = 0
         return all(leaf.node is not node and is_local_mean(program, leaf.node, leaf.scope, depth + 1) for leaf in ends)
     if isinstance(node, ast.BinOp):
         return isinstance(node.op, ast.Div) and _is_counted(program, node.right, scope)
-    if isinstance(node, ast.List | ast.Tuple):
+    if isinstance(node, (ast.List, ast.Tuple)):
         return bool(node.elts) and all(is_local_mean(program, e, scope, depth + 1) for e in node.elts)
     if not isinstance(node, ast.Call):
         return False
@@ -145,7 +145,7 @@ def _is_counted(program: Program, node: ast.expr, scope: Scope) -> bool:
     if any(adds_up(program, c) and {root} & names_read(c) for c in calls(scope.node)):
         return False
     sums = [n for n in own_nodes(scope.node) if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add) and ast.unparse(n.target) in (text, root)]
-    return any(isinstance(a, ast.For | ast.While) for n in sums for a in program.ancestors(n))
+    return any(isinstance(a, (ast.For, ast.While)) for n in sums for a in program.ancestors(n))
 
 
 def _is_of_share(program: Program, node: ast.expr, scope: Scope) -> bool:
@@ -154,7 +154,7 @@ def _is_of_share(program: Program, node: ast.expr, scope: Scope) -> bool:
         return True
     fills = [c for c in calls(scope.node) if method(c) == "append" and isinstance(node, ast.Name) and last_name(receiver(c)) == node.id]
     gathered = any(adds_up(program, c) and names_read(node) & names_read(c) for c in calls(scope.node))
-    return not gathered and any(isinstance(a, ast.For | ast.While) for c in fills for a in program.ancestors(c))
+    return not gathered and any(isinstance(a, (ast.For, ast.While)) for c in fills for a in program.ancestors(c))
 
 
 def divided_later(program: Program, call: ast.Call, given: ast.expr, scope: Scope) -> bool:
@@ -167,11 +167,11 @@ def _divided(program: Program, scope: Scope, names: set[str], line: int, depth: 
     for node in own_nodes(scope.node):
         if getattr(node, "lineno", 0) < line:
             continue
-        divides = isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Div | ast.Mult)
+        divides = isinstance(node, (ast.BinOp, ast.AugAssign)) and isinstance(node.op, (ast.Div, ast.Mult))
         by_call = isinstance(node, ast.Call) and method(node) in ("div", "div_", "mul", "mul_", "divide", "true_divide")
         if (divides or by_call) and names_read(node) & found:
             return True
-        plain = isinstance(node, ast.stmt) and not isinstance(node, ast.For | ast.While | ast.If | ast.With | ast.Try)
+        plain = isinstance(node, ast.stmt) and not isinstance(node, (ast.For, ast.While, ast.If, ast.With, ast.Try))
         if plain and names_read(node) & found and any(OF_RANKS & words(n) for n in names_read(node) | {last_name(c.func) for c in calls(node)}):
             return True
     if depth > DEPTH:
@@ -181,7 +181,7 @@ def _divided(program: Program, scope: Scope, names: set[str], line: int, depth: 
     for site, caller in program.call_sites[scope] if back or passed else ():
         bound = {name for name, bindings in caller.bindings.items() if any(site in walk(b.value) for b in bindings)}
         bound |= _given(site) if passed else set()
-        divided = any(isinstance(a, ast.BinOp) and isinstance(a.op, ast.Div | ast.Mult) for a in program.ancestors(site))
+        divided = any(isinstance(a, ast.BinOp) and isinstance(a.op, (ast.Div, ast.Mult)) for a in program.ancestors(site))
         if divided or (bound and _divided(program, caller, bound, site.lineno, depth + 1)):
             return True
     return False

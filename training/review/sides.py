@@ -102,7 +102,7 @@ def targets_of(program: Program, node: ast.expr) -> tuple[str, ...]:
 def _returned_as(program: Program, node: ast.expr, statement: ast.Return) -> tuple[str, ...]:
     """The names that callers give to the part of what is returned that an expression is in."""
     made = statement.value
-    if not isinstance(made, ast.Tuple | ast.List):
+    if not isinstance(made, (ast.Tuple, ast.List)):
         return ()
     at = next((i for i, v in enumerate(made.elts) if any(n is node for n in walk(v))), None)
     found: list[str] = []
@@ -115,7 +115,7 @@ def _returned_as(program: Program, node: ast.expr, statement: ast.Return) -> tup
 
 def elements_of(target: ast.expr) -> list[ast.expr]:
     """The targets of an unpacking; of a single one itself."""
-    return target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+    return target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
 
 
 @lru_cache(maxsize=2)  # of the file that is under review: many rules ask
@@ -147,7 +147,7 @@ def _gone_through(program: Program, selector: ast.expr) -> list[ast.expr]:
         return []
     for around in program.ancestors(selector):
         for loop in [around] if isinstance(around, ast.For) else getattr(around, "generators", []):
-            if isinstance(loop.target, ast.Name) and loop.target.id == selector.id and isinstance(loop.iter, ast.Tuple | ast.List):
+            if isinstance(loop.target, ast.Name) and loop.target.id == selector.id and isinstance(loop.iter, (ast.Tuple, ast.List)):
                 return [e for e in loop.iter.elts if isinstance(e, ast.Name)]
     return []
 
@@ -157,7 +157,7 @@ def _in_turn(program: Program, node: ast.expr, selector: ast.expr) -> list[tuple
     statement = program.statement(node)
     made = statement.value if isinstance(statement, ast.Assign) else None
     target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-    if not isinstance(made, ast.GeneratorExp | ast.ListComp) or not isinstance(target, ast.Tuple) or len(made.generators) != 1 or made.generators[0].ifs:
+    if not isinstance(made, (ast.GeneratorExp, ast.ListComp)) or not isinstance(target, ast.Tuple) or len(made.generators) != 1 or made.generators[0].ifs:
         return []
     loop = made.generators[0]
     over = loop.iter
@@ -167,7 +167,7 @@ def _in_turn(program: Program, node: ast.expr, selector: ast.expr) -> list[tuple
         return []
     if isinstance(over, ast.Call) and last_name(over.func) in PIECES:
         return [(str(i), last_name(t)) for i, t in enumerate(target.elts)]
-    elements = over.elts if isinstance(over, ast.Tuple | ast.List) else []
+    elements = over.elts if isinstance(over, (ast.Tuple, ast.List)) else []
     return [(ast.dump(e), last_name(t)) for e, t in zip(elements, target.elts, strict=True)] if len(elements) == len(target.elts) else []
 
 
@@ -274,14 +274,14 @@ def _of_binding(program: Program, name: str, bound: Binding, known: dict[int, as
         if moves(program, value.slice, bound.scope):
             return None
         return ("slice", origin_key(program, value.value, bound.scope)), ast.unparse(value.slice)
-    if isinstance(value, ast.UnaryOp | ast.Compare) and depth < 3:
+    if isinstance(value, (ast.UnaryOp, ast.Compare)) and depth < 3:
         inner = _member(program, value, bound.scope, known, depth + 1)
         if inner is not None:
             return inner
     drawn = any(isinstance(c, ast.Call) and last_name(c.func) in DRAWN | {"isin"} for c in walk(value))
     if drawn and bound.how == "assign" and bound.index is None and any(isinstance(n, ast.Compare) or method(n) in ("bernoulli", "isin") for n in walk(value)):
         return ("mask", ast.dump(ast.Name(name, ast.Load()))), name
-    if isinstance(value, ast.Name | ast.Subscript) and depth < 3 and bound.how in ("assign", "loop"):  # `splits = list(folds.split(X)); a, b = splits[0]`
+    if isinstance(value, (ast.Name, ast.Subscript)) and depth < 3 and bound.how in ("assign", "loop"):  # `splits = list(folds.split(X)); a, b = splits[0]`
         root = value if isinstance(value, ast.Name) else value.value
         if isinstance(root, ast.Name) and root.id != name and (above := latest(program, root, bound.scope)) is not None:
             held = next((n for n in walk(above.value) if id(n) in known), None)
@@ -349,7 +349,7 @@ def _divides(program: Program, members: list[Take]) -> bool:
         return several
     sides = {side_of(t.member) if kind in ("given", "returned") else t.side for t in members} - {""}
     if kind == "mask":
-        random = any(t.member.lstrip("~") and isinstance(t.selector, ast.Name | ast.UnaryOp) and _random_mask(program, t) for t in members)
+        random = any(t.member.lstrip("~") and isinstance(t.selector, (ast.Name, ast.UnaryOp)) and _random_mask(program, t) for t in members)
         return several and (random or ("train" in sides and len(sides) > 1))
     return several and "train" in sides and len(sides) > 1
 
@@ -368,7 +368,7 @@ def _handed(program: Program, division: Division, depth: int = 0) -> Iterator[Di
             continue
         for call, caller in program.call_sites[scope]:
             given = argument(call, scope, name)
-            if given is not None and isinstance(given, ast.Name | ast.Attribute | ast.Subscript):
+            if given is not None and isinstance(given, (ast.Name, ast.Attribute, ast.Subscript)):
                 lifted = Division(call, caller, [given], division.groups)
                 yield lifted
                 yield from _handed(program, lifted, depth + 1)
@@ -400,7 +400,7 @@ def trivial_groups(program: Program, groups: ast.expr | None, scope: Scope) -> b
     if isinstance(groups, ast.Name):
         bound = latest(program, groups, scope)
         groups = bound.value if bound is not None and bound.index is None else groups
-    if isinstance(groups, ast.Attribute) and groups.attr in ("index", "values") and isinstance(groups.value, ast.Name | ast.Attribute | ast.Call):
+    if isinstance(groups, ast.Attribute) and groups.attr in ("index", "values") and isinstance(groups.value, (ast.Name, ast.Attribute, ast.Call)):
         return groups.attr == "index" or trivial_groups(program, groups.value, scope)
     if isinstance(groups, ast.Call) and method(groups) in ("to_numpy", "tolist"):
         return trivial_groups(program, receiver(groups), scope)

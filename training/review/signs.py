@@ -98,7 +98,7 @@ class Signs:
                 if identifiers(other) & self.negative or self._is_strange(other):
                     return {UNKNOWN}
                 value = constant(other)
-                below = (isinstance(value, int | float) and value < 0) or (isinstance(other, ast.UnaryOp) and isinstance(other.op, ast.USub))
+                below = (isinstance(value, (int, float)) and value < 0) or (isinstance(other, ast.UnaryOp) and isinstance(other.op, ast.USub))
                 return self._outwards(above, -sign if below else sign, None, depth + 1)
         return {UNKNOWN}
 
@@ -141,13 +141,13 @@ class Signs:
     def _of_names(self, above: ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr, sign: int, index: int | None, depth: int) -> set[int]:
         targets = above.targets if isinstance(above, ast.Assign) else [above.target]
         if isinstance(above, ast.AugAssign):
-            if not isinstance(above.op, ast.Add | ast.Sub):
+            if not isinstance(above.op, (ast.Add, ast.Sub)):
                 return {UNKNOWN}
             sign = sign if isinstance(above.op, ast.Add) else -sign
         found: set[int] = set()
         for target in targets:
-            unpacked = isinstance(target, ast.Tuple | ast.List) and index is not None and index < len(target.elts)
-            name = target.elts[index] if isinstance(target, ast.Tuple | ast.List) and unpacked and index is not None else target
+            unpacked = isinstance(target, (ast.Tuple, ast.List)) and index is not None and index < len(target.elts)
+            name = target.elts[index] if isinstance(target, (ast.Tuple, ast.List)) and unpacked and index is not None else target
             if not isinstance(name, ast.Name):
                 return {UNKNOWN}
             found |= self._of_loads(name.id, above.value, self.program.scope(above), sign, None if unpacked else index, depth)
@@ -192,7 +192,7 @@ def _negative_names(program: Program) -> set[str]:
 
 def _below_0(node: ast.expr) -> bool:
     value = constant(node)
-    return isinstance(value, int | float) and not isinstance(value, bool) and value < 0
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value < 0
 
 
 def is_turned(program: Program, names: set[str]) -> bool:

@@ -45,14 +45,14 @@ def _outwards(program: Program, node: ast.expr, been: set[str], done: set[int]) 
     above = program.parents[node]
     if isinstance(above, ast.BinOp):
         yield from _through_operator(program, node, above, been, done)
-    elif isinstance(above, ast.UnaryOp | ast.Subscript | ast.IfExp):
+    elif isinstance(above, (ast.UnaryOp, ast.Subscript, ast.IfExp)):
         yield from _outwards(program, above, been, done)
     elif isinstance(above, ast.AugAssign):
-        if {"norm", "sum"} <= been and isinstance(above.op, ast.Add | ast.Sub):
+        if {"norm", "sum"} <= been and isinstance(above.op, (ast.Add, ast.Sub)):
             yield Term(node, above, isinstance(above.op, ast.Sub))
-    elif isinstance(above, ast.Attribute | ast.Call | ast.keyword):
+    elif isinstance(above, (ast.Attribute, ast.Call, ast.keyword)):
         yield from _through_call(program, node, above, been, done)
-    elif isinstance(above, ast.Assign | ast.AnnAssign | ast.NamedExpr):
+    elif isinstance(above, (ast.Assign, ast.AnnAssign, ast.NamedExpr)):
         for name in _loads(program, above, node):
             yield from _outwards(program, name, been, done)
     elif isinstance(above, ast.Return):
@@ -77,7 +77,7 @@ def _through_operator(program: Program, node: ast.expr, above: ast.BinOp, been: 
 
 
 def _through_call(program: Program, node: ast.expr, above: ast.AST, been: set[str], done: set[int]) -> Iterator[Term]:
-    call = program.parents[above] if isinstance(above, ast.Attribute | ast.keyword) else above
+    call = program.parents[above] if isinstance(above, (ast.Attribute, ast.keyword)) else above
     first = isinstance(above, ast.Attribute) or (isinstance(call, ast.Call) and bool(call.args) and call.args[0] is node)
     if (
         isinstance(above, ast.Call)
@@ -120,4 +120,4 @@ def is_weight(program: Program, node: ast.expr) -> bool:
         if not bound:
             return node.id in scope.parameters
         return len(bound) == 1 and bound[0].index is None and bound[0].how == "assign" and is_weight(program, bound[0].value)
-    return isinstance(node, ast.Attribute | ast.Subscript) and not {"grad", "data"} & identifiers(node)
+    return isinstance(node, (ast.Attribute, ast.Subscript)) and not {"grad", "data"} & identifiers(node)

@@ -71,7 +71,7 @@ def indexed(program: Program, rows: ast.expr, split: ast.expr, scope: Scope, par
     values = [*parts[:1], *(b.value for n in numbers for b in scope.bindings.get(n, ()))]
     if not any(isinstance(c, ast.Call) and last_name(c.func) in ("arange", "range", "permutation", "randperm") for v in values for c in walk(v)):
         return False
-    changed = [c for c in program.all_calls if method(c) in ("transform", "fit_transform") and c.args and ast.dump(c.args[0]) == ast.dump(rows)]
+    changed = [c for c in program.methods_of("transform", "fit_transform") if c.args and ast.dump(c.args[0]) == ast.dump(rows)]
     made = {n for c in changed if before(program, c, split) for n in stored(program.statement(c))}
     sides = stored(program.statement(split))
     for node in walk(scope.node):
@@ -90,7 +90,7 @@ def stored(statement: ast.AST) -> set[str]:
 def _is_share(value: ast.expr) -> bool:
     """Whether a number of rows is computed from how many there are: `int(0.8 * len(rows))`."""
     counted = any((isinstance(n, ast.Call) and last_name(n.func) == "len") or (isinstance(n, ast.Attribute) and n.attr == "shape") for n in walk(value))
-    return counted and any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mult | ast.Div | ast.FloorDiv | ast.Sub) for n in walk(value))
+    return counted and any(isinstance(n, ast.BinOp) and isinstance(n.op, (ast.Mult, ast.Div, ast.FloorDiv, ast.Sub)) for n in walk(value))
 
 
 def before(program: Program, node: ast.AST, split: ast.AST) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import gc
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -12,19 +13,26 @@ MOST_KEPT = 4000  # nodes that a list of them is kept of
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 LoopNode = ast.For | ast.AsyncFor | ast.While
 # Fields that hold no node, or, `ctx`, one that says nothing: two in five of all nodes are a Load or a Store.
-PLAIN = {"ctx", "id", "attr", "arg", "kind", "type_comment", "level", "module", "conversion", "is_async", "simple"}
-_FIELDS: dict[type[ast.AST], tuple[str, ...]] = {ast.Constant: ()}
+PLAIN = {"ctx", "id", "attr", "arg", "kind", "type_comment", "level", "module", "conversion", "is_async", "simple", "name", "asname", "rest", "kwd_attrs"}
+_FIELDS: dict[type[ast.AST], tuple[str, ...]] = dict.fromkeys((ast.Constant, ast.MatchSingleton, ast.Global, ast.Nonlocal), ())
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without the garbage collector, which would look through the nodes of a tree again and again; what is left is collected at once, behind it."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def parsed(text: str) -> ast.Module:
     """The syntax tree of a program, made without the garbage collector: a finalizer that parses meanwhile makes Python 3.11 raise SystemError."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
+    with uncollected():
         return ast.parse(text)
-    finally:
-        if collects:
-            gc.enable()
 
 
 def import_aliases(tree: ast.Module) -> dict[str, str]:
@@ -34,7 +42,7 @@ def import_aliases(tree: ast.Module) -> dict[str, str]:
     {'F': 'torch.nn.functional', 'nn': 'torch.nn'}
     """
     found: dict[str, str] = {}
-    for node in walk_afresh(tree):
+    for node in whole(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 found[alias.asname or alias.name.partition(".")[0]] = alias.name if alias.asname else alias.name.partition(".")[0]
@@ -99,7 +107,7 @@ def constant(node: ast.AST | None) -> object:
         isinstance(node, ast.UnaryOp)
         and isinstance(node.op, ast.USub)
         and isinstance(node.operand, ast.Constant)
-        and isinstance(node.operand.value, int | float)
+        and isinstance(node.operand.value, (int, float))
     ):
         return -node.operand.value
     return node.value if isinstance(node, ast.Constant) else None
@@ -115,22 +123,24 @@ def is_false(node: ast.AST | None) -> bool:
     return isinstance(node, ast.Constant) and node.value is False
 
 
-def _fields(node: ast.AST) -> tuple[str, ...]:
-    known = _FIELDS.get(type(node))
+def _fields(kind: type[ast.AST]) -> tuple[str, ...]:
+    """The fields of a type of node in which nodes are, or None."""
+    known = _FIELDS.get(kind)
     if known is None:
-        known = _FIELDS[type(node)] = tuple(f for f in node._fields if f not in PLAIN)
+        known = _FIELDS[kind] = tuple(f for f in kind._fields if f not in PLAIN)
     return known
 
 
 def below(node: ast.AST) -> list[ast.AST]:
     """The nodes right below as they are now, as `ast.iter_child_nodes` but for those of `PLAIN` fields."""
     found: list[ast.AST] = []
-    for name in _fields(node):
+    for name in _FIELDS.get(node.__class__) or _fields(node.__class__):
         value = getattr(node, name, None)
-        if isinstance(value, ast.AST):
+        if value.__class__ is list:
+            if value:
+                found += [v for v in value if v is not None]
+        elif value is not None:
             found.append(value)
-        elif isinstance(value, list):
-            found.extend([v for v in value if isinstance(v, ast.AST)])
     return found
 
 
@@ -157,32 +167,43 @@ class Rewriter(ast.NodeTransformer):
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         """The node, with what stands for those below it."""
-        for name in _fields(node):
+        for name in _fields(node.__class__):
             value = getattr(node, name, None)
-            if isinstance(value, ast.AST):
-                setattr(node, name, self.visit(value))
-            elif isinstance(value, list) and value:
+            if value.__class__ is list:
                 made: list[Any] = []
                 for part in value:
-                    new = self.visit(part) if isinstance(part, ast.AST) else part
+                    new = self.visit(part) if part is not None else part
                     if isinstance(new, list):
                         made += new
                     elif new is not None or part is None:
                         made.append(new)
                 value[:] = made
+            elif value is not None:
+                new = self.visit(value)
+                if new is not value:
+                    setattr(node, name, new)
         return node
 
 
+def whole(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """All nodes of a file level by level, found once until it is rewritten."""
+    known: tuple[ast.AST, ...] | None = getattr(tree, "_whole", None)
+    if known is None:
+        known = tree._whole = tuple(walk_afresh(tree))  # type: ignore[attr-defined]
+    return known
+
+
 def located(tree: ast.Module) -> ast.Module:
-    """The tree, in which parts that were made have the places of what they stand in; `ast.fix_missing_locations` only where one lacks its own."""
-    if any("lineno" in n._attributes and not hasattr(n, "lineno") for n in walk_afresh(tree)):
+    """The tree after it was rewritten, its new parts with the places of what they stand in; `ast.fix_missing_locations` only where one lacks its own."""
+    forget(tree)
+    if any("lineno" in n._attributes and not hasattr(n, "lineno") for n in whole(tree)):
         ast.fix_missing_locations(tree)
     return tree
 
 
 def children(node: ast.AST) -> tuple[ast.AST, ...]:
     """The nodes right below; found once, since hundreds of rules walk over the same tree."""
-    known: tuple[ast.AST, ...] | None = node.__dict__.get("_children")
+    known: tuple[ast.AST, ...] | None = getattr(node, "_children", None)
     if known is None:
         known = tuple(below(node))
         node._children = known  # type: ignore[attr-defined]
@@ -192,14 +213,14 @@ def children(node: ast.AST) -> tuple[ast.AST, ...]:
 def forget(node: ast.AST) -> None:
     """Drop what was found of a node before it was rewritten, or copied from another."""
     kept = node.__dict__
-    for name in ("_children", "_walked", "_identifiers", "_own"):
+    for name in ("_children", "_walked", "_identifiers", "_own", "_whole"):
         if name in kept:
             del kept[name]
 
 
 def walk(node: ast.AST) -> Iterator[ast.AST]:
     """The node and all below it, level by level, as `ast.walk`; kept like `children`, but for the largest trees, whose parts would be kept over and over."""
-    known: tuple[ast.AST, ...] | None = node.__dict__.get("_walked")
+    known: tuple[ast.AST, ...] | None = getattr(node, "_walked", None)
     if known is not None:
         return iter(known)
     found = [node]
@@ -214,9 +235,9 @@ def identifiers(node: ast.AST | None) -> frozenset[str]:
     """All names and attributes within."""
     if node is None:
         return frozenset()
-    known: frozenset[str] | None = node.__dict__.get("_identifiers")
+    known: frozenset[str] | None = getattr(node, "_identifiers", None)
     if known is None:
-        known = frozenset([n.id if isinstance(n, ast.Name) else n.attr for n in walk(node) if isinstance(n, ast.Name | ast.Attribute)])
+        known = frozenset([n.id if isinstance(n, ast.Name) else n.attr for n in walk(node) if isinstance(n, (ast.Name, ast.Attribute))])
         node._identifiers = known  # type: ignore[attr-defined]
     return known
 
@@ -240,14 +261,14 @@ def calls(node: ast.AST) -> Iterator[ast.Call]:
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
     """All nodes within, except those of functions and classes defined inside; kept as by `walk`."""
-    known: tuple[ast.AST, ...] | None = node.__dict__.get("_own")
+    known: tuple[ast.AST, ...] | None = getattr(node, "_own", None)
     if known is not None:
         return iter(known)
     found, pending = [], list(children(node))
     while pending:
         current = pending.pop()
         found.append(current)
-        if not isinstance(current, FunctionNode | ast.ClassDef | ast.Lambda):
+        if not isinstance(current, (FunctionNode, ast.ClassDef, ast.Lambda)):
             pending.extend(children(current))
     if len(found) <= MOST_KEPT:
         node._own = tuple(found)  # type: ignore[attr-defined]

@@ -132,7 +132,7 @@ class Tracer:
         kept = self.branches
         for statement in body:
             self.statement(statement, frame)
-            if isinstance(statement, ast.If) and not statement.orelse and isinstance(statement.body[-1], ast.Return | ast.Continue | ast.Raise | ast.Break):
+            if isinstance(statement, ast.If) and not statement.orelse and isinstance(statement.body[-1], (ast.Return, ast.Continue, ast.Raise, ast.Break)):
                 self.branches += ((statement, False),)
         self.branches = kept
 
@@ -217,7 +217,7 @@ class Tracer:
         """The calls of an expression, arguments before the call."""
         if isinstance(node, ast.Lambda):
             return
-        if isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
+        if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
             self.comprehension(node, frame)
             return
         for child in children(node):
@@ -307,7 +307,7 @@ def _plain(program: Program, node: ast.Call, frame: Frame) -> tuple[str, str, st
         return "backward", frame.key(node.args[0]) if node.args else "", ""
     if name == "torch.save":
         return "save", "", ""
-    if not name and isinstance(node.func, ast.Name | ast.Attribute) and is_model(program, node.func, frame.scope):
+    if not name and isinstance(node.func, (ast.Name, ast.Attribute)) and is_model(program, node.func, frame.scope):
         return "forward", frame.key(node.func), ""
     return "call", name or dotted(node.func), ""
 

@@ -41,7 +41,7 @@ def never_in_eval_mode(subject: Subject) -> Iterator[tuple[Loop, Event]]:
         name = last_name(first.call.func)
         known = name in trained or name in first.scope.parameters
         quiet = first.within("no_grad", "inference_mode") and isinstance(getattr(loop.node, "target", None), ast.Tuple)
-        counts = isinstance(loop.node, ast.For | ast.comprehension) and last_name(getattr(loop.node.iter, "func", None)) in ("range", "zip")
+        counts = isinstance(loop.node, (ast.For, ast.comprehension)) and last_name(getattr(loop.node.iter, "func", None)) in ("range", "zip")
         if known and quiet and not counts and not isinstance(program.parents[first.node], ast.Expr) and not _on_purpose(program, loop.scope):
             yield loop, first
 

@@ -49,7 +49,7 @@ def _is_used(program: Program, name: str, scope: Scope) -> bool:
         parent = program.parents[node]
         if (isinstance(parent, ast.Attribute) and parent.attr in READ_OR_SAVED) or (isinstance(parent, ast.Call) and last_name(parent.func) == "prepare"):
             continue
-        if not isinstance(parent, ast.IfExp | ast.Compare) and not (isinstance(parent, ast.Dict) and not _steps_what_it_holds(program, parent)):
+        if not isinstance(parent, (ast.IfExp, ast.Compare)) and not (isinstance(parent, ast.Dict) and not _steps_what_it_holds(program, parent)):
             return True
     return scope.parent is None and not any(program.scope(n) is scope for n in program.nodes[ast.For])
 

@@ -89,7 +89,7 @@ def reaching_elements(program: Program, node: ast.Name, scope: Scope) -> list[tu
         if binding.how != "assign":
             return []
         found.append((binding.value, binding.index))
-        branches = [a for a in program.ancestors(binding.statement) if isinstance(a, ast.If | ast.Try)]
+        branches = [a for a in program.ancestors(binding.statement) if isinstance(a, (ast.If, ast.Try))]
         if all(b in around for b in branches):
             return found
     return found if node.id not in scope.parameters else []
@@ -101,7 +101,7 @@ def _in_other_arm(program: Program, a: ast.AST, b: ast.AST) -> bool:
     for branch in (n for n in paths[0] if isinstance(n, ast.If) and n in paths[1]):
         arms = [any(s in path for s in branch.orelse) for path in paths]
         inside = [any(s in path for s in (*branch.body, *branch.orelse)) for path in paths]
-        looped = any(isinstance(n, ast.For | ast.While) for n in program.ancestors(branch))
+        looped = any(isinstance(n, (ast.For, ast.While)) for n in program.ancestors(branch))
         if all(inside) and arms[0] != arms[1] and not looped:  # in a loop the other arm may have run the round before
             return True
     return False
@@ -193,9 +193,9 @@ def class_activation(program: Program, owner: ast.ClassDef, depth: int = 0, inde
 def number(program: Program, node: ast.expr | None, scope: Scope, depth: int = 0) -> float | None:
     """What is written there, bound once to a name, or a parameter's default that no caller replaces; or a difference or a whole quotient of such."""
     value = constant(node)
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub | ast.FloorDiv):
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Sub, ast.FloorDiv)):
         left, right = number(program, node.left, scope, depth), number(program, node.right, scope, depth)
         if left is None or right is None:
             return None

@@ -128,7 +128,7 @@ def statistic_of(node: ast.expr, rows: ast.expr) -> str:
     given = node.args
     if of is None or plain(of) != plain(rows):
         if not node.args or plain(node.args[0]) != plain(rows):
-            table = plain(table_of(rows)) == plain(of) and isinstance(rows, ast.Subscript | ast.Attribute)
+            table = plain(table_of(rows)) == plain(of) and isinstance(rows, (ast.Subscript, ast.Attribute))
             if not table:
                 return ""
         else:
@@ -139,7 +139,7 @@ def statistic_of(node: ast.expr, rows: ast.expr) -> str:
 
 def over_rows(axis: ast.expr) -> bool:
     """Whether an axis, or one of several, is that of the rows."""
-    if isinstance(axis, ast.Tuple | ast.List):
+    if isinstance(axis, (ast.Tuple, ast.List)):
         return any(constant(e) == 0 for e in axis.elts)
     return isinstance(axis, ast.Constant) and axis.value in (0, None, "index")
 
@@ -159,7 +159,7 @@ def put_together(program: Program) -> Iterator[tuple[ast.Call, str, ast.expr]]:
 
 def joins_sides(call: ast.Call) -> bool:
     """Whether train rows and others are put in one table: `pd.concat([train, test])`, `[train, *others]`."""
-    if last_name(call.func) not in JOINED or not call.args or not isinstance(call.args[0], ast.List | ast.Tuple):
+    if last_name(call.func) not in JOINED or not call.args or not isinstance(call.args[0], (ast.List, ast.Tuple)):
         return False
     if not (constant(keyword(call, "axis", 1)) in (None, 0) and constant(keyword(call, "dim")) in (None, 0)):
         return False
@@ -179,7 +179,7 @@ def _is_used(program: Program, call: ast.Call) -> bool:
     for node in own_nodes(scope.node):
         if isinstance(node, ast.Call) and method(node) == "fillna" and node.args:
             read = node.args[0]
-        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub | ast.Div):
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Sub, ast.Div)):
             read = node.right
         else:
             continue
@@ -227,8 +227,8 @@ def _stands_for_labels(program: Program, node: ast.expr) -> bool:
         target = statement.targets[0] if isinstance(statement, ast.Assign) else None
         at = parent.elts.index(child)
         return isinstance(target, ast.Tuple) and at < len(target.elts) and bool(words(last_name(target.elts[at])) & LABEL_WORDS)
-    names = {last_name(t) for t in parent.targets if isinstance(t, ast.Name | ast.Attribute)} if isinstance(parent, ast.Assign) else set()
-    given = {last_name(c.args[1]) for c in program.all_calls if last_name(c.func) in BESIDE_ROWS and len(c.args) > 1}
+    names = {last_name(t) for t in parent.targets if isinstance(t, (ast.Name, ast.Attribute))} if isinstance(parent, ast.Assign) else set()
+    given = {last_name(c.args[1]) for c in program.calls_of(*BESIDE_ROWS) if len(c.args) > 1}
     return any(words(n) & LABEL_WORDS for n in names) or bool(names & given)
 
 
@@ -256,7 +256,7 @@ def rates_by_group(program: Program) -> Iterator[tuple[ast.Call, ast.expr, str]]
             continue
         by = keyword(grouped, "by", 0)
         given = call.args[0] if call.args else None
-        how = {constant(e) for e in (given.elts if isinstance(given, ast.List | ast.Tuple) else [given])}
+        how = {constant(e) for e in (given.elts if isinstance(given, (ast.List, ast.Tuple)) else [given])}
         counted = method(call) != "mean" and not how & {"mean", "sum", "median", "std", "var", "max", "min"}
         if counted or (by is not None and label in {constant(n) for n in walk(by)}) or any(is_part(n) for n in names_read(table)):
             continue
@@ -318,7 +318,7 @@ def _becomes_column(program: Program, call: ast.Call) -> bool:
     if any(method(a) in ("map", "merge", "join", "assign") for a in inside):
         return True
     names, scope = {n.id for t in targets for n in walk(t) if isinstance(n, ast.Name)}, program.scope(call)
-    used = {n for c in program.all_calls if method(c) in ("map", "merge", "join", "reindex") and program.scope(c) is scope for n in names_read(c)}
+    used = {n for c in program.methods_of("map", "merge", "join", "reindex") if program.scope(c) is scope for n in names_read(c)}
     return bool(names & {b for n in used for b in sources_of(n, scope, 10**9)})
 
 
@@ -330,11 +330,11 @@ def copies(program: Program) -> Iterator[tuple[ast.Call, ast.expr]]:
             yield call, of
             continue
         axis = constant(keyword(call, "axis", 1)) in (None, 0) and constant(keyword(call, "dim")) in (None, 0)
-        if last_name(call.func) not in JOINED or not call.args or not axis or not isinstance(call.args[0], ast.List | ast.Tuple | ast.BinOp):
+        if last_name(call.func) not in JOINED or not call.args or not axis or not isinstance(call.args[0], (ast.List, ast.Tuple, ast.BinOp)):
             continue
         scope = program.scope(call)
         elements = _elements(call.args[0])
-        whole = {plain(e): e for e in elements if isinstance(e, ast.Name | ast.Attribute)}
+        whole = {plain(e): e for e in elements if isinstance(e, (ast.Name, ast.Attribute))}
         for element in elements:
             for value in (element, *_bound(program, element, scope)):
                 table = _copied_from(value)
@@ -382,7 +382,7 @@ def _copied_from(value: ast.expr) -> ast.expr | None:
         return of
     if isinstance(value, ast.Call) and last_name(value.func) in MOVED | {"repeat"} and value.args:
         return value.args[0] if last_name(value.func) in MOVED else _copied_from(value.args[0])
-    if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Compare | ast.Name | ast.Call | ast.BinOp):
+    if isinstance(value, ast.Subscript) and isinstance(value.slice, (ast.Compare, ast.Name, ast.Call, ast.BinOp)):
         inner = value.value
         return inner.value if isinstance(inner, ast.Attribute) and inner.attr in ("loc", "iloc") else inner
     return None

@@ -33,7 +33,7 @@ def cut_into_windows(program: Program, rows: ast.expr | None, scope: Scope, dept
             return function.name
         through = last_name(rows.func) in ("from_numpy", "tensor", "as_tensor", "array", "asarray", "TensorDataset", "stack", "float", "astype", "Subset")
         return cut_into_windows(program, rows.args[0], scope, depth + 1) if through and rows.args else ""
-    if isinstance(rows, ast.ListComp | ast.List):
+    if isinstance(rows, (ast.ListComp, ast.List)):
         return "a comprehension" if isinstance(rows, ast.ListComp) and _cuts(program, rows, scope) else ""
     if not isinstance(rows, ast.Name):
         return ""
@@ -60,7 +60,7 @@ def _cuts(program: Program, within: ast.AST, function: Scope) -> bool:
             size, stride = (_setting(program, a, function) for a in node.args[1:])
             if size is not None and stride is not None and size > stride:
                 return True
-        if not isinstance(node, ast.For | ast.comprehension) or not isinstance(node.target, ast.Name) or not isinstance(node.iter, ast.Call):
+        if not isinstance(node, (ast.For, ast.comprehension)) or not isinstance(node.target, ast.Name) or not isinstance(node.iter, ast.Call):
             continue
         if last_name(node.iter.func) != "range" or not node.iter.args:
             continue
@@ -81,7 +81,7 @@ def _setting(program: Program, node: ast.expr, scope: Scope) -> float | None:
     given = any(k.arg == node.attr for call in program.all_calls for k in call.keywords)
     stored = any(isinstance(n, ast.Attribute) and n.attr == node.attr and isinstance(n.ctx, ast.Store) for n in program.nodes[ast.Attribute])
     value = constant(fields[0]) if len(fields) == 1 and not given and not stored else None
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def _width(cut: ast.Slice, start: str) -> ast.expr | None:
