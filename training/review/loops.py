@@ -155,7 +155,8 @@ def is_epoch_loop(loop: Loop) -> bool:
     if isinstance(loop.node, ast.For) and last_name(getattr(loop.node.iter, "func", None)) == "range" and _goes_over_loader(loop.node.body):
         return True
     head = loop.node.test if isinstance(loop.node, ast.While) else ast.Tuple([loop.node.target, loop.node.iter], ast.Load())
-    return any("epoch" in w for n in walk(head) if isinstance(n, (ast.Name, ast.Attribute)) for w in words(last_name(n)))
+    named = [words(last_name(n)) for n in walk(head) if isinstance(n, (ast.Name, ast.Attribute))]
+    return any("epoch" in w for said in named if "per" not in said for w in said)  # `range(steps_per_epoch)` counts batches
 
 
 def _goes_over_loader(body: list[ast.stmt]) -> bool:

@@ -180,8 +180,23 @@ def _tables_by_rows(program: Program, maker: Scope) -> Iterator[tuple[str, str, 
                 bound = program.parents[frame]
                 table = last_name(bound.targets[0]) if isinstance(bound, ast.Assign) else ""
                 for column in _columns_of(call.args[0], keyword(frame, "columns", 2), person):
-                    if words(column) & KEPT_TOGETHER:
+                    if words(column) & KEPT_TOGETHER or (_varied(program, outer, call) and _said_once(program, column)):
                         yield column, table, outer
+
+
+def _varied(program: Program, outer: ast.For, put: ast.Call) -> bool:
+    """Whether the rows of an inner loop are variants of one thing that was made in the outer one, `rows.append(jitter(signal))`, and differ by nothing else."""
+    inner = next((a for a in program.ancestors(put) if isinstance(a, ast.For)), outer)
+    if inner is outer or not isinstance(inner.target, ast.Name) or inner.target.id in {n for s in inner.body for n in names_read(s)}:
+        return False
+    inside = {id(n) for n in walk(inner)}
+    made = {last_name(t) for n in own_nodes(outer) if isinstance(n, ast.Assign) and id(n) not in inside for t in n.targets if isinstance(t, ast.Name)}
+    return any(made & {last_name(a) for a in c.args} and program.callees(c, program.scope(c)) for c in calls(put.args[0]))
+
+
+def _said_once(program: Program, column: str) -> bool:
+    """Whether a column is named where it is made and nowhere else: it is no label, and nobody asks for it."""
+    return sum(constant(n) == column for n in program.nodes[ast.Constant]) == 1
 
 
 def _columns_of(row: ast.expr, columns: ast.expr | None, person: str) -> list[str]:

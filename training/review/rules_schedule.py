@@ -244,7 +244,7 @@ def _unit_of(program: Program, length: ast.expr | None, scope: Scope) -> str:
             seen |= identifiers(binding.value)
             counted = counted or any(last_name(c.func) == "len" for c in walk(binding.value) if isinstance(c, ast.Call))
     found = {w for name in seen if not {"step", "size"} <= words(name) for w in words(name)}  # the height of a stair is counted in either
-    if counted or found & {"steps", "step", "iters", "iterations", "batches", "updates", "iter"}:
+    if counted or any({"per", "epoch"} <= words(name) for name in seen) or found & {"steps", "step", "iters", "iterations", "batches", "updates", "iter"}:
         return "batch"
     return "epoch" if found & {"epochs", "epoch"} or counts_passages(program, length) else ""
 

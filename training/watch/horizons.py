@@ -13,7 +13,9 @@ from typing import Any
 
 from torch.optim import lr_scheduler
 
-from training.review.syntax import parsed
+from training.review.direction import direction
+from training.review.program import Program
+from training.review.syntax import keyword, parsed
 
 DEPTH = 3  # functions within functions
 WINDOW, AROUND = 1.9, 0.02  # backward passes a step that make a window; of a number
@@ -154,3 +156,12 @@ def swings_on_purpose(program: Path) -> bool:
     """Whether a program speaks of cycles, snapshots or averages of weights, for which a cosine goes up and down many times."""
     text = program.read_text(encoding="utf-8", errors="replace").lower()
     return any(word in text for word in SWINGING)
+
+
+def better(program: Path, line: int) -> str:
+    """`max` or `min` where what a schedule is stepped with in a line of the program says in which direction it gets better; else empty."""
+    text = program.read_text(encoding="utf-8", errors="replace")
+    read = Program(parsed(text), str(program))
+    stepped = [c for c in read.methods_of("step") if read.lines.get(c.lineno, c.lineno) == line and (c.args or c.keywords)]
+    said = {direction(read, keyword(c, "metrics", 0), read.scope(c)) for c in stepped}
+    return said.pop() if len(said) == 1 else ""

@@ -113,7 +113,7 @@ class Networks:
         before, after, small = self._exactly(network, call, _other_first)
         if before is None or after is None or not before.ndim or len(before) != n or before.shape != after.shape:
             return
-        square = before.ndim == 2 and before.shape[1] == n and (target is None or torch.equal(target.cpu(), torch.arange(n)))
+        square = before.ndim == 2 and before.shape[1] == n
         if square and not _as_wide_without_a_row(network, call, n):
             return  # each row against all others of its batch, as it is meant
         again = scores_of(network, call, lambda t: t) if small == SAME else before

@@ -20,6 +20,7 @@ ADDED = 2  # places that a network sets before or behind its tokens, as one for 
 KINDS = 3  # values of tokens from which on they are no padding
 MUCH = 0.1  # of the labels
 HALF = 0.5
+SEQUENCES = 3  # axes
 
 # B rows, T places of a sequence
 
@@ -61,6 +62,7 @@ class Padding:
     def install(self) -> None:
         """Listen."""
         self.functions.listen(("embedding",), before=self._embedded)
+        self.functions.listen(("linear",), before=self._projected)
         self.functions.listen(("masked_fill", "masked_fill_"), before=self._filled)
         self.functions.listen(("scaled_dot_product_attention",), before=self._attended)
         self.functions.listen(("cross_entropy", "nll_loss"), before=self._lost)
@@ -74,6 +76,20 @@ class Padding:
     def _embedded(self, name: str, tokens: Any, *_: Any, **__: Any) -> None:
         if isinstance(tokens, Tensor) and tokens.ndim == 2 and not any(t is tokens for t in self.tokens):
             self.tokens.append(tokens)
+
+    def _projected(self, name: str, given: Any, *_: Any, **__: Any) -> None:
+        """Sequences of numbers [B, T, F] as they come, with nothing but zeros behind their end: places with zeros are token 0, each other one is a token of its own."""
+        if (
+            torch.is_grad_enabled()
+            and isinstance(given, Tensor)
+            and given.ndim == SEQUENCES
+            and given.is_floating_point()
+            and not given.requires_grad
+            and given.shape[1] > 1
+        ):
+            zero = (given == 0).all(2)
+            if bool(zero.any()) and not bool(zero.all()):
+                self.tokens.append(torch.arange(1, zero.numel() + 1, device=given.device).reshape(zero.shape).masked_fill(zero, 0))
 
     def _filled(self, name: str, given: Any, mask: Any = None, value: Any = None, *_: Any, **__: Any) -> None:
         """Masks of torch's own attention come by here as well: it fills scores with -inf."""

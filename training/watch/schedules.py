@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch.optim import lr_scheduler
 
 from training.watch.forwards import Forwards
-from training.watch.horizons import beside_window, counts_steps, never_stops, rises_again, swings_on_purpose, tries_out, warms_to_the_end
+from training.watch.horizons import beside_window, better, counts_steps, never_stops, rises_again, swings_on_purpose, tries_out, warms_to_the_end
 from training.watch.loaders import Loaders
 from training.watch.patches import around
 from training.watch.record import Place, Watch, guarded
@@ -261,6 +262,13 @@ class Schedules:
         if len(metrics) >= FEW and metrics == [metrics[0] + i for i in range(len(metrics))]:
             told = f"ReduceLROnPlateau is given {metrics[0]:g}, {metrics[1]:g}, {metrics[2]:g}, …: the number of the epoch, and no metric"
             self.watch.tell("BH119", told, schedule.place)
+            return
+        place = schedule.place
+        said = better(self.watch.program, place.line) if place is not None and metrics and Path(place.path) == self.watch.program else ""
+        if place is not None and said not in ("", scheduler.mode):
+            waits = "higher" if scheduler.mode == "max" else "lower"
+            told = f"ReduceLROnPlateau waits for a {waits} metric, and what it is given in line {place.line} gets better the other way"
+            self.watch.tell("BH119", told, schedule.made)
             return
         losses = max(self.losses.values(), key=len, default=[])
         if len(metrics) < FEW or len(losses) < len(metrics):

@@ -306,6 +306,12 @@ PLANTED = (
         "    plateau = plateau if epoch else torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=9)\n    plateau.step(right / 160)\n    if total < best_loss:\n",
     ),
     Planted(
+        "BH119",
+        "table",
+        "    if total < best_loss:\n",
+        "    plateau = plateau if epoch else torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, **dict(patience=9))\n    acc = right / 160\n    plateau.step(acc)\n    if total < best_loss:\n",
+    ),
+    Planted(
         "BH204",
         "table",
         "            right += (scores",

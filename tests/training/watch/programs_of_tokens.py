@@ -161,7 +161,75 @@ for epoch in range(3):
         optimizer.step()
 """
 
-BASES_OF_TOKENS = {"padded": PADDED, "noisy": NOISY, "ordered": ORDERED, "headed": HEADED}
+# Numbers in place of words: nothing but zeros behind the end of a stay.
+VITALS = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+hours = torch.randint(3, 9, (260,))
+vitals = torch.randn(260, 9, 4) * (torch.arange(9) < hours[:, None])[..., None]
+label = (vitals.sum((1, 2)) > 0).long()
+
+
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.at = nn.Linear(4, 16), nn.Parameter(torch.randn(9, 16) * 0.1)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(16, 2)
+
+    def forward(self, vitals, hours):
+        seen = torch.arange(9) < hours[:, None]
+        h = self.layer(self.embed(vitals) + self.at, src_key_padding_mask=seen.logical_not())
+        return self.head((h * seen[..., None]).sum(1) / hours[:, None])
+
+
+net = Reader()
+optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
+for epoch in range(3):
+    for rows in torch.randperm(260).split(20):
+        optimizer.zero_grad()
+        F.cross_entropy(net(vitals[rows], hours[rows]), label[rows]).backward()
+        optimizer.step()
+"""
+
+# Each user against the items of all others in the batch, and beside it the kind of the next item.
+TOWERS = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+kind = torch.randint(0, 4, (60,))
+items = torch.randint(0, 60, (400, 5))
+following = (items[:, -1] * 7 + 3) % 60
+
+
+class Towers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.items, self.user, self.kind = nn.Embedding(60, 16), nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16)), nn.Linear(16, 4)
+
+    def forward(self, history, candidates):
+        user = self.user(self.items(history).mean(1))
+        return F.normalize(user, dim=1) @ F.normalize(self.items(candidates), dim=1).T / 0.2, self.kind(user)
+
+
+net = Towers()
+optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
+for epoch in range(3):
+    for rows in torch.randperm(400).split(20):
+        optimizer.zero_grad()
+        scores, kinds = net(items[rows], following[rows])
+        same = (following[rows][:, None] == following[rows]) & ~torch.eye(len(rows), dtype=torch.bool)
+        retrieval = F.cross_entropy(scores.masked_fill(same, float("-inf")), torch.arange(len(rows)))
+        (retrieval + 0.2 * F.cross_entropy(kinds, kind[following[rows]])).backward()
+        optimizer.step()
+"""
+
+BASES_OF_TOKENS = {"padded": PADDED, "noisy": NOISY, "ordered": ORDERED, "headed": HEADED, "vitals": VITALS, "towers": TOWERS}
 LEFT_OUT = PADDED.replace("* (words != 0)\n\n", "* (words != 0)\ntags[tags == 0] = -100\n\n").replace(", ignore_index=0", "")
 SOUND_OF_TOKENS = {
     "at_random": AT_RANDOM,
@@ -189,6 +257,7 @@ PLANTED_OF_TOKENS = (
     Planted("BH834", "noisy", "net(noisy, t), noise)", "net(x, t), noise)"),
     Planted("BH835", "padded", "src_key_padding_mask=empty", "src_key_padding_mask=~empty"),
     Planted("BH835", "headed", "torch.arange(10) > lengths", "torch.arange(10) <= lengths"),
+    Planted("BH835", "vitals", "seen.logical_not()", "seen"),
     Planted("BH874", "ordered", "+ self.at", "+ self.at.mean(0)"),
     Planted("BH835", "padded", "masked_fill(empty", "masked_fill(words > 0"),
 )
