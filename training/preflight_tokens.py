@@ -33,7 +33,7 @@ from training.preflight_scores import scored
 from training.preflight_verdict import SAME, failed, judged_loss, largest_difference, passed, summed_up
 from training.probe import first_rows
 
-SAMPLE_ROWS = 16
+SAMPLE_ROWS = 8
 COMPANY_ROWS = 4
 UNKNOWN_WARN = 0.01  # share of validation tokens that train does not know
 

@@ -33,7 +33,7 @@ from training.sampling import Sampler
 from training.targets import targets_of
 from training.trial import Trial
 
-ROWS, TEXTS = 32, 16  # of a step
+ROWS, TEXTS = 32, 8  # of a step
 STEPS = 10  # at a rate that rises to its peak
 DIVERGED, ROSE = 10.0, 2.0  # loss after these steps, as a multiple of the first
 ERASED, SHRUNK = 0.05, 0.01  # of a weight, by weight decay in one step: more than any batch can write back

@@ -78,25 +78,27 @@ def with_flags(tree: ast.Module) -> ast.Module:
     """
     if not any(isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in BETTER and len(n.args) == 2 for n in whole(tree)):
         return tree
+    put = False
     for node in whole(tree):
         for part in ("body", "orelse"):
             block = getattr(node, part, None)
             if isinstance(block, list) and len(block) > 1:
                 for flag in flags_of(block):
-                    if flag.agrees and not flag.late:
-                        _put(block, flag)
-    return located(tree)
+                    put |= flag.agrees and not flag.late and _put(block, flag)
+    return located(tree) if put else tree
 
 
-def _put(block: list[ast.stmt], flag: Flag) -> None:
+def _put(block: list[ast.stmt], flag: Flag) -> bool:
+    """Put the condition, where something is saved by the flag."""
     saves = [s for s in block if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call) and flag.name in _given(s.value) and s.lineno > flag.told.lineno]
     if not saves:
-        return
+        return False
     first = ast.copy_location(ast.Assign(flag.updated.targets, copy.deepcopy(flag.score)), flag.updated)
     test = ast.copy_location(copy.deepcopy(flag.told.value), flag.updated)
     made = ast.copy_location(ast.If(test, [first, *saves], []), flag.updated)
     made.end_lineno = saves[-1].end_lineno
     block[:] = [made if s is flag.updated else s for s in block if s not in saves]
+    return True
 
 
 def _given(call: ast.Call) -> set[str]:

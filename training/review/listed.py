@@ -10,6 +10,7 @@ from typing import cast
 from training.review.syntax import Rewriter, below, located, walk_afresh, whole
 
 FEW = 4  # values of a list that is written out
+NO_VALUES = (ast.Starred, ast.Constant, ast.Lambda)
 SIMPLE = ast.Name | ast.Attribute | ast.Subscript
 Functions = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
@@ -27,10 +28,27 @@ def with_lists(tree: ast.Module) -> tuple[ast.Module, dict[str, str]]:
     >>> named
     {'sets_0': 'sets[0]', 'sets_1': 'sets[1]'}
     """
-    if not any(isinstance(n, (ast.ListComp, ast.GeneratorExp)) or (isinstance(n, ast.Call) and _is_map(n)) for n in whole(tree)):
+    nodes = whole(tree)
+    if not any(isinstance(n, (ast.ListComp, ast.GeneratorExp)) or (isinstance(n, ast.Call) and _is_map(n)) for n in nodes):
+        return tree, {}
+    if not any(_begins(n) for n in nodes):
         return tree, {}
     lists = _Lists()
     return located(cast(ast.Module, lists.visit(tree))), lists.stand_for
+
+
+def _begins(node: ast.AST) -> bool:
+    """Whether a few values are written there, that something may be written out for: in a loop of a comprehension, for `map`, or under a name."""
+    match node:
+        case ast.ListComp() | ast.GeneratorExp():
+            over = node.generators[0].iter
+        case ast.Call() if _is_map(node):
+            over = node.args[1]
+        case ast.Assign(targets=[ast.Name()], value=ast.List() | ast.Tuple() as over):
+            return 1 < len(over.elts) <= FEW and not any(isinstance(v, NO_VALUES) for v in over.elts)
+        case _:
+            return False
+    return isinstance(over, (ast.List, ast.Tuple)) or (isinstance(over, ast.Call) and isinstance(over.func, ast.Name) and over.func.id == "zip")
 
 
 def _is_map(call: ast.Call) -> bool:
@@ -80,7 +98,7 @@ class _Lists(Rewriter):
         values = node.value.elts if isinstance(node.value, (ast.List, ast.Tuple)) else []
         if not isinstance(target, ast.Name) or self.bound.get(target.id) != 1 or not 1 < len(values) <= FEW:
             return node
-        if any(isinstance(v, (ast.Starred, ast.Constant, ast.Lambda)) for v in values):
+        if any(isinstance(v, NO_VALUES) for v in values):
             return node
         if all(isinstance(v, SIMPLE) for v in values):
             self.known[target.id] = values

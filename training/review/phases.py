@@ -83,7 +83,10 @@ def with_phases(tree: ast.Module) -> tuple[ast.Module, dict[int, int]]:
     """
     if not any(isinstance(n, ast.Constant) and isinstance(n.value, str) and n.value in TRAIN for n in whole(tree)):
         return tree, {}
-    phases = _Phases(_lists(tree))
+    known = _lists(tree)
+    if not any(isinstance(n, (ast.For, ast.DictComp)) and _elements(n.iter if isinstance(n, ast.For) else n.generators[0].iter, known) for n in whole(tree)):
+        return tree, {}
+    phases = _Phases(known)
     written = located(cast(ast.Module, phases.visit(tree)))
     return written, _renumbered(written, phases.loops) if phases.loops else {}
 
