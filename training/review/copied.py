@@ -16,7 +16,7 @@ JOINS = {"cat", "concatenate", "concat", "vstack", "hstack"}
 def copies_before_split(program: Program) -> Iterator[Place]:
     """Labels are joined with themselves, here or by a function that returns them, and what they become is split at random further down."""
     divided = [*splits(program), *shuffled_cuts(program)]
-    for call in program.all_calls if divided else ():
+    for call in program.calls_of(*JOINS) if divided else ():
         name = _joined_with_itself(call) or _listed_with_itself(program, call)
         if not name or "train" in words(name):
             continue

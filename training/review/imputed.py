@@ -15,9 +15,10 @@ TARGETS = {"target", "label", "y", "outcome"}
 
 def filled_from_labels(program: Program) -> Iterator[tuple[ast.expr, str]]:
     """`full = KNNImputer().fit_transform(table)`, of which the last column, or one that is taken out, becomes the label afterwards."""
-    for call in program.all_calls:
-        kind = _imputer(program, call) if method(call) in ("fit_transform", "transform") else ""
-        statement = program.statement(call)
+    if not FROM_OTHERS & program.called_names:
+        return
+    for call in program.methods_of("fit_transform", "transform"):
+        kind, statement = _imputer(program, call), program.statement(call)
         if not kind or not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
             continue
         scope, name = program.scope(call), statement.targets[0].id

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
+from functools import lru_cache
 
 from training.review.program import Origin, Program, Scope
 from training.review.syntax import last_name, words
@@ -22,6 +24,7 @@ THINGS = {
     "args", "cfg", "class", "cls", "config", "dict", "dim", "dir", "file", "id", "input", "inputs", "kwargs", "loss", "name", "names", "out", "output", "outputs",
     "params", "path", "size", "state", "type", "weights",
 }  # fmt: skip
+NO_NETWORK = ACTIONS | THINGS
 NO_OPTIMIZER = {"Optimizer"}
 HELD_OUT = {"val", "valid", "validation", "eval", "evaluation", "test", "testing", "dev", "holdout", "heldout", "held", "va", "tst"}
 FROZEN = {"teacher", "ema", "target", "frozen", "swa", "reference", "ref", "old", "momentum", "averaged", "vgg", "clip", "pretrained", "best"}
@@ -40,8 +43,9 @@ def is_optimizer(program: Program, node: ast.expr | None, scope: Scope) -> bool:
 
 def is_optimizer_origin(origin: Origin) -> bool:
     """Whether the call makes an optimizer."""
-    parts = origin.name.split(".")
-    return parts[:2] == ["torch", "optim"] and not {"lr_scheduler", "swa_utils"} & set(parts) and origin.last[:1].isupper() and origin.last not in NO_OPTIMIZER
+    if not origin.name.startswith("torch.optim."):
+        return False
+    return not {"lr_scheduler", "swa_utils"} & set(origin.name.split(".")) and origin.last[:1].isupper() and origin.last not in NO_OPTIMIZER
 
 
 def is_scheduler_origin(origin: Origin) -> bool:
@@ -86,11 +90,31 @@ def is_model(program: Program, node: ast.expr | None, scope: Scope) -> bool:
     if any(is_model_origin(program, o) for o in known):
         return True
     name = last_name(node)
-    if any(o.name.startswith("torch.") for o in known) or name in program.classes or (ACTIONS | THINGS) & words(name):
+    if name in program.classes or NO_NETWORK & words(name) or any(o.name.startswith("torch.") for o in known):
         return False
     used = not known and name in program.network_names
-    named = used or bool(MODEL.match(name)) or (not known and program.module_named(name) is not None)
+    named = used or _sounds_like_a_network(name) or (not known and program.module_named(name) is not None)
     return named and program.local_function(name, scope) is None and not (isinstance(node, ast.Attribute) and name in program.method_names)
+
+
+@lru_cache(maxsize=1 << 14)
+def _sounds_like_a_network(name: str) -> bool:
+    return bool(MODEL.match(name))
+
+
+@lru_cache(maxsize=1)  # of the file that is under review: many rules ask
+def _calls_of_torch(program: Program) -> dict[str, list[ast.Call]]:
+    found: dict[str, list[ast.Call]] = defaultdict(list)
+    for call in program.all_calls:
+        name = program.resolve(call.func)
+        if name.startswith("torch."):
+            found[name.rpartition(".")[2]].append(call)
+    return found
+
+
+def torch_calls(program: Program, name: str) -> list[ast.Call]:
+    """The calls of what torch has under this name, whatever it was imported as: those of which `is_torch(call.func, name)` holds."""
+    return _calls_of_torch(program).get(name, [])
 
 
 def is_frozen_name(key: str) -> bool:
@@ -103,6 +127,7 @@ def looks_trained_on(name: str) -> bool:
     return bool({"train", "training", "tr"} & words(name))
 
 
+@lru_cache(maxsize=1 << 14)
 def looks_held_out(name: str) -> bool:
     """Whether an identifier speaks of validation or test rows.
 

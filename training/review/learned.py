@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+from functools import lru_cache
 from typing import NamedTuple
 
 from training.review.program import Program, Scope
@@ -30,6 +31,7 @@ class Sides(NamedTuple):
     parts: frozenset[str]
 
 
+@lru_cache(maxsize=1)  # of the file that is under review: several rules ask
 def sides_of_tables(program: Program) -> list[Sides]:
     """Every table that has one value in its function, and of which sides are taken there."""
     found: dict[tuple[Scope, str], tuple[ast.expr, set[int], set[str]]] = {}
@@ -57,7 +59,7 @@ def sides_of_tables(program: Program) -> list[Sides]:
 
 def whole_table(program: Program, rows: ast.expr, sides: Sides, with_labels: bool = False) -> bool:
     """Whether an expression holds all rows of the table: it, columns of it, filled or converted; and not the label, unless asked for."""
-    labels = set[str]() if with_labels else label_columns(program)
+    labels: Set[str] = set[str]() if with_labels else label_columns(program)
     node: ast.expr | None = rows
     while not isinstance(node, ast.Name):
         match node:
@@ -185,14 +187,13 @@ def of_each_side(program: Program) -> Iterator[tuple[ast.expr, str, str]]:
     """Rows that are scaled or filled by a statistic of themselves, for train rows and for others: where, which statistic, and which sides."""
     if not CENTRES & program.called_names:
         return
-    for node in (*program.nodes[ast.BinOp], *program.all_calls):
+    for node in (*program.nodes[ast.BinOp], *program.methods_of("fillna")):
         if not isinstance(node, ast.Call) and not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)):
             continue
         inner = node if isinstance(node, ast.Call) else node.left
-        if isinstance(inner, ast.Call) and method(inner) != "fillna":
+        if not isinstance(inner, (ast.Call, ast.BinOp)) or (isinstance(inner, ast.Call) and method(inner) != "fillna"):
             continue
-        scope = program.scope(node)
-        found = centred(program, inner, scope, program.statement(node)) if isinstance(inner, (ast.Call, ast.BinOp)) else None
+        found = centred(program, inner, program.scope(node), program.statement(node))
         if found is None or named_role(found[0]) or words(last_name(found[0])) & LABEL_WORDS:
             continue
         where = per_side(program, node, found[0]) or _held_out_alone(program, node, found[0])
@@ -222,7 +223,7 @@ def _held_out_alone(program: Program, node: ast.expr, rows: ast.expr) -> str:
 
 def _given_with_itself(program: Program) -> Iterator[tuple[ast.expr, str, str]]:
     """Held-out rows that are given to a function or class of the file together with their own mean: `Rows(x[test], x[test].mean(), x[test].std())`."""
-    for call in program.all_calls:
+    for call in (c for c in program.all_calls if isinstance(c.func, ast.Name)):
         given = [*call.args, *(k.value for k in call.keywords)]
         made = {last_name(a.func): receiver(a) for a in given if isinstance(a, ast.Call) and last_name(a.func) in CENTRES}
         for statistic, rows in made.items():

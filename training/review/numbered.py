@@ -37,6 +37,7 @@ LOCAL = {
     "ranks",
     "rankdata",
 }
+NUMBER = {"factorize", "unique", "get_dummies", "fit_transform", "searchsorted", "build_vocab_from_iterator", "setdefault", "dict", "index"}  # or may do so
 ROUNDS = 3  # functions that call each other
 
 
@@ -174,7 +175,7 @@ def _numberings(program: Program, scope: Scope) -> Iterator[Numbering]:
         match node:
             case ast.DictComp() if over := enumerated(node):
                 yield from _mapping(program, scope, node, over)
-            case ast.Call():
+            case ast.Call() if last_name(node.func) in NUMBER:
                 yield from _by_library(program, scope, node)
                 yield from _by_hand(program, scope, node)
             case ast.Attribute(attr="codes", value=ast.Attribute(attr="cat", value=rows)) if not FIXED & program.identifiers:
@@ -296,7 +297,7 @@ def _made_categories(program: Program, scope: Scope, rows: ast.expr) -> bool:
 
 def _whole_categories(program: Program, scope: Scope) -> bool:
     """Whether columns are made categories elsewhere, before rows are divided."""
-    return any(_to_category(c) and program.scope(c) is not scope for c in program.all_calls)
+    return any(_to_category(c) and program.scope(c) is not scope for c in program.methods_of("astype"))
 
 
 def _to_category(call: ast.Call) -> bool:

@@ -53,7 +53,7 @@ def window_looks_ahead(subject: Subject) -> Iterator[Place]:
     yield from _filled_from_behind(program)
     yield from own_label_in_window(program)
     yield from _label_from_behind(program)
-    for call in program.all_calls:
+    for call in program.calls_of("convolve", "rolling", "bfill", "backfill", "fillna", *BOTH_WAYS):
         how = looks_ahead(program, call)
         scope = program.scope(call)
         if not how or _is_label(program, call):
@@ -64,11 +64,14 @@ def window_looks_ahead(subject: Subject) -> Iterator[Place]:
 
 def _label_from_behind(program: Program) -> Iterator[Place]:
     """`frame["next"] = frame["days"].shift(-1)` where `days` is the label, and `next` is in a list of columns."""
-    labels = label_columns(program) if "shift" in program.called_names else set()
+    shifts = program.methods_of("shift")
+    if not shifts:
+        return
+    labels = label_columns(program)
     listed = {constant(e) for n in (*program.nodes[ast.List], *program.nodes[ast.Tuple]) for e in getattr(n, "elts", ()) if len(getattr(n, "elts", ())) > 1}
-    for call in program.all_calls if labels else ():
+    for call in shifts:
         of = receiver(call)
-        if method(call) != "shift" or not _negative(keyword(call, "periods", 0)) or not isinstance(of, ast.Subscript) or constant(of.slice) not in labels:
+        if not _negative(keyword(call, "periods", 0)) or not isinstance(of, ast.Subscript) or constant(of.slice) not in labels:
             continue
         stored = {constant(t.slice) for t in getattr(program.statement(call), "targets", ()) if isinstance(t, ast.Subscript)}
         if stored & listed and not stored & labels:
@@ -79,7 +82,7 @@ def _filled_from_behind(program: Program) -> Iterator[Place]:
     """`frame[c] = frame[c].bfill()` of all rows, not within groups and not for what `ffill` left, before rows go to different sides."""
     if not {"bfill", "backfill", "fillna", "interpolate"} & program.called_names or "ffill" in program.called_names:
         return
-    for call in program.all_calls:
+    for call in program.methods_of("bfill", "backfill", "fillna", "interpolate"):
         of, scope = receiver(call), program.scope(call)
         backward = constant(keyword(call, "limit_direction")) in ("backward", "both") and method(call) == "interpolate"
         if of is None or not (backward or looks_ahead(program, call) == "gaps are filled from behind") or constant(keyword(call, "axis")) in (1, "columns"):

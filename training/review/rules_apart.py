@@ -110,13 +110,16 @@ def _of_other_rows(program: Program) -> Iterator[Place]:
 
 def _as_many_of_the_first(program: Program) -> Iterator[Place]:
     """`x[rows]` beside `y[: len(rows)]` or `y[order[: len(rows)]]`, in a loss of one's own or a pair of rows and labels."""
-    pairs: list[tuple[list[ast.expr], bool]] = [(n.elts, False) for n in program.nodes[ast.Tuple] if isinstance(n, ast.Tuple)]
-    pairs += [(c.args, True) for c in program.all_calls if words(last_name(c.func)) & {"loss", "criterion"} and not loss_kind(program, c, program.scope(c))]
-    for sides, of_loss in pairs:
-        rows = {n.slice.id for side in sides for n in walk(side) if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Name)}
-        for side in sides[1:] if rows else ():
+    pairs: list[tuple[list[ast.expr], ast.Call | None]] = [(n.elts, None) for n in program.nodes[ast.Tuple] if isinstance(n, ast.Tuple)]
+    pairs += [(c.args, c) for c in program.all_calls if words(last_name(c.func)) & {"loss", "criterion"}]
+    for sides, loss in pairs:
+        for side in sides[1:]:
             counted = _counted_by(side)
-            if counted in rows and (of_loss or words(_root(side)) & LABELS):
+            if not counted:
+                continue
+            rows = {n.slice.id for s in sides for n in walk(s) if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Name)}
+            own = words(_root(side)) & LABELS if loss is None else not loss_kind(program, loss, program.scope(loss))
+            if counted in rows and own:
                 yield side, f"rows {counted} stand beside as many of the first ones: {ast.unparse(side)}"
                 break
 

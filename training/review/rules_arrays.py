@@ -56,7 +56,8 @@ ON_PURPOSE = {
 def unsigned_difference(subject: Subject) -> Iterator[Place]:
     """Both sides of a minus are arrays that were made unsigned, and the result is not just compared."""
     program = subject.program
-    if not (UNSIGNED | {"imread", "byte"}) & (program.identifiers | {str(constant(n)) for n in program.nodes[ast.Constant]}):
+    speaking = UNSIGNED | {"imread", "byte"}
+    if not speaking & program.identifiers and not any(constant(n) in speaking for n in program.nodes[ast.Constant]):
         return
     for node in program.nodes[ast.BinOp]:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and not isinstance(program.parents[node], ast.Compare):
@@ -157,6 +158,7 @@ def rows_permuted_alone(subject: Subject) -> Iterator[Place]:
     are put in an order, and one that is cut beside them afterwards is not.
     """
     program = subject.program
+    permuted = bool(program.calls_of(*PERMUTES))
     for scope in program.scopes:
         if ON_PURPOSE & (words(scope.name) | {scope.name}):
             continue
@@ -168,7 +170,7 @@ def rows_permuted_alone(subject: Subject) -> Iterator[Place]:
         yield from kept_the_old_order(program, scope)
         yield from sorted_out_of_a_zip(scope)
         yield from sorted_beside(scope)
-        for name, bindings in scope.bindings.items():
+        for name, bindings in scope.bindings.items() if permuted else ():
             if len(bindings) == 1 and isinstance(bindings[0].value, ast.Call) and last_name(bindings[0].value.func) in PERMUTES:
                 used = _only_index(program, name, scope)
                 if used is not None:
@@ -222,6 +224,8 @@ def _sorted(program: Program, scope: Scope) -> Iterator[Place]:
 
 def _sorted_column(program: Program, scope: Scope) -> Iterator[Place]:
     """`table["y"].sort_values().to_numpy()` beside other columns of the table, or the table itself, that become arrays or are handed on as they are."""
+    if "sort_values" not in program.called_names:
+        return
     for call in (c for c in own_nodes(scope.node) if isinstance(c, ast.Call) and method(c) == "sort_values" and keyword(c, "by", 0) is None):
         column, above = receiver(call), program.parents[call]
         table = column.value if isinstance(column, ast.Subscript) and isinstance(constant(column.slice), str) else None
@@ -250,11 +254,13 @@ def _sorts(scope: Scope) -> Iterator[tuple[str, ast.Call]]:
             inner = [c for c in walk(node.value) if isinstance(c, ast.Call) and last_name(c.func) in SORTS]
             rows = receiver(inner[0]) if len(inner) == 1 and method(inner[0]) and names_read(receiver(inner[0])) == {last_name(target)} else None
             rows = rows or (inner[0].args[0] if len(inner) == 1 and inner[0].args else None)
+            if not (isinstance(target, ast.Name) and isinstance(rows, ast.Name) and rows.id == target.id):
+                continue
             order_kept = any(k.arg and "return" in k.arg for c in inner for k in c.keywords) or any(
                 last_name(e).strip("_") and any(last_name(e) in names_read(n) for n in own_nodes(scope.node) if isinstance(n, (ast.Call, ast.Subscript)))
                 for e in (node.targets[0].elts[1:] if isinstance(node.targets[0], ast.Tuple) else ())
             )  # an index comes with it
-            if isinstance(target, ast.Name) and isinstance(rows, ast.Name) and rows.id == target.id and not order_kept:
+            if not order_kept:
                 yield target.id, inner[0]
 
 

@@ -72,9 +72,9 @@ def codes_made_anew_per_side(subject: Subject) -> Iterator[Place]:
 def _vocabularies(program: Program) -> Iterator[Place]:
     """`Vocabulary(words of train)` and `Vocabulary(words of val)`: objects of one class of the file that number words."""
     made: dict[str, list[tuple[ast.Call, set[str]]]] = {}
-    for call in program.all_calls:
+    for call in program.calls_of(*program.classes):
         name = last_name(call.func)
-        if name in program.classes and words(name) & VOCABULARIES:
+        if words(name) & VOCABULARIES:
             sides = {side_of(n) for a in (*call.args, *(k.value for k in call.keywords)) for n in names_read(a)} - {""}
             made.setdefault(name, []).append((call, sides))
     for name, calls_of in made.items():
@@ -86,7 +86,7 @@ def _vocabularies(program: Program) -> Iterator[Place]:
 
 def _codes(program: Program) -> Iterator[tuple[ast.expr, str, ast.expr]]:
     """Every numbering of categories: where, by what, and of which rows."""
-    for call in program.all_calls:
+    for call in program.calls_of("fit", "fit_transform", "get_dummies", "factorize", "unique"):
         scope, name = program.scope(call), last_name(call.func)
         if method(call) in ("fit", "fit_transform") and call.args:
             kinds = [o.last for o in program.origins(receiver(call), scope) if o.last in CODERS and o.name.startswith("sklearn.")]
@@ -102,7 +102,7 @@ def _codes(program: Program) -> Iterator[tuple[ast.expr, str, ast.expr]]:
         rows = _enumerated(node) if isinstance(node, ast.DictComp) else None
         if isinstance(node, ast.DictComp) and rows is not None:
             yield node, "enumerate", rows
-    for node in program.nodes[ast.Attribute]:
+    for node in program.nodes[ast.Attribute] if "codes" in program.identifiers else ():
         match node:
             case ast.Attribute(attr="codes", value=ast.Attribute(attr="cat", value=ast.Call() as made)) if method(made) == "astype":
                 if made.args and constant(made.args[0]) == "category" and (of := receiver(made)) is not None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import looks_held_out, looks_trained_on
 from training.review.program import Binding, Program, Scope
-from training.review.sides import side_of, side_of_names, targets_of
+from training.review.sides import all_names, side_of, side_of_names, targets_of
 from training.review.splitting import line_of
 from training.review.syntax import (
     calls,
@@ -29,6 +29,7 @@ from training.review.syntax import (
 
 FOLDERS = {"torchvision.datasets.ImageFolder", "torchvision.datasets.DatasetFolder"}
 PLAIN_NUMBERS = {"label", "labels", "y", "target", "idx", "index", "i", "j", "length", "id", "offset", "start", "stop", "end", "pos", "seed", "count"}
+PUBLISHED = {"torchvision", "torchaudio", "torchtext", "datasets"}
 SAMPLERS = ("sampler", "batch_sampler")
 COUNTS = {"n", "num", "len", "size", "count", "start", "end", "cut"}
 
@@ -187,7 +188,7 @@ def _is_part_of_several(program: Program, binding: Binding) -> bool:
     if isinstance(made, ast.Call) and last_name(made.func) == "random_split":
         return binding.index is not None
     if isinstance(made, ast.Call) and last_name(made.func) == "Subset" and made.args:
-        return sum(last_name(c.func) == "Subset" and bool(c.args) and ast.dump(c.args[0]) == ast.dump(made.args[0]) for c in program.all_calls) > 1
+        return sum(bool(c.args) and ast.dump(c.args[0]) == ast.dump(made.args[0]) for c in program.calls_of("Subset")) > 1
     return False
 
 
@@ -225,8 +226,7 @@ def validation_of_train_rows(subject: Subject) -> Iterator[Place]:
     yield from _never_read(program)
     yield from _evaluated_on_train(program)
     yield from _trained_on_held_out(program)
-    named = program.identifiers | {p for scope in program.scopes for p in scope.parameters}
-    held = {n for n in named if looks_held_out(n) and "train" not in words(n)}
+    held = {n for n in all_names(program) if looks_held_out(n) and "train" not in words(n)}
     attributes = {name: made for own in program.attributes.values() for name, made in own.items()}
     for name, bindings in (*((n, b) for s in program.scopes for n, b in s.bindings.items()), *attributes.items()):
         if not looks_held_out(name) or "train" in words(name):
@@ -251,8 +251,8 @@ def validation_of_train_rows(subject: Subject) -> Iterator[Place]:
 def _same_set_twice(program: Program) -> Iterator[Place]:
     """`val = DataLoader(sets[2])` and `test = DataLoader(sets[2])` beside a train loader of another set: what chooses and what is reported are one."""
     made: dict[tuple[object, str], dict[str, ast.Call]] = {}
-    for call in program.all_calls:
-        side = side_of_names(targets_of(program, call)) if last_name(call.func) == "DataLoader" and call.args else ""
+    for call in program.calls_of("DataLoader"):
+        side = side_of_names(targets_of(program, call)) if call.args else ""
         if side and isinstance(call.args[0], (ast.Name, ast.Subscript, ast.Attribute)) and not any(keyword(call, s) is not None for s in SAMPLERS):
             made.setdefault((program.scope(call), ast.dump(call.args[0])), {})[side] = call
     trains = {scope for (scope, _), sides in made.items() if "train" in sides}
@@ -266,15 +266,16 @@ def _same_rows_twice(program: Program) -> Iterator[Place]:
     tests = any(side_of(n) == "test" for n in program.identifiers)
     for node in program.nodes[ast.Tuple] if tests else ():
         for value in node.elts if isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Load) else ():
-            given = {side_of(n) for n in names_read(value)} - {""}
+            if {side_of(n) for n in names_read(value)} - {""} != {"val"}:
+                continue
             twice = any(ast.dump(other) == ast.dump(value) for other in getattr(node, "elts", ()) if other is not value)
-            if twice and given == {"val"} and side_of_names(targets_of(program, value)) == "test":
+            if twice and side_of_names(targets_of(program, value)) == "test":
                 yield value, f"the test rows are {ast.unparse(value)}, as the validation rows are"
 
 
 def _trained_on_held_out(program: Program) -> Iterator[Place]:
     """`train_loader = DataLoader(val_set)` beside a loader of `val_set` for the validation."""
-    for scope in program.scopes:
+    for scope in program.scopes if program.calls_of("DataLoader") else ():
         made: dict[str, list[tuple[str, ast.Call]]] = {}
         for name, bindings in scope.bindings.items():
             for b in bindings:
@@ -304,11 +305,9 @@ def _evaluated_on_train(program: Program) -> Iterator[Place]:
 
 def _never_read(program: Program) -> Iterator[Place]:
     """`(train, val, test) = …` where nothing reads `val`, beside two loaders of `train`."""
-    for scope in program.scopes:
-        loaders = [
-            c for c in calls(scope.node) if last_name(c.func) == "DataLoader" and c.args and isinstance(c.args[0], ast.Name) and program.scope(c) is scope
-        ]
-        trains = [c for c in loaders if side_of(c.args[0].id) == "train"]  # type: ignore[attr-defined]
+    loaders = [c for c in program.calls_of("DataLoader") if c.args and isinstance(c.args[0], ast.Name) and side_of(c.args[0].id) == "train"]
+    for scope in program.scopes if len(loaders) > 1 else ():
+        trains = [c for c in loaders if program.scope(c) is scope]
         if len(trains) < 2 or len({ast.unparse(c.args[0]) for c in trains}) > 1:
             continue
         read = {n.id for n in walk(scope.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
@@ -320,13 +319,14 @@ def _never_read(program: Program) -> Iterator[Place]:
 
 def _published_train_part(program: Program) -> Iterator[Place]:
     """`test_set = MNIST(root, train=True)` beside a train set of the same part, where nothing is taken out of either."""
-    if {"random_split", "Subset", "SubsetRandomSampler"} & program.called_names:
+    if not PUBLISHED & program.modules_imported or {"random_split", "Subset", "SubsetRandomSampler"} & program.called_names:
         return
     made: list[tuple[str, str, ast.Call, ast.AST]] = []
     for call in program.all_calls:
+        if not is_true(keyword(call, "train")) and constant(keyword(call, "split")) != "train":
+            continue
         name = program.resolve(call.func)
-        train = is_true(keyword(call, "train")) or constant(keyword(call, "split")) == "train"
-        if train and name.startswith(("torchvision.datasets.", "torchaudio.datasets.", "torchtext.datasets.", "datasets.load_dataset")):
+        if name.startswith(("torchvision.datasets.", "torchaudio.datasets.", "torchtext.datasets.", "datasets.load_dataset")):
             name += f":{constant(call.args[0])}" if call.args and name == "datasets.load_dataset" else ""
             made.append((name, side_of_names(targets_of(program, call)), call, program.scope(call).node))
     for name, side, call, scope in made:
@@ -336,7 +336,9 @@ def _published_train_part(program: Program) -> Iterator[Place]:
 
 def _same_folder_twice(program: Program) -> Iterator[Place]:
     """`val = ImageFolder(root / "train")` beside a train set of the same folder, where nothing is taken out of either."""
-    if {"random_split", "Subset", "SubsetRandomSampler"} & program.called_names or any(keyword(c, s) is not None for c in program.all_calls for s in SAMPLERS):
+    if "torchvision" not in program.modules_imported or {"random_split", "Subset", "SubsetRandomSampler"} & program.called_names:
+        return
+    if any(k.arg in SAMPLERS for c in program.all_calls for k in c.keywords):
         return
     made: dict[tuple[object, str], dict[str, ast.Call]] = {}
     for call in program.all_calls:

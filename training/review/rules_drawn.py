@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.kinds import torch_calls
 from training.review.program import Program, Scope
 from training.review.sides import side_of, side_of_names, targets_of
 from training.review.syntax import calls, constant, identifiers, is_true, keyword, last_name, method, receiver, walk
@@ -49,9 +50,9 @@ MOVES = {"to", "cuda", "half", "float", "double", "bfloat16", "cpu"}
 def parameter_moved_away(subject: Subject) -> Iterator[Place]:
     """An attribute is assigned what a move gives of a `nn.Parameter` that is made there."""
     program = subject.program
-    for call in program.all_calls:
+    for call in program.methods_of(*MOVES):
         made, statement = receiver(call), program.parents[call]
-        if method(call) in MOVES and isinstance(made, ast.Call) and program.resolve(made.func) in ("torch.nn.Parameter", "torch.nn.parameter.Parameter"):
+        if isinstance(made, ast.Call) and program.resolve(made.func) in ("torch.nn.Parameter", "torch.nn.parameter.Parameter"):
             target = statement.targets[0] if isinstance(statement, ast.Assign) and statement.value is call else None
             if isinstance(target, ast.Attribute) and program.is_module(program.scope(call).owner):
                 yield call, f"{ast.unparse(target)} is no parameter where {method(call)} changes anything"
@@ -84,8 +85,8 @@ def parameter_moved_away(subject: Subject) -> Iterator[Place]:
 def rows_drawn_by_wrong_weights(subject: Subject) -> Iterator[Place]:
     """A sampler is given what was made of `bincount` alone, with no position taken of it; or counts at the labels, which nothing divides by."""
     program = subject.program
-    for call in program.all_calls:
-        given = keyword(call, "weights", 0) if program.is_torch(call.func, "WeightedRandomSampler") else None
+    for call in torch_calls(program, "WeightedRandomSampler"):
+        given = keyword(call, "weights", 0)
         scope = program.scope(call)
         parts = list(_made_of(program, given, scope)) if given is not None else []
         if not any(isinstance(n, ast.Call) and last_name(n.func) == "bincount" for n in parts) or given is None:
@@ -139,8 +140,8 @@ def _made_of(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> 
 def held_out_rows_drawn(subject: Subject) -> Iterator[Place]:
     """A loader of rows that are called validation or test is given a WeightedRandomSampler."""
     program = subject.program
-    for call in program.all_calls:
-        sampler = keyword(call, "sampler") if program.is_torch(call.func, "DataLoader") and call.args else None
+    for call in torch_calls(program, "DataLoader"):
+        sampler = keyword(call, "sampler") if call.args else None
         drawn = value_of(program, sampler, program.scope(call)) if sampler is not None else None
         if isinstance(drawn, ast.Call) and program.is_torch(drawn.func, "WeightedRandomSampler") and not _without_repeats(drawn):
             side = side_of(last_name(call.args[0])) or side_of_names(targets_of(program, call))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import HELD_OUT, is_frozen_name, looks_held_out
@@ -16,13 +17,16 @@ from training.review.unnamed import collected_with_gradients, never_in_eval_mode
 QUIET = {"no_grad", "inference_mode", "set_grad_enabled", "eval_mode"}
 
 
-def evaluations(subject: Subject) -> Iterator[tuple[Loop, list[Event], list[Event]]]:
+@lru_cache(maxsize=1)  # of the file that is under review: several rules ask
+def evaluations(subject: Subject) -> tuple[tuple[Loop, list[Event], list[Event]], ...]:
     """Loops over validation or test batches: the loop, the forward passes in it, and the trace.
 
     A loop with a backward is none; nor is one in a class whose base runs the loop.
     """
-    if subject.framework:
-        return
+    return () if subject.framework else tuple(_evaluations(subject))
+
+
+def _evaluations(subject: Subject) -> Iterator[tuple[Loop, list[Event], list[Event]]]:
     for trace in subject.traces:
         loops = list(dict.fromkeys(e.loops[-1] for e in trace if e.loops))
         for loop in loops:

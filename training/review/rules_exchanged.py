@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.kinds import torch_calls
 from training.review.program import Program, Scope
 from training.review.reached import is_asked_for, is_started
 from training.review.syntax import FunctionNode, calls, children, constant, dotted, identifiers, last_name, method, own_nodes, walk, words
@@ -46,7 +47,7 @@ WARM = {"warm", "warmup", "rampup"}
 )
 def arguments_exchanged(subject: Subject) -> Iterator[Place]:
     """A call is given `a=b` and `b=a`, both of them settings of training: other names are exchanged on purpose, as query and key or source and target."""
-    for call in subject.program.all_calls:
+    for call in (c for c in subject.program.all_calls if len(c.keywords) > 1):
         given = {k.arg: last_name(k.value) for k in call.keywords if k.arg and isinstance(k.value, (ast.Name, ast.Attribute))}
         for name, value in given.items():
             if name < value and given.get(value) == name and {name, value} <= SETTINGS:
@@ -184,21 +185,20 @@ def average_never_updated(subject: Subject) -> Iterator[Place]:
     program = subject.program
     if not subject.trains:
         return
-    for scope, what in ((s, w) for s, w in (*_moving(program), *_filling(program)) if is_started(program)):
+    for scope, what in (*_moving(program), *_filling(program)) if is_started(program) else ():
         if not is_asked_for(program, scope):
             yield scope.node, f"nothing calls {scope.name}, which would bring {what} up to date"
     if {"update_parameters", "load_state_dict"} & program.identifiers:
         return
-    for call in program.all_calls:
-        if program.is_torch(call.func, "AveragedModel"):
-            names = {last_name(t) for t in getattr(program.statement(call), "targets", ())} - {""}
-            given = [
-                c
-                for c in program.all_calls
-                if c is not call and any(isinstance(a, (ast.Name, ast.Attribute)) and last_name(a) in names for a in (*c.args, *(k.value for k in c.keywords)))
-            ]
-            if names and all(program.callees(c, program.scope(c)) or program.resolve(c.func).startswith("torch.") for c in given):
-                yield call, f"nothing calls update_parameters: {sorted(names)[0]} stays as it is here"
+    for call in torch_calls(program, "AveragedModel"):
+        names = {last_name(t) for t in getattr(program.statement(call), "targets", ())} - {""}
+        given = [
+            c
+            for c in program.all_calls
+            if c is not call and any(isinstance(a, (ast.Name, ast.Attribute)) and last_name(a) in names for a in (*c.args, *(k.value for k in c.keywords)))
+        ]
+        if names and all(program.callees(c, program.scope(c)) or program.resolve(c.func).startswith("torch.") for c in given):
+            yield call, f"nothing calls update_parameters: {sorted(names)[0]} stays as it is here"
 
 
 def _moving(program: Program) -> list[tuple[Scope, str]]:
@@ -206,16 +206,18 @@ def _moving(program: Program) -> list[tuple[Scope, str]]:
     found = []
     for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For) and isinstance(n.target, ast.Tuple)):
         of = {method(c) for c in calls(loop.iter)}
+        if last_name(getattr(loop.iter, "func", None)) != "zip" or not of & {"parameters", "named_parameters", "state_dict"}:
+            continue
         written = [c for s in loop.body for c in calls(s) if method(c) in ("lerp_", "copy_", "add_") and isinstance(c.func, ast.Attribute)]
         roots = {_root(c.func) for c in written} & {last_name(e) for e in children(loop.target)}
-        if of & {"parameters", "named_parameters", "state_dict"} and last_name(getattr(loop.iter, "func", None)) == "zip" and roots:
+        if roots:
             found.append(program.scope(loop))
     return [(s, "the weights") for s in dict.fromkeys(found) if isinstance(s.node, FunctionNode) and not s.name.startswith(("on_", "__"))]
 
 
 def _filling(program: Program) -> Iterator[tuple[Scope, str]]:
     """The methods that write into a buffer of their network, which its `forward` reads: a memory of keys, running statistics."""
-    for owner in program.module_classes:
+    for owner in program.module_classes if program.methods_of("register_buffer") else ():
         methods = program.methods[owner]
         named = [constant(c.args[0]) for c in calls(owner) if method(c) == "register_buffer" and c.args]
         read = {dotted(n) for n in walk(methods["forward"].node) if isinstance(n, ast.Attribute)} if "forward" in methods else set()

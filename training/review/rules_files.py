@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import is_model, is_optimizer, is_optimizer_origin, is_scheduler
+from training.review.kinds import is_model, is_optimizer, is_optimizer_origin, is_scheduler, torch_calls
 from training.review.program import Origin, Program, Scope
 from training.review.settings import settings
 from training.review.syntax import constant, dotted, identifiers, is_false, keyword, last_name, method, receiver, walk, words
@@ -38,6 +39,9 @@ MOVED = {
     "torch.optim.lr_scheduler._LRScheduler": "torch.optim.lr_scheduler.LRScheduler",
     "torch.distributed.launch": "torchrun",
 }
+LAST = {name.rpartition(".")[2] for name in MOVED}
+LOST = {"size_average", "reduce", "verbose"}  # arguments
+SAVES = {"torch.save", "pickle.dump", "joblib.dump", "dill.dump", "cloudpickle.dump"}
 OTHERS = ("sklearn.", "xgboost.", "lightgbm.", "catboost.", "statsmodels.")  # networks of none of these are lost by a new torch
 
 
@@ -66,20 +70,23 @@ def deprecated_api(subject: Subject) -> Iterator[Place]:
     program = subject.program
     handlers = [h for h in program.nodes[ast.ExceptHandler] if {"ImportError", "ModuleNotFoundError", "AttributeError"} & identifiers(h)]
     fallbacks = {a.asname or a.name for h in handlers for n in walk(h) if isinstance(n, ast.ImportFrom) for a in n.names}  # of older versions
-    for node in (*program.nodes[ast.Attribute], *program.nodes[ast.Name]):
+    imported = {n for n, of in program.aliases.items() if of in MOVED}
+    named: list[ast.AST] = [n for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and n.attr in LAST]
+    named += [n for n in program.nodes[ast.Name] if isinstance(n, ast.Name) and n.id in imported]
+    for node in named:
         name = program.resolve(node) if isinstance(getattr(node, "ctx", None), ast.Load) else ""
         if isinstance(node, ast.Name) and node.id in fallbacks:
             continue
         if name in MOVED and not isinstance(program.parents[node], ast.Attribute):
             yield node, f"{name} is deprecated or gone: use {MOVED[name]}"
     for call in program.all_calls:
-        name = program.resolve(call.func)
-        given = {k.arg for k in call.keywords}
+        given = {k.arg for k in call.keywords} & LOST
+        name = program.resolve(call.func) if given else ""
         if name.startswith("torch.nn.") and given & {"size_average", "reduce"} and ("loss" in name.lower() or "entropy" in name):
             yield call, "size_average and reduce are deprecated: use reduction"
         elif name.startswith("torch.optim.lr_scheduler.") and "verbose" in given:
             yield call, "verbose is gone: read the rate with get_last_lr()"
-        elif method(call) == "register_backward_hook" and not name:
+        elif method(call) == "register_backward_hook" and not program.resolve(call.func):
             yield call, "register_backward_hook sees the gradient of a module's last operation alone: use register_full_backward_hook"
         elif method(call) == "step" and len(call.args) == 1 and _counts_by_itself(program, call):
             yield call, "step(epoch) is deprecated, and sets the schedule to that epoch each time: call step() alone"
@@ -118,8 +125,9 @@ def whole_model_saved(subject: Subject) -> Iterator[Place]:
     """The first argument of `torch.save` or `pickle.dump` is a network, a dict or list that holds one, or a network's own `self`."""
     program = subject.program
     for call in program.all_calls if "torch" in program.modules_imported else ():
-        name, stored = program.resolve(call.func), keyword(call, "obj", 0)
-        if stored is None or name not in ("torch.save", "pickle.dump", "joblib.dump", "dill.dump", "cloudpickle.dump"):
+        name = program.resolve(call.func)
+        stored = keyword(call, "obj", 0) if name in SAVES else None
+        if stored is None:
             continue
         if dotted(stored) == "self" and program.is_module(program.scope(call).owner):
             yield call, "self is pickled whole"
@@ -180,7 +188,7 @@ def _annotated_module(program: Program, node: ast.expr, scope: Scope) -> bool:
 )
 def unsafe_load(subject: Subject) -> Iterator[Place]:
     """`torch.load` with the literal `weights_only=False`."""
-    for call in subject.program.all_calls:
+    for call in torch_calls(subject.program, "load"):
         if subject.program.resolve(call.func) == "torch.load" and is_false(keyword(call, "weights_only")):
             yield call, "weights_only=False runs code from the file"
 
@@ -207,7 +215,7 @@ def unsafe_load(subject: Subject) -> Iterator[Place]:
 )
 def load_by_default(subject: Subject) -> Iterator[Place]:
     """`torch.load` without the argument."""
-    for call in subject.program.all_calls:
+    for call in torch_calls(subject.program, "load"):
         if subject.program.resolve(call.func) == "torch.load" and keyword(call, "weights_only") is None:
             yield call, "weights_only is not given: before torch 2.6 this runs code from the file"
 
@@ -274,7 +282,7 @@ def assert_as_check(subject: Subject) -> Iterator[Place]:
 def anomaly_detection_on(subject: Subject) -> Iterator[Place]:
     """`set_detect_anomaly(True)` as a statement, under no condition."""
     program = subject.program
-    for call in program.all_calls:
+    for call in torch_calls(program, "set_detect_anomaly"):
         literal = bool(call.args) and isinstance(call.args[0], ast.Constant) and call.args[0].value is True
         if (
             program.resolve(call.func) == "torch.autograd.set_detect_anomaly"
@@ -322,14 +330,16 @@ def resume_without_optimizer(subject: Subject) -> Iterator[Place]:
     program = subject.program
     if not {"load_state_dict", "load", "save"} <= program.called_names:
         return
-    optimizers = [c for c in program.all_calls if any(is_optimizer_origin(o) and o.call is c for o in program.origins(c, program.scope(c)))]
-    kept = [c for c in optimizers if last_name(c.func) != "SGD" or keyword(c, "momentum") is not None]
     states = [receiver(c) for c in program.methods_of("state_dict")]
     others = [s for s in states if s is None or not is_scheduler(program, s, program.scope(s))]
-    if not kept or len({last_name(s) for s in others}) != 1 or any(is_optimizer(program, s, program.scope(s)) for s in states if s is not None):
+    if len({last_name(s) for s in others}) != 1:
+        return
+    optimizers = [c for c in program.all_calls if any(is_optimizer_origin(o) and o.call is c for o in program.origins(c, program.scope(c)))]
+    kept = [c for c in optimizers if last_name(c.func) != "SGD" or keyword(c, "momentum") is not None]
+    if not kept or any(is_optimizer(program, s, program.scope(s)) for s in states if s is not None):
         return
     read = {constant(n.slice) for n in program.nodes[ast.Subscript] if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Load)}
-    for call in program.all_calls:
+    for call in torch_calls(program, "save"):
         saved = call.args[0] if program.resolve(call.func) == "torch.save" and call.args else None
         keys = {constant(k) for k in saved.keys} if isinstance(saved, ast.Dict) else set()
         places = {k for k in keys & read if isinstance(k, str) and words(k) & {"epoch", "step", "iteration", "iter"}}

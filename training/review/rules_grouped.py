@@ -67,11 +67,13 @@ def group_splits(program: Program) -> Iterator[tuple[ast.Call, Scope, ast.expr]]
 def every_row_its_own_group(subject: Subject) -> Iterator[Place]:
     """The groups of a split are the numbers of the rows, or the index of a table that no column was made the index of."""
     program = subject.program
+    if not splits(program, by_group=True):
+        return
     if {"set_index", "index_col", "MultiIndex", "explode", "melt", "read_parquet", "read_pickle", "read_feather"} & (
         program.identifiers | {k.arg for c in program.all_calls for k in c.keywords}
     ):
         return
-    if any(last_name(c.func) in ("DataFrame", "Series") and keyword(c, "index") is not None for c in program.all_calls):
+    if any(keyword(c, "index") is not None for c in program.calls_of("DataFrame", "Series")):
         return
     for _, scope, groups in group_splits(program):
         if trivial_groups(program, groups, scope):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import looks_held_out, looks_trained_on
+from training.review.kinds import looks_held_out, looks_trained_on, torch_calls
 from training.review.program import Program
 from training.review.settings import argument_of, partial_calls
 from training.review.syntax import (
@@ -32,7 +32,7 @@ PREPARES = {"accelerate", "lightning", "pytorch_lightning", "lightning_fabric", 
 def loaders(program: Program) -> tuple[ast.Call, ...]:
     """Every `DataLoader` of torch that is made in the file."""
     called = [(c, program.resolve(c.func)) for c in program.all_calls]
-    return tuple(c for c, name in called if program.is_torch(c.func, "DataLoader") or name.endswith("torch_geometric.loader.DataLoader"))
+    return tuple(c for c, name in called if name.endswith("DataLoader") and (program.is_torch(c.func, "DataLoader") or name.endswith("torch_geometric.loader.DataLoader")))
 
 
 def name_of(program: Program, call: ast.AST) -> str:
@@ -47,8 +47,8 @@ def name_of(program: Program, call: ast.AST) -> str:
 @lru_cache(maxsize=2)  # of the file that is under review: many rules ask
 def is_distributed(program: Program) -> bool:
     """Whether the file runs a process for each device itself."""
-    names = {program.resolve(c.func).rpartition(".")[2] for c in program.all_calls if program.resolve(c.func).startswith("torch.")}
-    return bool(names & {"DistributedDataParallel", "init_process_group", "FullyShardedDataParallel", "fully_shard", "init_device_mesh"})
+    names = ("DistributedDataParallel", "init_process_group", "FullyShardedDataParallel", "fully_shard", "init_device_mesh")
+    return any(torch_calls(program, name) for name in names)
 
 
 @rule(
@@ -76,11 +76,12 @@ def is_distributed(program: Program) -> bool:
 def sampler_and_shuffle(subject: Subject) -> Iterator[Place]:
     """Both arguments are given, the second as the literal True, the first not as None."""
     program = subject.program
-    bound = [c for p in program.all_calls if p.args and program.is_torch(p.args[0], "DataLoader") for c in partial_calls(program, p)]
+    bound = [c for p in program.calls_of("partial") if p.args and program.is_torch(p.args[0], "DataLoader") for c in partial_calls(program, p)]
     for call in (*loaders(program), *bound):
-        sampler, shuffle = (argument_of(program, call, name, place) for name, place in (("sampler", 3), ("shuffle", 2)))
-        sampler = sampler or argument_of(program, call, "batch_sampler", 4)
-        if sampler is not None and not isinstance(sampler, (ast.Constant, ast.IfExp)) and is_true(shuffle):
+        if not is_true(argument_of(program, call, "shuffle", 2)):
+            continue
+        sampler = argument_of(program, call, "sampler", 3) or argument_of(program, call, "batch_sampler", 4)
+        if sampler is not None and not isinstance(sampler, (ast.Constant, ast.IfExp)):
             yield call, "a sampler is given, and shuffle=True: the loader refuses both"
 
 
@@ -116,16 +117,15 @@ def sampler_and_shuffle(subject: Subject) -> Iterator[Place]:
 def set_epoch_missing(subject: Subject) -> Iterator[Place]:
     """A shuffling DistributedSampler of train rows in a file that goes over them again and again and never calls `set_epoch` with the epoch."""
     program = subject.program
-    told = program.methods_of("set_epoch")
-    if any(_tells_the_epoch(program, c) for c in told) or program.modules_imported & PREPARES:
+    told, samplers = program.methods_of("set_epoch"), torch_calls(program, "DistributedSampler")
+    if not samplers or any(_tells_the_epoch(program, c) for c in told) or program.modules_imported & PREPARES:
         return
     named: list[ast.AST] = [n for n in program.nodes[ast.For] if isinstance(n, ast.For) and any("epoch" in w for w in words(last_name(n.target)))]
     named += [n for n in program.nodes[ast.For] if isinstance(n, ast.For) and any("epoch" in w for name in identifiers(n.iter) for w in words(name))]
-    for call in program.all_calls:
+    for call in samplers:
         epochs = named or list(_passages(subject, call))
         if (
-            program.is_torch(call.func, "DistributedSampler")
-            and not is_false(keyword(call, "shuffle", 3))
+            not is_false(keyword(call, "shuffle", 3))
             and epochs
             and not has_unpacking(call)
             and not looks_held_out(name_of(program, call))
@@ -169,8 +169,6 @@ def _tells_the_epoch(program: Program, call: ast.Call) -> bool:
 def _passages(subject: Subject, sampler: ast.Call) -> Iterator[ast.AST]:
     """Loops that train over a loader in each passage, and outlive this sampler's making."""
     program = subject.program
-    if not program.is_torch(sampler.func, "DistributedSampler"):
-        return
     for trace in subject.traces:
         made_in = {x for e in trace if e.node is sampler for x in e.loops}
         for loops in (e.loops for e in trace if e.kind == "backward" and len(e.loops) > 1):
@@ -201,12 +199,12 @@ def _passages(subject: Subject, sampler: ast.Call) -> Iterator[ast.AST]:
 )
 def held_out_rows_dropped(subject: Subject) -> Iterator[Place]:
     """A loader over held-out rows, by the name of the rows or its own, with `drop_last=True`."""
-    for call in loaders(subject.program):
+    for call in (c for c in loaders(subject.program) if is_true(keyword(c, "drop_last", 8))):
         node = subject.program.scope(call).node
         if isinstance(node, FunctionNode) and {"perf_counter", "synchronize", "Event", "arange"} & identifiers(node):
             continue  # batches of one size are timed, or hold each other's negatives
         held_out = looks_held_out(name_of(subject.program, call)) or any(looks_held_out(last_name(a)) for a in call.args[:1])
-        if held_out and is_true(keyword(call, "drop_last", 8)):
+        if held_out:
             yield call, "drop_last leaves out held-out rows"
 
 
@@ -243,7 +241,7 @@ def held_out_rows_dropped(subject: Subject) -> Iterator[Place]:
 def loader_not_distributed(subject: Subject) -> Iterator[Place]:
     """In a file that wraps a network in DDP, a shuffling loader has no sampler, and its rows were not shared out before; or its sampler is made for one rank."""
     program = subject.program
-    if not any(program.is_torch(c.func, "DistributedDataParallel", "FullyShardedDataParallel", "fully_shard") for c in program.all_calls):
+    if not any(torch_calls(program, name) for name in ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard")):
         return
     if program.modules_imported & PREPARES or any("split_dataset" in n or n == "shard" for n in program.called_names):
         return
@@ -259,13 +257,13 @@ def loader_not_distributed(subject: Subject) -> Iterator[Place]:
             and not _of_an_own_network(program, call)
         ):
             yield call, "every rank reads all rows: this loader has no DistributedSampler"
-    for call in program.all_calls:
-        alone = program.is_torch(call.func, "DistributedSampler") and constant(keyword(call, "num_replicas", 1)) == 1
+    for call in torch_calls(program, "DistributedSampler"):
+        alone = constant(keyword(call, "num_replicas", 1)) == 1
         named = [name_of(program, call), *map(last_name, call.args)]
         if alone and not is_false(keyword(call, "shuffle", 3)) and any(map(looks_trained_on, named)) and not any(map(looks_held_out, named)):
             yield call, "every rank reads all rows: this sampler is made for one rank (num_replicas=1)"
         ranks, rank = keyword(call, "num_replicas", 1), constant(keyword(call, "rank", 2))
-        if program.is_torch(call.func, "DistributedSampler") and isinstance(rank, int) and ranks is not None and constant(ranks) is None:
+        if isinstance(rank, int) and ranks is not None and constant(ranks) is None:
             yield call, f"every rank reads the share of rank {rank}: the other rows are read by none"
 
 

@@ -66,7 +66,7 @@ UNUSED = {"deprecated", "unused", "ignored", "obsolete", "legacy", "compatibilit
 def option_never_read(subject: Subject) -> Iterator[Place]:
     """An option, field or entry with the name of a hyperparameter is read nowhere in a file that trains, and what holds it goes to no code that is out of sight."""
     program = subject.program
-    if not subject.trains or any(last_name(c.func) == "getattr" and len(c.args) > 1 and constant(c.args[1]) is None for c in program.all_calls):
+    if not subject.trains or any(len(c.args) > 1 and constant(c.args[1]) is None for c in program.calls_of("getattr")):
         return  # nothing is learned, or fields are read by names that are computed
     read = {n.attr for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}
     told: list[tuple[ast.AST, str, str]] = []
@@ -74,8 +74,8 @@ def option_never_read(subject: Subject) -> Iterator[Place]:
         told += [(call, name, "option") for call, name in options]
     for owner in program.classes.values():
         fields = list(_fields(owner)) if not program.is_module(owner) else []
-        if fields and _all_in_sight(program, [c for c in program.all_calls if last_name(c.func) == owner.name]):
-            told += [(node, name, f"field of {owner.name}") for node, name in fields if not _used_as_class(program, owner)]
+        if fields and _all_in_sight(program, program.calls_of(owner.name)) and not _used_as_class(program, owner):
+            told += [(node, name, f"field of {owner.name}") for node, name in fields]
     told += [(node, name, "entry") for node, name in _entries(program)]
     for node, name, what in told:
         if name in SETTINGS and name not in read and not _spelled(program, name, node):
@@ -88,11 +88,11 @@ def option_never_read(subject: Subject) -> Iterator[Place]:
 
 def _options(program: Program) -> Iterator[tuple[ast.Call, str]]:
     """Every `add_argument`, and the name of what it gives; without those that say that they do nothing."""
-    for call in program.all_calls:
+    for call in program.methods_of("add_argument"):
         flags = [str(constant(a)) for a in call.args if isinstance(constant(a), str)]
         help_text = constant(keyword(call, "help"))
         silent = bool(UNUSED & words(str(help_text).replace(".", " ").replace(",", " "))) or last_name(keyword(call, "help")) == "SUPPRESS"
-        if method(call) == "add_argument" and flags and not silent and constant(keyword(call, "action")) not in ("version", "help"):
+        if flags and not silent and constant(keyword(call, "action")) not in ("version", "help"):
             long = next((f for f in flags if f.startswith("--")), flags[0])
             yield call, str(constant(keyword(call, "dest")) or long.lstrip("-").replace("-", "_"))
 
@@ -110,8 +110,10 @@ def _entries(program: Program) -> Iterator[tuple[ast.AST, str]]:
     """The entries of a dict of settings that is written at the top, and only read key by key, or printed."""
     for name, bindings in program.top.bindings.items():
         value = bindings[0].value
+        if len(bindings) != 1 or not isinstance(value, ast.Dict):
+            continue
         uses = [n for n in program.nodes[ast.Name] if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
-        if len(bindings) == 1 and isinstance(value, ast.Dict) and uses and all(_by_key(program, n) for n in uses):
+        if uses and all(_by_key(program, n) for n in uses):
             yield from ((k, str(k.value)) for k in value.keys if isinstance(k, ast.Constant) and len(value.keys) > 1)
 
 
@@ -212,9 +214,9 @@ def _spelled(program: Program, name: str, where: ast.AST) -> bool:
 
 def _commands(program: Program) -> Iterator[tuple[ast.FunctionDef, set[str]]]:
     """Functions that click or typer makes commands of, and the parameters that are options."""
-    for scope in program.scopes:
+    for scope in program.scopes if {"click", "typer"} & program.modules_imported else ():
         function = scope.node
-        if not isinstance(function, ast.FunctionDef) or not {"click", "typer"} & program.modules_imported:
+        if not isinstance(function, ast.FunctionDef):
             continue
         made = [d for d in function.decorator_list if isinstance(d, ast.Call)]
         named = {str(constant(a)).lstrip("-").replace("-", "_") for d in made if last_name(d.func) == "option" for a in d.args}

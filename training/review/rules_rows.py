@@ -162,8 +162,8 @@ def _numbers_groups(program: Program) -> bool:
 
 def _values_are_split(program: Program, column: str) -> bool:
     """Whether rows are taken by the values of a column, or those are named once each: `frame[column].isin(side)`, `set(frame[column])`."""
-    for call in program.all_calls:
-        of = receiver(call) if method(call) == "isin" else call.args[0] if last_name(call.func) in ("set", "fromkeys") and call.args else None
+    for call in program.calls_of("isin", "set", "fromkeys"):
+        of = receiver(call) if method(call) == "isin" else call.args[0] if last_name(call.func) != "isin" and call.args else None
         if isinstance(of, ast.Subscript) and constant(of.slice) == column:
             return True
     return False
@@ -206,6 +206,8 @@ def grouped_elsewhere(program: Program) -> Iterator[Place]:
 
 def _repeated_columns(program: Program) -> Iterator[Place]:
     """`{"patient": np.repeat(…)}` makes several rows for each, and the table that holds it is split at random."""
+    if not program.calls_of(*REPEATS, *DRAWN_AGAIN):
+        return
     made: list[tuple[Scope, str, ast.AST]] = []
     for node in program.nodes[ast.Dict]:
         pairs = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
@@ -237,9 +239,9 @@ def taken_of(program: Program, split: ast.expr, scope: Scope) -> set[str]:
 
 def _repeated_groups(program: Program) -> Iterator[Place]:
     """Rows of which several were made for each of `patients`, by the name of an array that repeats them, are split at random."""
-    compared = {n for node in program.nodes[ast.Compare] for n in names_read(node)}
-    if {"isin", "in1d", "set"} & program.called_names:
+    if not program.calls_of(*REPEATS) or {"isin", "in1d", "set"} & program.called_names:
         return
+    compared = {n for node in program.nodes[ast.Compare] for n in names_read(node)}
     repeated: dict[str, ast.AST] = {}
     beside: dict[str, str] = {}  # names that get their value with it
     for name, binding in ((n, b) for scope in program.scopes for n, bound in scope.bindings.items() for b in bound):
@@ -288,9 +290,9 @@ def random_split_of_time(subject: Subject) -> Iterator[Place]:
     if {"TimeSeriesSplit", "drop_duplicates"} & program.called_names or "groups" in program.identifiers:
         return  # also where one row is left of each
     yield from _shuffled_in_time(program)
-    for call in program.all_calls:
+    for call in program.calls_of("train_test_split"):
         scope = program.scope(call)
-        random = last_name(call.func) == "train_test_split" and not is_false(keyword(call, "shuffle")) and bool(call.args)
+        random = not is_false(keyword(call, "shuffle")) and bool(call.args)
         if not random or not program.resolve(call.func).startswith("sklearn."):
             continue
         frames = {b for part in call.args for n in names_read(part) for b in sources_of(n, scope, call.lineno)}

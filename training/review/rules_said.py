@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope, argument
-from training.review.sides import elements_of, side_of, targets_of
+from training.review.sides import all_names, elements_of, side_of, targets_of
 from training.review.syntax import calls, dotted, keyword, last_name, method, names_read, receiver, walk, words
 from training.review.trace import Event
 from training.review.values import loss_calls
@@ -63,9 +63,9 @@ LOADERS = {"loader", "loaders", "dl", "dataloader", "iter", "iterator", "batches
 def score_under_another_name(subject: Subject) -> Iterator[Place]:
     """A measure of arguments of one side is kept or printed under the name of another, whose rows the file has too; test rows may be called held-out."""
     program = subject.program
-    rows = {n for n in program.identifiers | {p for s in program.scopes for p in s.parameters} if LOADERS & words(n) or len(words(n)) == 1}
     for call in program.all_calls:
-        if not MEASURES & words(last_name(call.func)) or "split" in words(last_name(call.func)):
+        spoken = words(last_name(call.func))
+        if not MEASURES & spoken or "split" in spoken:
             continue
         given = {side_of(last_name(a)) for a in call.args if isinstance(a, (ast.Name, ast.Attribute, ast.Starred))} - {""}
         given |= {side_of(str(a.slice.value)) for a in call.args if isinstance(a, ast.Subscript) and isinstance(a.slice, ast.Constant)} - {""}
@@ -77,9 +77,14 @@ def score_under_another_name(subject: Subject) -> Iterator[Place]:
             and called != of
             and (called, of) != ("val", "test")
             and side_of(last_name(call.func)) != of
-            and any(side_of(n) == called for n in rows - set(targets_of(program, call)))
+            and any(side_of(n) == called and _names_rows(n) for n in all_names(program) - set(targets_of(program, call)))
         ):
             yield call, f"{name} is measured on {'validation' if of == 'val' else of} rows: {ast.unparse(call)}"
+
+
+def _names_rows(name: str) -> bool:
+    """Whether a name may be that of rows: it says so, or is no more than the name of a side."""
+    return bool(LOADERS & words(name)) or len(words(name)) == 1
 
 
 def _called(program: Program, call: ast.Call) -> tuple[str, str]:
@@ -139,11 +144,11 @@ def rows_under_another_name(subject: Subject) -> Iterator[Place]:
         values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
         for target, value in zip(targets, values, strict=False) if len(targets) == len(values) else ():
             name = last_name(target)
-            if not isinstance(value, ast.Call) or not side_of(name) or not MAKES_LOADERS & words(last_name(value.func)):
+            if not isinstance(value, ast.Call) or not MAKES_LOADERS & words(last_name(value.func)) or not side_of(name):
                 continue
             given = [a.id for a in value.args if isinstance(a, ast.Name)]
             sides = {side_of(g) for g in given} - {""}
-            others = _names(program) - set(map(last_name, targets))
+            others = all_names(program) - set(map(last_name, targets))
             own = [g for g in given if side_of(g) and _of_side(g, side_of(name)) & others]
             if "from" not in words(last_name(value.func)) and len(sides) == 1 and (side_of(name), *sides) in TAKEN and own:
                 yield value, f"{name} is made of {own[0]}"
@@ -158,10 +163,6 @@ def _of_side(name: str, side: str) -> set[str]:
     """The same name for another side: `train_rows` of `val_rows`."""
     parts = name.split("_")
     return {"_".join(other if side_of(p) else p for p in parts) for other in SPELLED.get(side, ())}
-
-
-def _names(program: Program) -> frozenset[str]:
-    return program.identifiers | {p for s in program.scopes for p in s.parameters}
 
 
 @rule(
@@ -203,8 +204,8 @@ def trained_on_held_out(subject: Subject) -> Iterator[Place]:
             names = {n for loop in event.loops if loop.node in stepped for n in _gone_over(event, loop.node, loop.scope)}
             if any(side_of(n) == "train" for n in names):
                 return
-            found += [(event, n) for n in names if side_of(n) in ("val", "test") and (LOADERS & words(n) or len(words(n)) == 1)]
-    train = {n for n in program.identifiers | {p for s in program.scopes for p in s.parameters} if side_of(n) == "train"}
+            found += [(event, n) for n in names if side_of(n) in ("val", "test") and _names_rows(n)]
+    train = {n for n in all_names(program) if side_of(n) == "train"} if found else set()
     for event, name in found[:1]:
         kind = LOADERS & words(name)
         if any((kind & words(n)) if kind else len(words(n)) == 1 for n in train):
@@ -213,7 +214,9 @@ def trained_on_held_out(subject: Subject) -> Iterator[Place]:
 
 def _tuned_on_test(program: Program) -> Iterator[Place]:
     """A loss of labels that are named after test rows alone goes backward into an optimizer: a temperature that is chosen by what it is to be measured on."""
-    if "step" not in program.called_names or {"inner", "outer", "meta", "support", "query", "episode", "maml"} & {
+    if "step" not in program.called_names or not any(side_of(n) == "test" for n in program.identifiers):
+        return
+    if {"inner", "outer", "meta", "support", "query", "episode", "maml"} & {
         w for n in program.identifiers for w in words(n)
     }:
         return  # a test set within each task is learned from
@@ -280,6 +283,8 @@ def rows_unread(subject: Subject) -> Iterator[Place]:
     """In one function test rows are bound and never read, and the validation rows are given to a call in a loop and to another after it."""
     program = subject.program
     for scope in program.scopes:
+        if not {"val", "test"} <= {side_of(n) for n in scope.bindings}:
+            continue
         loaders = {n for n in scope.bindings if {"loader", "dl", "dataloader", "iter", "batches"} & words(n) or _is_table(scope, n)}
         held = {n for n in loaders if side_of(n) == "val"}
         if not held or not any(side_of(n) == "test" for n in loaders):
@@ -372,8 +377,10 @@ def _masked_otherwise(program: Program) -> Iterator[Place]:
             continue
         turned = isinstance(node.slice, ast.UnaryOp) and isinstance(node.slice.op, ast.Invert)
         mask = node.slice.operand if isinstance(node.slice, ast.UnaryOp) else node.slice
+        if not isinstance(mask, ast.Name) or not side_of(mask.id):
+            continue
         sides = {side_of(t) for t in targets_of(program, node)} - {""}
-        if isinstance(mask, ast.Name) and side_of(mask.id) and len(sides) == 1:
+        if len(sides) == 1:
             found.setdefault((program.scope(node), mask.id), []).append((node, sides.pop(), turned))
     for (_, name), taken in found.items():
         trains = side_of(name) == "train"

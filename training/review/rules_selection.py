@@ -286,12 +286,12 @@ def best_by_train_loss(subject: Subject) -> Iterator[Place]:
         keeps = any(
             isinstance(c, ast.Break) or (isinstance(c, ast.Call) and (method(c) == "state_dict" or program.resolve(c.func) == "torch.save")) for c in walk(node)
         )
-        if keeps and _chosen_by_validation(program, node):
+        if not keeps or _chosen_by_validation(program, node):
             continue
         score = _that_becomes_best(program, node, program.scope(node))
-        if keeps and score is not None:
+        if score is not None:
             yield from _beside_held_out(program, node, node.test, score)
-        yield from _by_train_entry(program, node, score) if keeps and score is not None else ()
+            yield from _by_train_entry(program, node, score)
     for call, given in keeper_calls(program):
         yield from _beside_held_out(program, call, call, given)
 
@@ -432,15 +432,17 @@ def _unwrapped(value: ast.expr) -> ast.expr:
 
 def _restored_later(program: Program, name: str, binding: Binding, scope: Scope) -> bool:
     """Whether a name is bound under a condition in a loop, and loaded back after that loop."""
+    loads = [c for c in program.methods_of("load_state_dict") if c.args and last_name(c.args[0]) == name]
+    if not loads:
+        return False
     around = program.ancestors(binding.statement)
     loops = [a for a in around if isinstance(a, (ast.For, ast.While))]
     asks = [a for a in around if isinstance(a, ast.If) and last_name(getattr(a.test, "func", None)) not in ("hasattr", "isinstance", "callable")]
     if scope.owner and asks:  # kept on an object, and loaded back wherever that is used
-        return any(method(c) == "load_state_dict" and c.args and isinstance(c.args[0], ast.Attribute) and c.args[0].attr == name for c in program.all_calls)
+        return any(isinstance(c.args[0], ast.Attribute) for c in loads)
     if not loops or not any(isinstance(a, ast.If) for a in around[: around.index(loops[0])]):
         return False
-    loads = [c for c in program.methods_of("load_state_dict") if c.args and last_name(c.args[0]) == name and program.scope(c) is scope]
-    return any(c.lineno > (loops[-1].end_lineno or 0) for c in loads)
+    return any(program.scope(c) is scope and c.lineno > (loops[-1].end_lineno or 0) for c in loads)
 
 
 def _copied_later(program: Program, name: str, statement: ast.AST) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.freezing import switches
-from training.review.kinds import is_model, looks_held_out
+from training.review.kinds import is_model, looks_held_out, torch_calls
 from training.review.leaves import leaves
 from training.review.program import Program, Scope
 from training.review.rules_distributed import REDUCES
@@ -136,6 +136,8 @@ def _reads(program: Program, loader: ast.Call, rows: ast.Call) -> bool:
 
 def _every_nth_row(program: Program, call: ast.Call) -> bool:
     """Whether it is `Subset(rows, range(rank, len(rows), world))`, in one line or two, or `Subset(rows, order[rank::world])`: the share of one rank."""
+    if not program.is_torch(call.func, "Subset"):
+        return False
     rows, scope = keyword(call, "indices", 1), program.scope(call)
     for _ in range(3):  # `share = range(…)`, then `list(share)`
         if isinstance(rows, ast.Name):
@@ -143,7 +145,7 @@ def _every_nth_row(program: Program, call: ast.Call) -> bool:
             rows = values[0] if len(values) == 1 else rows
         if isinstance(rows, ast.Call) and last_name(rows.func) in ("list", "tuple") and len(rows.args) == 1:
             rows = rows.args[0]
-    return program.is_torch(call.func, "Subset") and rows is not None and _own_share(program, rows)
+    return rows is not None and _own_share(program, rows)
 
 
 def _own_share(program: Program, rows: ast.expr) -> bool:
@@ -195,7 +197,7 @@ def _own_share(program: Program, rows: ast.expr) -> bool:
 def means_summed_over_ranks(subject: Subject) -> Iterator[Place]:
     """What `all_reduce` adds up is a sum over the rank's own rows divided by their number, or a mean, and nothing is divided afterwards, there or by a caller."""
     program = subject.program
-    for call in program.all_calls:
+    for call in torch_calls(program, "all_reduce"):
         scope, how = program.scope(call), keyword(call, "op", 1)
         summed = how is None or last_name(how) == "SUM"
         given = keyword(call, "tensor", 0)
@@ -234,9 +236,9 @@ def means_summed_over_ranks(subject: Subject) -> Iterator[Place]:
 def sampler_seeded_by_rank(subject: Subject) -> Iterator[Place]:
     """The seed of a DistributedSampler that shuffles is computed from a rank."""
     program = subject.program
-    for call in program.all_calls:
+    for call in torch_calls(program, "DistributedSampler"):
         seed = keyword(call, "seed", 4)
-        if seed is None or not program.is_torch(call.func, "DistributedSampler") or constant(keyword(call, "shuffle", 3)) is False:
+        if seed is None or constant(keyword(call, "shuffle", 3)) is False:
             continue
         scope = program.scope(call)
         behind = [seed, *(v for n in walk(seed) if isinstance(n, ast.Name) for v in reaching(program, n, scope))]
@@ -278,7 +280,8 @@ def sampler_seeded_by_rank(subject: Subject) -> Iterator[Place]:
 def frozen_after_wrapping(subject: Subject) -> Iterator[Place]:
     """Parameters of a network that was wrapped higher up in the function, with no word about unused ones, are frozen, and it is not wrapped anew."""
     program = subject.program
-    for scope in dict.fromkeys(program.scope(c) for c in program.all_calls if program.is_torch(c.func, "DistributedDataParallel")):
+    wrappings = torch_calls(program, "DistributedDataParallel")
+    for scope in dict.fromkeys(map(program.scope, wrappings)):
         turned = list(switches(program, scope))
         for s in (s for s in turned if not s.free):
             if any(o.free and o.network == s.network for o in turned):
@@ -287,7 +290,7 @@ def frozen_after_wrapping(subject: Subject) -> Iterator[Place]:
                 continue
             root = s.network.split(".module")[0]
             bound = [b for b in scope.bindings.get(root, ()) if getattr(b.statement, "lineno", 0) < s.node.lineno]
-            later = [c for c in program.all_calls if program.is_torch(c.func, "DistributedDataParallel") and c.lineno > s.node.lineno]
+            later = [c for c in wrappings if c.lineno > s.node.lineno]
             made = bound[-1].value if bound else None
             wrapped = isinstance(made, ast.Call) and program.is_torch(made.func, "DistributedDataParallel")
             if (

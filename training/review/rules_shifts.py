@@ -110,18 +110,20 @@ def labels_blended(subject: Subject) -> Iterator[Place]:
     program = subject.program
     for call in program.all_calls:
         last, scope = last_name(call.func), program.scope(call)
+        plain = program.resolve(call.func) == "torchvision.transforms.functional.resize" and keyword(call, "interpolation", 2) is None
+        if last != "interpolate" and not plain:
+            continue
         of = {w for n in identifiers(call.args[0]) for w in words(n)} if call.args else set()
         if not of & MASKS or of & {"scores", "logits", "score", "probs", "probabilities", "alpha", "matte", "soft"}:
             continue
         if last == "interpolate" and constant(keyword(call, "mode", 3)) in BLENDS and _made_whole(program, call, scope):
             yield call, f"{ast.unparse(call.args[0])} is blended, and made whole numbers again"
-        plain = program.resolve(call.func) == "torchvision.transforms.functional.resize" and keyword(call, "interpolation", 2) is None
-        image = any(
+        image = plain and any(
             program.resolve(c.func) == program.resolve(call.func) and c is not call and not {w for n in identifiers(c.args[0]) for w in words(n)} & MASKS
             for c in calls(scope.node)
             if c.args
         )
-        if plain and image and not _compared(program, call, scope):
+        if image and not _compared(program, call, scope):
             yield call, f"{ast.unparse(call.args[0])} is resized bilinearly, as the image is: by default"
 
 
@@ -174,7 +176,10 @@ def _compared(program: Program, call: ast.Call, scope: Scope) -> bool:
 )
 def label_in_its_window(subject: Subject) -> Iterator[Place]:
     """In one function a series is cut from i to i + w, and its value at i + w - 1 taken by itself; of one column of it, where the window leaves that column in."""
-    for scope in subject.program.scopes:
+    program = subject.program
+    if not any(isinstance(n, ast.Subscript) and isinstance(n.slice, ast.BinOp) and constant(n.slice.right) == 1 for n in program.nodes[ast.Subscript]):
+        return
+    for scope in program.scopes:
         taken = [n for n in own_nodes(scope.node) if isinstance(n, ast.Subscript)]
         windows = {
             (ast.dump(n.value), ast.dump(n.slice.upper))
@@ -188,7 +193,7 @@ def label_in_its_window(subject: Subject) -> Iterator[Place]:
                 and isinstance(last.op, ast.Sub)
                 and constant(last.right) == 1
                 and (ast.dump(node.value), ast.dump(last.left)) in windows
-                and _is_label(subject.program, node)
+                and _is_label(program, node)
             ):
                 yield node, f"{ast.unparse(node)} is the last value of the window that ends at {ast.unparse(last.left)}"
 

@@ -163,9 +163,9 @@ def _is_direct(program: Program, part: Chosen) -> bool:
 def _split_twice(program: Program) -> Iterator[Place]:
     """Test rows split off a table, and then train and validation rows split off the same table once more, not off what was left."""
     found: list[tuple[ast.Call, Scope, str, set[str]]] = []
-    for call in program.all_calls:
+    for call in program.calls_of("train_test_split", "random_split"):
         statement, scope = program.statement(call), program.scope(call)
-        if last_name(call.func) not in ("train_test_split", "random_split") or not call.args or not isinstance(statement, ast.Assign):
+        if not call.args or not isinstance(statement, ast.Assign):
             continue
         if statement.value is call and isinstance(call.args[0], ast.Name):
             names = {last_name(e) for t in statement.targets for e in elements_of(t)}
@@ -186,7 +186,7 @@ def _split_twice(program: Program) -> Iterator[Place]:
 
 def _two_orders(program: Program) -> Iterator[Place]:
     """`train, test = order[:n], torch.randperm(len(x))[n:]`: the positions of each side come from an order of its own."""
-    for scope in program.scopes:
+    for scope in program.scopes if program.calls_of("randperm", "permutation") else ():
         sides: dict[str, tuple[ast.expr, ast.Call]] = {}
         for name, bindings in scope.bindings.items():
             value = bindings[0].value if len(bindings) == 1 and bindings[0].index is None else None

@@ -128,9 +128,9 @@ def fit_on_held_out(subject: Subject) -> Iterator[Place]:
     """The rows of a fit are named validation or test, or are put together of both sides; or it is made anew in a loop over the sides, or by a helper for each; a
     mean by which rows are scaled or filled is a fit too; or, seen in a run, held-out rows have the middle 0 and the width 1 by themselves.
     """
-    for call in subject.program.all_calls:
+    for call in subject.program.methods_of("fit"):
         scope = subject.program.scope(call)
-        if method(call) == "fit" and last_name(receiver(call)) == "self" and scope.name == "transform" and own_learner(subject.program, call):
+        if last_name(receiver(call)) == "self" and scope.name == "transform" and own_learner(subject.program, call):
             yield call, "every call of transform learns from the rows that it is given: those of each side by themselves", scope.node
     for call, learner, rows in fits(subject.program):
         where = per_side(subject.program, call, rows)
@@ -280,11 +280,10 @@ def target_encoding_before_split(subject: Subject) -> Iterator[Place]:
         labels = {constant(n.slice) for part in parts[1:] for n in walk(part) if isinstance(n, ast.Subscript)} | _dropped(program, parts[:1])
         labels |= {constant(b.value.slice) for part in parts[1:2] for b in scope.bindings.get(last_name(part), ()) if isinstance(b.value, ast.Subscript)}
         labels = {name for name in labels if isinstance(name, str)} | {"target", "label"}
-        for call in program.all_calls:
+        for call in program.methods_of("transform", "mean", "agg"):
             source = receiver(call)
             if (
-                method(call) in ("transform", "mean", "agg")
-                and constant(next(iter(call.args), None)) not in ("size", "count", "nunique")
+                constant(next(iter(call.args), None)) not in ("size", "count", "nunique")
                 and not any(isinstance(a, ast.Call) and last_name(a.func) == "print" for a in program.ancestors(call))
                 and isinstance(source, ast.Subscript)
                 and constant(source.slice) in labels
@@ -313,12 +312,10 @@ def _encoded_in_a_helper(program: Program) -> Iterator[Place]:
         *GROUP_FOLDS,
     }:
         return
-    labels = _dropped(program, list(program.all_calls)) | {constant(c.args[0]) for c in program.methods_of("pop") if c.args}
-    for call in program.all_calls:
+    labels = _dropped(program, [*program.methods_of("drop")]) | {constant(c.args[0]) for c in program.methods_of("pop") if c.args}
+    for call in program.methods_of("transform"):
         source, scope, stored = receiver(call), program.scope(call), getattr(program.statement(call), "targets", [])
-        if method(call) != "transform" or not (
-            isinstance(source, ast.Subscript) and constant(source.slice) in labels and isinstance(constant(source.slice), str)
-        ):
+        if not (isinstance(source, ast.Subscript) and constant(source.slice) in labels and isinstance(constant(source.slice), str)):
             continue
         grouped, given = source.value, [n for site, _ in program.call_sites[scope] for n in identifiers(program.statement(site))]
         whole = not any(is_part(n) for n in (*names_read(grouped), *given, scope.name)) and (program.call_sites[scope] or not scope.name)

@@ -46,9 +46,10 @@ from training.review.values import loss_kind
 def zero_grad_missing(subject: Subject) -> Iterator[Place]:
     """A loop with `backward` and `step`, or a method that is called once a batch, and nothing in it that clears the gradients of that optimizer."""
     for steps in step_groups(subject):
-        made_inside = any(e.kind == "assign" and e.key == steps.step.key for e in steps.inside)  # a new one for new tensors
-        if not steps.backwards or steps.clears or made_inside or not (steps.loop is not None or (steps.again and not _clears_elsewhere(subject.program))):
+        if not steps.backwards or steps.clears or not (steps.loop is not None or (steps.again and not _clears_elsewhere(subject.program))):
             continue
+        if any(e.kind == "assign" and e.key == steps.step.key for e in steps.inside):
+            continue  # a new one for new tensors
         where = "is cleared outside this loop only" if steps.clears_outside else "is never cleared"
         yield steps.step.node, f"the gradient that {steps.name}.step() uses {where}", steps.around
 
@@ -102,6 +103,8 @@ def cleared_before_use(subject: Subject) -> Iterator[Place]:
 
 def _wasted(steps: Steps, groups: tuple[Steps, ...]) -> Iterator[tuple[Event, Placed, Event]]:
     """A backward, the clear after it and the backward after that, ahead of one step, where nothing else steps by the first or reads its gradient."""
+    if len(steps.backwards) < 2 or not steps.clears:
+        return
     named = identifiers(steps.around)
     alone = steps.step.via != "closure" and not READS_GRADIENT & named and not any("hook" in name for name in named)
     for clear in steps.clears if alone and (steps.loop is not None or steps.again) else ():
@@ -237,6 +240,8 @@ def backward_missing(subject: Subject) -> Iterator[Place]:
 
 def _computes_gradients(steps: Steps) -> bool:
     """Whether a gradient may be computed in the loop of a step: by what is called there, or by hand."""
+    if any("backward" in last_name(b.event.call.func) for b in steps.backwards):
+        return True
     inside = [*(e.node for e in steps.inside), steps.around]
     called = {last_name(c.func) for n in inside for c in calls(n)}
     by_hand = any(isinstance(n, ast.Attribute) and n.attr in ("grad", "_grad") for node in inside for n in walk(node))
@@ -326,7 +331,7 @@ def step_missing(subject: Subject) -> Iterator[Place]:
 def _in_no_use(subject: Subject) -> Iterator[Place]:
     """A method that is one step of training, the only one of its optimizer, in a file that trains something else when it is started; and nothing calls it."""
     program = subject.program
-    if subject.framework or not is_started(program):
+    if subject.framework or not {"step", "backward"} <= program.called_names or not is_started(program):
         return
     for scope in (s for s in program.scopes if s.owner is not None):
         called = [n for n in own_nodes(scope.node) if isinstance(n, ast.Call)]
@@ -375,14 +380,17 @@ NO_OPTIMIZERS = {
 def _clears_what_is_trained(program: Program, event: Event) -> bool:
     """Whether an optimizer is cleared, or a network in a file that makes an optimizer."""
     of = receiver(event.call)
-    made = any(program.resolve(c.func).startswith("torch.optim.") for c in program.all_calls)
-    return is_optimizer(program, of, event.scope) or (made and bool(event.loops) and is_model(program, of, event.scope))
+    if is_optimizer(program, of, event.scope):
+        return True
+    return bool(event.loops) and is_model(program, of, event.scope) and any(program.resolve(c.func).startswith("torch.optim.") for c in program.all_calls)
 
 
 def _is_step(program: Program, call: ast.Call) -> bool:
     """Whether a call may be an optimizer's step, by its name: anything but a schedule's."""
-    other = words(last_name(receiver(call))) & NO_OPTIMIZERS or is_scheduler(program, receiver(call), program.scope(call))
-    return "step" in last_name(call.func) and "mark" not in words(last_name(call.func)) and not (method(call) == "step" and other)
+    name = last_name(call.func)
+    if "step" not in name or "mark" in words(name) or method(call) != "step":
+        return "step" in name and "mark" not in words(name)
+    return not words(last_name(receiver(call))) & NO_OPTIMIZERS and not is_scheduler(program, receiver(call), program.scope(call))
 
 
 def _makes_optimizer(program: Program, event: Event) -> bool:

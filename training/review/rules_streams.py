@@ -58,6 +58,8 @@ RESETS = {"load_state_dict", "reset_parameters", "deepcopy", "apply", "clone", "
 def stream_in_every_worker(subject: Subject) -> Iterator[Place]:
     """A loader with a literal number of workers over an IterableDataset of this file, in which nothing asks for the worker."""
     program = subject.program
+    if not any(last_name(b) == "IterableDataset" for c in program.classes.values() for b in c.bases):
+        return
     if SHARES & (program.identifiers | {k.arg or "" for c in program.all_calls for k in c.keywords}) or any("shard" in n for n in program.identifiers):
         return
     for call in loaders(program):
@@ -111,17 +113,19 @@ def _goes_through(program: Program, owner: ast.ClassDef) -> bool:
 def one_network_for_all_folds(subject: Subject) -> Iterator[Place]:
     """A network is made before a loop over folds, its optimizer too, or in the loop or in a function called there: and nothing sets the network back."""
     program = subject.program
-    for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For)):
+    for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For)) if program.methods_of("split") else ():
         scope = program.scope(loop)
         named = [b.value for n in walk(loop.iter) if isinstance(n, ast.Name) for b in scope.bindings.get(n.id, ()) if b.how == "assign"]
         over = [c for part in (loop.iter, *named) for c in walk(part) if isinstance(c, ast.Call) and method(c) == "split"]
         folds = [c for c in over if isinstance(c.func, ast.Attribute) and any(o.last in FOLDS for o in program.origins(c.func.value, scope))]
+        if not folds:
+            continue
         inside = list(walk(loop))
         once = any(isinstance(s, ast.Break) for s in loop.body)
         set_back = any(
             method(n) == "copy_" or words(last_name(n.func)) & {"reset", "reinit", "initialize", "initialise"} for n in inside if isinstance(n, ast.Call)
         )
-        if not folds or once or set_back or any(isinstance(n, ast.Call) and _resets(n, loop) for n in inside):
+        if once or set_back or any(isinstance(n, ast.Call) and _resets(n, loop) for n in inside):
             continue
         used = {n.id for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
         for name, network, bound in _networks_before(program, loop, scope):

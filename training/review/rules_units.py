@@ -156,12 +156,14 @@ def share_cut_to_whole_number(subject: Subject) -> Iterator[Place]:
 def fitted_and_never_applied(subject: Subject) -> Iterator[Place]:
     """A name is bound to a transformer of scikit-learn that is fitted, and nothing reads it but its fit."""
     program = subject.program
-    for scope in program.scopes:
+    for scope in program.scopes if "sklearn" in program.modules_imported else ():
         for name, bound in scope.bindings.items():
             if len(bound) != 1 or bound[0].how != "assign" or bound[0].index is not None or not isinstance(bound[0].value, ast.Call):
                 continue
             value = bound[0].value
             made = [c for c in calls(value) if last_name(c.func) in SCALERS and program.resolve(c.func).startswith("sklearn.")]
+            if not made:
+                continue
             inside = {id(a) for c in calls(value) for x in (*c.args, *(k.value for k in c.keywords)) for a in walk(x)}
             if not any(id(c) not in inside for c in made) or method(value) in ("transform", "fit_transform"):
                 continue

@@ -40,15 +40,16 @@ def _chosen(program: Program) -> Iterator[Chosen]:
     for node, rows, selector in row_takes(program):
         scope = program.scope(node)
         side = side_of_names(targets_of(program, node))
-        read_anew = any(isinstance(n, ast.Call) and last_name(n.func) in ANEW for n in walk(rows))
-        if not side or not names_read(rows) or read_anew or _one_by_one(program, selector) or not _are_rows(program, node):
+        if not side or not names_read(rows) or _one_by_one(program, selector) or not _are_rows(program, node):
+            continue
+        if any(isinstance(n, ast.Call) and last_name(n.func) in ANEW for n in walk(rows)):
             continue
         found = _selection(program, selector, rows, scope)
         if found is not None:
             yield Chosen(node, table_key(program, rows, scope), side, *found[:2], scope, found[2])
-    for call in program.all_calls:
+    for call in program.methods_of("sample"):
         of = receiver(call)
-        if method(call) == "sample" and isinstance(of, ast.Name) and any(k.arg in ("frac", "random_state") for k in call.keywords):
+        if isinstance(of, ast.Name) and any(k.arg in ("frac", "random_state") for k in call.keywords):
             scope, side = program.scope(call), side_of_names(targets_of(program, call))
             if side and constant(keyword(call, "frac")) != 1:
                 yield Chosen(call, table_key(program, of, scope), side, ast.dump(call), ALL, scope, call)

@@ -55,6 +55,7 @@ ROWS = "x|y|i|ix|idx|ids|index|rows|mask|data|set|ds|dl|loader|df"
 SHORT = re.compile(rf"(?:(?:{ROWS})_)?(?:te|va)|(?:te|va)_(?:{ROWS})")  # by itself `te` is a target encoding as well
 
 
+@lru_cache(maxsize=1 << 14)
 def side_of(name: str) -> str:
     """Which side an identifier speaks of, empty where none or two.
 
@@ -113,6 +114,12 @@ def _returned_as(program: Program, node: ast.expr, statement: ast.Return) -> tup
     return tuple(n for n in found if n)
 
 
+@lru_cache(maxsize=1)  # of the file that is under review: several rules ask
+def all_names(program: Program) -> frozenset[str]:
+    """The names, attributes and parameters of a file."""
+    return program.identifiers | {p for s in program.scopes for p in s.parameters}
+
+
 def elements_of(target: ast.expr) -> list[ast.expr]:
     """The targets of an unpacking; of a single one itself."""
     return target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
@@ -131,7 +138,7 @@ def _row_takes(program: Program) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]
             selector = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
             for chosen in _gone_through(program, selector) or [selector]:
                 yield node, rows, chosen
-    for call in program.all_calls:
+    for call in program.calls_of("Subset", "take", "index_select"):
         if last_name(call.func) == "Subset" and len(call.args) == 2:
             yield call, call.args[0], call.args[1]
         elif method(call) == "take" and len(call.args) == 1 and (given := receiver(call)) is not None:
@@ -174,8 +181,8 @@ def _in_turn(program: Program, node: ast.expr, selector: ast.expr) -> list[tuple
 def ranges(program: Program) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]]:
     """`Windows(rows, 0, cut)`, `Windows(rows, cut, end)`: objects of a class of the file, of one table, where one begins at the end of another."""
     made = defaultdict[str, list[ast.Call]](list)
-    for call in program.all_calls:
-        if last_name(call.func) in program.classes and len(call.args) > 2 and isinstance(call.args[0], ast.Name):
+    for call in program.calls_of(*program.classes):
+        if len(call.args) > 2 and isinstance(call.args[0], ast.Name):
             made[last_name(call.func)].append(call)
     for same in made.values():
         for at in range(1, min(len(c.args) for c in same) - 1):
@@ -194,11 +201,13 @@ def takes(program: Program) -> list[Take]:
         if not values_read(rows):
             continue
         which = _member(program, selector, scope, known)
+        if which is None:
+            continue
         turns = _in_turn(program, node, selector)
-        if which is not None and turns:
+        if turns:
             family = (which[0][0], which[0][1])
             found += [Take(node, rows, selector, scope, family, f"{which[1]} {member}", (name,)) for member, name in turns]
-        elif which is not None:
+        else:
             found.append(Take(node, rows, selector, scope, *which, targets_of(program, node)))
     return sorted(found, key=lambda t: (line_of(t.node), t.node.col_offset))
 
@@ -295,7 +304,7 @@ def is_random_order(program: Program, key: str, scope: Scope) -> bool:
     values = [b.value for b in program.bindings_of(ast.Name(name, ast.Load()), scope)]
     if any(isinstance(c, ast.Call) and last_name(c.func) in PERMUTED for v in values for c in walk(v)):
         return True
-    return any(last_name(c.func) == "shuffle" and c.args and last_name(c.args[0]) == name for c in program.all_calls)
+    return any(c.args and last_name(c.args[0]) == name for c in program.calls_of("shuffle"))
 
 
 @lru_cache(maxsize=1)

@@ -31,16 +31,21 @@ def splits(program: Program, by_group: bool = False) -> tuple[Split, ...]:
 
 def _splits(program: Program, by_group: bool) -> Iterator[Split]:
     folds = FOLDS | GROUP_FOLDS if by_group else FOLDS
-    for call in program.all_calls:
+    for call in program.calls_of("split", *SPLITTERS):
         name, scope = last_name(call.func), program.scope(call)
-        if program.resolve(call.func).startswith(("sklearn.model_selection.", "torch.utils.data.")) and name in SPLITTERS:
+        if name in SPLITTERS and program.resolve(call.func).startswith(("sklearn.model_selection.", "torch.utils.data.")):
             yield call, scope, call.args[SPLITTERS[name]]
         elif method(call) == "split" and any(o.name.startswith("sklearn.") and o.last in folds for o in program.origins(receiver(call), scope)):
             yield call, scope, call.args
 
 
-def cuts(program: Program) -> Iterator[tuple[ast.expr, Scope, list[ast.expr]]]:
+@lru_cache(maxsize=1)  # of the file that is under review: many rules ask
+def cuts(program: Program) -> tuple[tuple[ast.expr, Scope, list[ast.expr]], ...]:
     """`rows[:cut]` and `rows[cut:]` in one function, where the cut is a share of the rows."""
+    return tuple(_cuts(program))
+
+
+def _cuts(program: Program) -> Iterator[tuple[ast.expr, Scope, list[ast.expr]]]:
     heads: dict[tuple[Scope, str, str], ast.Subscript] = {}
     tails: list[tuple[Scope, str, str]] = []
     for node in program.nodes[ast.Subscript]:

@@ -68,7 +68,7 @@ class Frame:
         return around._root(root) if around is not None else root
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Event:
     """Something that happens: `kind` tells what, `key` on what; the surroundings from the outside in."""
 
@@ -108,6 +108,8 @@ class Tracer:
     def __init__(self, program: Program, followed: set[Scope]) -> None:
         self.program = program
         self.followed = followed
+        names = {s.name for s in followed}
+        self.leading = names | program.classes.keys() if "__init__" in names else names  # what is called where a helper may be entered
         self.events: list[Event] = []
         self.visited: set[Scope] = set()
         self.loops: tuple[Loop, ...] = ()
@@ -215,7 +217,7 @@ class Tracer:
 
     def expression(self, node: ast.expr, frame: Frame) -> None:
         """The calls of an expression, arguments before the call."""
-        if isinstance(node, ast.Lambda):
+        if isinstance(node, (ast.Name, ast.Constant, ast.Lambda)):
             return
         if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
             self.comprehension(node, frame)
@@ -247,7 +249,7 @@ class Tracer:
                     self.enter(closure, node, frame)
         kind, key, via = classify(self.program, node, frame)
         self.add(kind, key, node, frame, via)
-        if kind in ("call", "train", "eval", "step", "zero"):
+        if kind in ("call", "train", "eval", "step", "zero") and last_name(node.func) in self.leading:
             for function in self.program.callees(node, frame.scope):
                 self.enter(function, node, frame)
 

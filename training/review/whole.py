@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+from functools import lru_cache
 
 from training.review.program import Program, Scope, argument
 from training.review.sides import latest, of_one_side, side_of, targets_of
@@ -146,9 +147,11 @@ def over_rows(axis: ast.expr) -> bool:
 
 def put_together(program: Program) -> Iterator[tuple[ast.Call, str, ast.expr]]:
     """A statistic of several sides in one table, by which rows are filled or scaled: the call, which statistic, and what is put together."""
-    for call in program.all_calls:
+    if not JOINED & program.called_names:
+        return
+    for call in program.calls_of("std", "quantile", "max", *CENTRES):
         name, of = last_name(call.func), receiver(call)
-        if name not in CENTRES | {"std", "quantile", "max"} or of is None:
+        if of is None:
             continue
         scope = program.scope(call)
         table = table_of(of)
@@ -188,14 +191,15 @@ def _is_used(program: Program, call: ast.Call) -> bool:
     return False
 
 
-def label_columns(program: Program) -> set[str]:
+@lru_cache(maxsize=1)  # of the file that is under review: several rules ask
+def label_columns(program: Program) -> Set[str]:
     """Names of columns that are the label: given as labels, left out of the features, or kept under a label's name."""
     found: set[str] = {"target", "label"}
     for node in program.nodes[ast.Subscript]:
         column = constant(node.slice) if isinstance(node, ast.Subscript) else None
         if isinstance(column, str) and isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and _stands_for_labels(program, node):
             found.add(column)
-    for call in program.all_calls:
+    for call in program.methods_of("pop", "drop"):
         if method(call) == "pop" and call.args and isinstance(constant(call.args[0]), str):
             found.add(str(constant(call.args[0])))
         elif method(call) == "drop":
@@ -242,8 +246,8 @@ def rates_by_group(program: Program) -> Iterator[tuple[ast.Call, ast.expr, str]]
     if "groupby" not in program.called_names:
         return
     labels = label_columns(program)
-    for call in program.all_calls:
-        source = receiver(call) if method(call) in ("transform", "mean", "agg") else None
+    for call in program.methods_of("transform", "mean", "agg"):
+        source = receiver(call)
         if isinstance(source, ast.Name):  # `by = table.groupby(key)[label]`
             bound = program.bindings_of(source, program.scope(call))
             source = bound[0].value if len(bound) == 1 and bound[0].how == "assign" and bound[0].index is None else None
@@ -266,8 +270,10 @@ def rates_by_group(program: Program) -> Iterator[tuple[ast.Call, ast.expr, str]]
 
 def rates_of_a_helper(program: Program) -> Iterator[tuple[ast.Call, ast.expr, str]]:
     """The calls of a function that are given a column and the label of one table, no part of it, and group the label by the column: call, table, label."""
-    labels = label_columns(program) if "groupby" in program.called_names else set()
-    for call in program.all_calls if labels else ():
+    if "groupby" not in program.called_names:
+        return
+    labels = label_columns(program)
+    for call in program.all_calls:
         function = program.callees_by_name(call, program.scope(call))
         given = {p: argument(call, function, p) for p in function.parameters} if function is not None else {}
         columns = {p: a for p, a in given.items() if isinstance(a, ast.Subscript) and isinstance(a.value, ast.Name) and not is_part(a.value.id)}
@@ -288,9 +294,9 @@ def rates_of_a_helper(program: Program) -> Iterator[tuple[ast.Call, ast.expr, st
 
 def shares_of_labels(program: Program) -> Iterator[tuple[ast.Call, ast.expr, str]]:
     """`pd.crosstab(rows["word"], rows["tag"])` of all rows, in which something is looked up afterwards: the call, the table, the label's name."""
-    for call in program.all_calls if "crosstab" in program.called_names else ():
+    for call in program.calls_of("crosstab"):
         by, of = keyword(call, "index", 0), keyword(call, "columns", 1)
-        if last_name(call.func) != "crosstab" or not isinstance(by, ast.Subscript) or not isinstance(of, ast.Subscript):
+        if not isinstance(by, ast.Subscript) or not isinstance(of, ast.Subscript):
             continue
         label, whole = str(constant(of.slice)), plain(by.value) == plain(of.value)
         known = label in label_columns(program) or bool(words(label) & (LABEL_WORDS | {"tag", "class"}))
@@ -325,7 +331,7 @@ def _becomes_column(program: Program, call: ast.Call) -> bool:
 def copies(program: Program) -> Iterator[tuple[ast.Call, ast.expr]]:
     """Rows that are put a second time beside all of them, or drawn with replacement: the call, and the table."""
     yield from _appended_twice(program)
-    for call in program.all_calls:
+    for call in program.calls_of("sample", *JOINED):
         if method(call) == "sample" and (of := receiver(call)) is not None and getattr(keyword(call, "replace"), "value", False) is True:
             yield call, of
             continue
@@ -345,7 +351,7 @@ def copies(program: Program) -> Iterator[tuple[ast.Call, ast.expr]]:
 
 def _appended_twice(program: Program) -> Iterator[tuple[ast.Call, ast.expr]]:
     """A list that gets, in one loop over rows of no side, each row and what a function makes of it by a draw."""
-    if {"isin", "unique", "groups", "GroupKFold", "GroupShuffleSplit"} & program.identifiers:
+    if "append" not in program.called_names or {"isin", "unique", "groups", "GroupKFold", "GroupShuffleSplit"} & program.identifiers:
         return
     for loop in program.nodes.get(ast.For, ()):
         if not isinstance(loop, ast.For) or any(is_part(n) for n in names_read(loop.iter)):
