@@ -53,7 +53,7 @@ class Numbering(NamedTuple):
 
 def numbered_per_part(program: Program) -> Iterator[tuple[ast.expr, str]]:
     """Numberings in functions that are called for different parts of the rows, where the numbers get out of them."""
-    pending = [(scope, n, n) for scope in program.scopes if scope.name for n in _numberings(program, scope)]
+    pending = [(scope, n, n) for scope in program.scopes if scope.name and program.call_sites[scope] for n in _numberings(program, scope)]
     told: set[int] = set()
     for _ in range(ROUNDS):
         above: list[tuple[Scope, Numbering, Numbering]] = []

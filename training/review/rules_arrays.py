@@ -19,6 +19,7 @@ MADE_WITH = {"array", "asarray", "zeros", "full", "tensor", "as_tensor", "empty"
 DEEPEST = 8
 PERMUTES = {"permutation", "randperm"}
 SORTS = {"sort", "sorted", "sort_values", "msort"}
+ORDERS = {"argsort", "lexsort", "permutation", "randperm", "sort", "sorted", "shuffle"}  # an order, or what comes in one
 PAIRS = {"TensorDataset", "train_test_split", "zip"}
 WRAPS = {"from_numpy", "tensor", "as_tensor", "asarray", "array", "float", "long", "Tensor", "FloatTensor", "LongTensor"}
 ON_PURPOSE = {
@@ -158,7 +159,7 @@ def rows_permuted_alone(subject: Subject) -> Iterator[Place]:
     are put in an order, and one that is cut beside them afterwards is not.
     """
     program = subject.program
-    permuted = bool(program.calls_of(*PERMUTES))
+    permuted, ordered = bool(program.calls_of(*PERMUTES)), bool(program.calls_of(*ORDERS))
     for scope in program.scopes:
         if ON_PURPOSE & (words(scope.name) | {scope.name}):
             continue
@@ -167,9 +168,10 @@ def rows_permuted_alone(subject: Subject) -> Iterator[Place]:
         yield from moved_after(program, scope)
         yield from _sorted(program, scope)
         yield from _sorted_column(program, scope)
-        yield from kept_the_old_order(program, scope)
-        yield from sorted_out_of_a_zip(scope)
-        yield from sorted_beside(scope)
+        if ordered:
+            yield from kept_the_old_order(program, scope)
+            yield from sorted_out_of_a_zip(scope)
+            yield from sorted_beside(scope)
         for name, bindings in scope.bindings.items() if permuted else ():
             if len(bindings) == 1 and isinstance(bindings[0].value, ast.Call) and last_name(bindings[0].value.func) in PERMUTES:
                 used = _only_index(program, name, scope)

@@ -308,7 +308,7 @@ def frozen_network_with_gradients(subject: Subject) -> Iterator[Place]:
         return
     for trace in subject.traces:
         learning = {e.loops[-1] for e in trace if e.kind == "backward" and e.loops}
-        for event in trace:
+        for event in trace if learning else ():
             if not isinstance(event.node, ast.Call) or event.loops[-1:] == () or event.loops[-1] not in learning or event.within(*QUIET):
                 continue
             if _is_copy(program, event) and not _in_optimizer(program, event.node) and _of_the_batch(event):

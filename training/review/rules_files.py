@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import lru_cache
 
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_model, is_optimizer, is_optimizer_origin, is_scheduler, torch_calls
@@ -124,7 +123,8 @@ def _counts_by_itself(program: Program, call: ast.Call) -> bool:
 def whole_model_saved(subject: Subject) -> Iterator[Place]:
     """The first argument of `torch.save` or `pickle.dump` is a network, a dict or list that holds one, or a network's own `self`."""
     program = subject.program
-    for call in program.all_calls if "torch" in program.modules_imported else ():
+    names = {"save", "dump", *(n for n, of in program.aliases.items() if of in SAVES)}
+    for call in program.calls_of(*names) if "torch" in program.modules_imported else ():
         name = program.resolve(call.func)
         stored = keyword(call, "obj", 0) if name in SAVES else None
         if stored is None:

@@ -32,7 +32,11 @@ PREPARES = {"accelerate", "lightning", "pytorch_lightning", "lightning_fabric", 
 def loaders(program: Program) -> tuple[ast.Call, ...]:
     """Every `DataLoader` of torch that is made in the file."""
     called = [(c, program.resolve(c.func)) for c in program.all_calls]
-    return tuple(c for c, name in called if name.endswith("DataLoader") and (program.is_torch(c.func, "DataLoader") or name.endswith("torch_geometric.loader.DataLoader")))
+    return tuple(
+        c
+        for c, name in called
+        if name.endswith("DataLoader") and (program.is_torch(c.func, "DataLoader") or name.endswith("torch_geometric.loader.DataLoader"))
+    )
 
 
 def name_of(program: Program, call: ast.AST) -> str:

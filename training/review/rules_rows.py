@@ -82,7 +82,8 @@ def resample_before_split(subject: Subject) -> Iterator[Place]:
 
 def resampled(program: Program) -> Iterator[tuple[ast.Call, ast.expr, ast.expr]]:
     """Every call that gives rows several times, or new ones made of them: the call, the rows, and what has to be split further down if not its result."""
-    for call in program.all_calls:
+    names = {"fit_resample", "resample", *(n for n, of in program.aliases.items() if of == "sklearn.utils.resample")}
+    for call in program.calls_of(*names):
         if call.args and (method(call) == "fit_resample" or program.resolve(call.func) == "sklearn.utils.resample"):
             yield call, call.args[0], call.args[0]
     for call, rows in copies(program):
@@ -121,8 +122,9 @@ def random_split_of_groups(subject: Subject) -> Iterator[Place]:
     """
     program = subject.program
     yield from grouped_elsewhere(program)
-    yield from rows_of_owners(program)
-    yield from tables_of_owners(program)
+    if splits(program) or program.calls_of("permutation", "randperm", "shuffle"):
+        yield from rows_of_owners(program)
+        yield from tables_of_owners(program)
     if any("group" in n.lower() and n != "groupby" for n in program.called_names) or "groups" in program.identifiers or _numbers_groups(program):
         return
     for split, scope, parts in splits(program):

@@ -216,9 +216,7 @@ def _tuned_on_test(program: Program) -> Iterator[Place]:
     """A loss of labels that are named after test rows alone goes backward into an optimizer: a temperature that is chosen by what it is to be measured on."""
     if "step" not in program.called_names or not any(side_of(n) == "test" for n in program.identifiers):
         return
-    if {"inner", "outer", "meta", "support", "query", "episode", "maml"} & {
-        w for n in program.identifiers for w in words(n)
-    }:
+    if {"inner", "outer", "meta", "support", "query", "episode", "maml"} & {w for n in program.identifiers for w in words(n)}:
         return  # a test set within each task is learned from
     for found in loss_calls(program):
         target = last_name(found.target) if isinstance(found.target, (ast.Name, ast.Attribute)) else ""

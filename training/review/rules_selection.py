@@ -400,10 +400,13 @@ def _of_train(score: ast.expr, scope: Scope) -> bool:
 def best_weights_not_copied(subject: Subject) -> Iterator[Place]:
     """In a loop a name for the best is bound to a live state or network, and nothing copies it afterwards."""
     program = subject.program
+    restored = {last_name(c.args[0]) for c in program.methods_of("load_state_dict") if c.args}
     everything = [(n, b, s) for s in program.scopes for n, bs in s.bindings.items() for b in bs]
     everything += [(n, b, b.scope) for attributes in program.attributes.values() for n, bs in attributes.items() for b in bs]
     for name, binding, scope in everything:
-        if binding.index is not None or binding.how != "assign" or not ("best" in words(name) or _restored_later(program, name, binding, scope)):
+        if binding.index is not None or binding.how != "assign":
+            continue
+        if "best" not in words(name) and not (name in restored and _restored_later(program, name, binding, scope)):
             continue
         kept = _unwrapped(binding.value)
         live = isinstance(kept, ast.Call) and method(kept) == "state_dict" and is_model(program, receiver(kept), scope)
@@ -433,8 +436,6 @@ def _unwrapped(value: ast.expr) -> ast.expr:
 def _restored_later(program: Program, name: str, binding: Binding, scope: Scope) -> bool:
     """Whether a name is bound under a condition in a loop, and loaded back after that loop."""
     loads = [c for c in program.methods_of("load_state_dict") if c.args and last_name(c.args[0]) == name]
-    if not loads:
-        return False
     around = program.ancestors(binding.statement)
     loops = [a for a in around if isinstance(a, (ast.For, ast.While))]
     asks = [a for a in around if isinstance(a, ast.If) and last_name(getattr(a.test, "func", None)) not in ("hasattr", "isinstance", "callable")]

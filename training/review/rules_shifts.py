@@ -15,6 +15,7 @@ MASKS = {"mask", "masks", "label", "labels", "seg", "segmentation", "annotation"
 BLENDS = {"bilinear", "bicubic", "linear", "trilinear"}
 THRESHOLDS = {"gt", "ge", "lt", "le", "gt_", "ge_", "lt_", "le_"}
 WHOLE = {"long", "int", "short", "byte"}
+RESIZE = "torchvision.transforms.functional.resize"
 RESHAPES = {"flatten", "reshape", "view", "contiguous", "transpose", "permute", "to", "clone", "long"}
 
 
@@ -49,19 +50,19 @@ RESHAPES = {"flatten", "reshape", "view", "contiguous", "transpose", "permute", 
 def shifted_the_wrong_way(subject: Subject) -> Iterator[Place]:
     """The scores of a cross-entropy are those of `ids[:, 1:]`, its labels `ids[:, :-1]` of the same name, in no file that speaks of running backwards."""
     program = subject.program
-    if any(words(n) & {"backwards", "reverse", "reversed", "bidirectional"} for n in program.identifiers):
-        return
     for loss in loss_calls(program):
         if loss.kind not in ("cross_entropy", "nll") or loss.target is None:
             continue
         target = _behind(program, loss.target, loss.scope)
+        if _cut(target) != "last" or any(words(n) & {"backwards", "reverse", "reversed", "bidirectional"} for n in program.identifiers):
+            continue
         scores = _behind(program, loss.scores, loss.scope)
         given = (
             _behind(program, scores.args[0], loss.scope)
             if isinstance(scores, ast.Call) and scores.args and is_model(program, scores.func, loss.scope)
             else None
         )
-        if given is not None and _cut(given) == "first" and _cut(target) == "last" and ast.dump(_table(given)) == ast.dump(_table(target)):
+        if given is not None and _cut(given) == "first" and ast.dump(_table(given)) == ast.dump(_table(target)):
             yield loss.call, f"{ast.unparse(given)} goes in, and {ast.unparse(target)}, the token before each, is to come out"
 
 
@@ -108,9 +109,10 @@ def _table(node: ast.expr) -> ast.expr:
 def labels_blended(subject: Subject) -> Iterator[Place]:
     """Something called a mask or labels is resized by a mode that blends, and made whole numbers again, with no comparison between; or by torchvision's default beside an image."""
     program = subject.program
-    for call in program.all_calls:
+    names = {"interpolate", "resize", *(n for n, of in program.aliases.items() if of == RESIZE)}
+    for call in program.calls_of(*names):
         last, scope = last_name(call.func), program.scope(call)
-        plain = program.resolve(call.func) == "torchvision.transforms.functional.resize" and keyword(call, "interpolation", 2) is None
+        plain = program.resolve(call.func) == RESIZE and keyword(call, "interpolation", 2) is None
         if last != "interpolate" and not plain:
             continue
         of = {w for n in identifiers(call.args[0]) for w in words(n)} if call.args else set()
