@@ -30,6 +30,8 @@ WRAPPERS = {
     "enumerate",
     "iter",
 }
+NO_ORIGIN = {ast.Constant, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Dict, ast.JoinedStr, ast.Lambda, ast.Starred, ast.Set, ast.Slice}
+BINDING = {ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.AugAssign, ast.For, ast.AsyncFor, ast.comprehension, ast.withitem}
 MODULE_BASES = ("Module", "LightningModule", "PreTrainedModel")
 
 
@@ -43,12 +45,12 @@ class Scope:
     bindings: dict[str, list[Binding]] = field(default_factory=dict)
     functions: dict[str, Scope] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Of the function; empty for the file."""
         return "" if isinstance(self.node, ast.Module) else self.node.name
 
-    @property
+    @cached_property
     def parameters(self) -> list[str]:
         """Names of the function's parameters, in order of position."""
         if isinstance(self.node, ast.Module):
@@ -126,7 +128,8 @@ class Program:
                 self.classes[child.name] = child
                 self._visit(child, scope, child)
             else:
-                self._bind(child, scope)
+                if child.__class__ in BINDING:
+                    self._bind(child, scope)
                 self.scope_of[child] = scope
                 self._visit(child, scope, owner)
 
@@ -283,7 +286,11 @@ class Program:
 
     def scope(self, node: ast.AST) -> Scope:
         """The function in which a node stands."""
-        return self.scope_of.get(node) or self.scope(self.parents[node])
+        found = self.scope_of.get(node)
+        while found is None:
+            node = self.parents[node]
+            found = self.scope_of.get(node)
+        return found
 
     def statement(self, node: ast.AST) -> ast.stmt:
         """The statement of which an expression is a part."""
@@ -365,6 +372,8 @@ class Program:
 
     def origins(self, node: ast.expr | None, scope: Scope, index: int | None = None) -> tuple[Origin, ...]:
         """What made a value, as far as this file tells; empty where it does not."""
+        if node.__class__ in NO_ORIGIN or (isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id == "self")):
+            return ()
         key = (id(node), index)
         if key in self._origins:
             return self._origins[key]
