@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from training.review.kinds import is_optimizer_origin
+from training.review.lookups import optimizers_made
 from training.review.program import Program, Scope
 from training.review.syntax import calls, dotted, identifiers, method, own_nodes, receiver
 
@@ -33,9 +33,8 @@ def judges_held_twice(program: Program) -> Iterator[tuple[ast.Call, str, ast.Cal
 
 
 def _holders(program: Program) -> Iterator[Holder]:
-    for call in program.all_calls:
-        scope, statement = program.scope(call), program.parents[call]
-        if call.args and isinstance(statement, ast.Assign) and any(is_optimizer_origin(o) and o.call is call for o in program.origins(call, scope)):
+    for call, scope in optimizers_made(program):
+        if isinstance(statement := program.parents[call], ast.Assign):
             names = [dotted(receiver(c)) for c in calls(call.args[0]) if method(c) == "parameters"]
             if names and all(names) and dotted(statement.targets[0]):
                 yield Holder(call, scope, dotted(statement.targets[0]), frozenset(names))

@@ -53,6 +53,8 @@ def scales_of_noise(program: Program) -> Iterator[tuple[ast.AST, ast.expr, Scope
                     yield node, scale, scope
     for call in program.all_calls:
         name = program.resolve(call.func)
+        if not name.endswith(("distributions.Normal", "torch.normal")):
+            continue
         deviation = keyword(call, "scale", 1) if name.endswith("distributions.Normal") else keyword(call, "std", 1) if name == "torch.normal" else None
         if deviation is not None:
             yield call, deviation, program.scope(call)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import keywords_of
 from training.review.program import Program
 from training.review.signs import Signs
 from training.review.syntax import children, constant, dotted, exponent, identifiers, is_true, last_name, method, receiver, walk, words
@@ -43,8 +45,10 @@ def divergence_with_wrong_sign(subject: Subject) -> Iterator[Place]:
     """`1 + a - b² - exp(a)` goes on with a plus, and nothing that it is given to, by its name, is subtracted or turned round; or it is nearly that formula."""
     program = subject.program
     for node in program.nodes[ast.BinOp]:
+        if not isinstance(node, ast.BinOp) or not isinstance(node.op, (ast.Add, ast.Sub)):
+            continue
         above = program.parents[node]
-        if not isinstance(node, ast.BinOp) or (isinstance(above, ast.BinOp) and isinstance(above.op, (ast.Add, ast.Sub))):
+        if isinstance(above, ast.BinOp) and isinstance(above.op, (ast.Add, ast.Sub)):
             continue
         if (sign := divergence_sign(node)) == 0:
             if wrong := _wrong_term(node):
@@ -75,7 +79,7 @@ def _arrives_below_0(program: Program, node: ast.BinOp) -> bool:
 
 def _settled_elsewhere(program: Program, node: ast.BinOp) -> bool:
     """Whether its sign is decided out of sight: a function gives it back, a dict holds it, or an optimizer ascends."""
-    ascends = any(k.arg == "maximize" and is_true(k.value) for c in program.all_calls for k in c.keywords)
+    ascends = any(is_true(k.value) for k in keywords_of(program, "maximize"))
     statement = program.statement(node)
     name = dotted(statement.targets[0]) if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else ""
     uses = [n for n in walk(program.scope(node).node) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)] if name else []
@@ -116,24 +120,27 @@ def divergence_sign(node: ast.expr) -> int:
     """-1 where it is 1 + a - b² - exp(a), which is never above 0, +1 where it is the negative of that, 0 for anything else."""
     terms = _terms(node, 1)
     ones = [s for s, t in terms if constant(t) in (1, 1.0)]
+    if len(terms) != 4 or len(ones) != 1:
+        return 0
     squares = [s for s, t in terms if _is_square(t)]
     powers = [(s, ast.unparse(inner)) for s, t in terms if (inner := exponent(t)) is not None]
     plain = {ast.unparse(t): s for s, t in terms if isinstance(t, (ast.Name, ast.Attribute, ast.Subscript))}
-    if len(terms) != 4 or not (len(ones) == len(squares) == len(powers) == 1) or powers[0][1] not in plain:
+    if not (len(squares) == len(powers) == 1) or powers[0][1] not in plain:
         return 0
     signs = (ones[0], plain[powers[0][1]], -squares[0], -powers[0][0])
     return -signs[0] if len(set(signs)) == 1 else 0
 
 
-def divergences(program: Program) -> list[tuple[ast.BinOp, ast.expr, ast.expr]]:
+@lru_cache(maxsize=1)  # of the file that is under review: many rules ask
+def divergences(program: Program) -> tuple[tuple[ast.BinOp, ast.expr, ast.expr], ...]:
     """Every `1 + a - b² - exp(a)` or its negative: the expression, a, which is a log variance, and b, a mean."""
     found = []
-    for node in program.nodes[ast.BinOp]:
+    for node in program.nodes[ast.BinOp] if program.calls_of("exp") else ():
         if isinstance(node, ast.BinOp) and divergence_sign(node):
             terms = [t for _, t in _terms(node, 1)]
             logs = [inner for t in terms if (inner := exponent(t)) is not None]
             found.append((node, logs[0], next(squared for t in terms if (squared := _root(t)) is not None)))
-    return found
+    return tuple(found)
 
 
 def is_log_variance(name: str) -> bool:

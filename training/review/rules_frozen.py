@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.freezing import Freeze, frees, freezes
-from training.review.kinds import is_frozen_name, is_optimizer_origin
+from training.review.kinds import is_frozen_name
+from training.review.lookups import optimizers_made
 from training.review.program import Program, Scope
 from training.review.rules_module import is_layer
 from training.review.syntax import FunctionNode, calls, dotted, last_name, method, own_nodes, receiver, words
@@ -91,12 +92,10 @@ def _trained_between(program: Program, freeze: Freeze, line: int) -> bool:
 
 def _held(program: Program) -> Iterator[tuple[ast.Call, Scope, list[str]]]:
     """Every optimizer of torch: where, and the networks whose parameters it is given; none where it is given anything else."""
-    for call in program.all_calls:
-        scope = program.scope(call)
-        if call.args and any(is_optimizer_origin(o) and o.call is call for o in program.origins(call, scope)):
-            names = [_root_of(receiver(c)) for c in calls(call.args[0]) if method(c) in ("parameters", "named_parameters")]
-            if names and all(names):
-                yield call, scope, names
+    for call, scope in optimizers_made(program):
+        names = [_root_of(receiver(c)) for c in calls(call.args[0]) if method(c) in ("parameters", "named_parameters")]
+        if names and all(names):
+            yield call, scope, names
 
 
 def _root_of(node: ast.expr | None) -> str:
@@ -212,12 +211,16 @@ def trained_network_detached(subject: Subject) -> Iterator[Place]:
     program = subject.program
     if not subject.trains or {"requires_grad", "requires_grad_"} & program.identifiers or _sets_gradients(program):
         return
+    if not {"no_grad", "inference_mode", "detach", "data", "item"} & program.identifiers:
+        return  # nothing is without gradients
     for _, scope, names in _held(program):
         for name in dict.fromkeys(names):
             uses = list(_uses(program, name, scope))
-            cut = [u for u in uses if u is not None and _is_cut(program, u)]
-            trains = [u for u in cut if any(method(c) == "backward" and program.scope(c) is program.scope(u) for c in program.all_calls)]
-            if uses and None not in uses and len(cut) == len(uses) and trains and not _is_given(name, scope):
+            cut = [u for u in uses if u is not None and _is_cut(program, u)] if None not in uses else []
+            if not cut or len(cut) != len(uses):
+                continue
+            trains = [u for u in cut if any(program.scope(c) is program.scope(u) for c in program.methods_of("backward"))]
+            if trains and not _is_given(name, scope):
                 yield trains[0], f"an optimizer holds {name}, and all that it computes is without gradients"
 
 

@@ -70,15 +70,11 @@ def loss_kept_with_graph(subject: Subject) -> Iterator[Place]:
             losses |= {e.key for e in inside if isinstance(e.node, ast.Assign) and _sums(e.node.value, e, losses)}
             losses |= {key for e in inside if e.kind == "assign" and e.key in losses for key in _parts(e, inside)}
             losses |= _outputs(subject.program, region, inside)
-            for event in inside:
+            for event in inside if losses else ():
+                if event.key in losses or not (isinstance(region, (ast.For, ast.While)) or _outlives(event)):
+                    continue
                 for kept in kept_by(subject.program, event):
-                    if (
-                        (isinstance(region, (ast.For, ast.While)) or _outlives(event))
-                        and event.frame.key(kept) in losses
-                        and not event.within("no_grad", "inference_mode")
-                        and event.key not in losses
-                        and not _rebound(event, inside, losses)
-                    ):
+                    if event.frame.key(kept) in losses and not event.within("no_grad", "inference_mode") and not _rebound(event, inside, losses):
                         yield event.node, f"{ast.unparse(kept)} is kept with its graph: memory grows with every batch", region
 
 
@@ -347,9 +343,9 @@ def sample_without_gradient(subject: Subject) -> Iterator[Place]:
     """
     program = subject.program
     scored = {n for c in program.methods_of("log_prob") for a in c.args for n in names_read(a)}
-    for call in program.all_calls:
+    for call in program.methods_of("sample"):
         scope = program.scope(call)
-        if method(call) != "sample" or not program.is_module(scope.owner) or words(scope.name) & ON_PURPOSE:
+        if not program.is_module(scope.owner) or words(scope.name) & ON_PURPOSE:
             continue
         made = program.origins(receiver(call), scope)
         drawn = {n.id for t in getattr(program.statement(call), "targets", ()) for n in walk(t) if isinstance(n, ast.Name)}

@@ -10,6 +10,7 @@ from training.review.adversaries import judges_held_twice
 from training.review.findings import Place, Subject, rule
 from training.review.freezing import switches
 from training.review.kinds import is_frozen_name, is_optimizer_origin
+from training.review.lookups import calls_within
 from training.review.program import Program, Scope
 from training.review.rules_module import is_layer
 from training.review.saved import trains
@@ -59,7 +60,7 @@ def parameters_in_two_groups(subject: Subject) -> Iterator[Place]:
 @lru_cache(maxsize=2)  # of the file that is under review: many rules ask
 def _optimizers(program: Program) -> tuple[tuple[ast.Call, Scope], ...]:
     """Every call that makes an optimizer of torch."""
-    made = [(c, program.scope(c)) for c in program.all_calls if program.resolve(c.func).startswith("torch.optim.")]
+    made = [(c, program.scope(c)) for c in calls_within(program, "torch.optim.")]
     return tuple((call, scope) for call, scope in made if any(is_optimizer_origin(o) and o.call is call for o in program.origins(call, scope)))
 
 
@@ -130,7 +131,7 @@ def parameters_without_optimizer(subject: Subject) -> Iterator[Place]:
     """Beside an optimizer a network of the file with parameters is made, called where gradients are computed, and used for nothing else; or one is set free too late."""
     program = subject.program
     for scope in dict.fromkeys(scope for _, scope in _optimizers(program)):
-        if not any(method(c) == "backward" and program.scope(c) is scope for c in program.all_calls):
+        if not any(program.scope(c) is scope for c in program.methods_of("backward")):
             continue
         for name, bindings in scope.bindings.items():
             owners = {o.name for b in bindings if b.index is None for o in program.origins(b.value, b.scope)}
@@ -190,13 +191,14 @@ def _attributes_left_out(program: Program, owner: ast.ClassDef) -> Iterator[Plac
         return
     for name, bindings in program.attributes[owner].items():
         owners = {o.name for b in bindings if b.index is None for o in program.origins(b.value, b.scope)}
-        learns = bool(owners) and all(o in program.classes and _has_parameters(program, program.classes[o]) for o in owners)
+        if not owners or is_frozen_name(name) or not all(o in program.classes and _has_parameters(program, program.classes[o]) for o in owners):
+            continue
         uses = [n for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and n.attr == name and isinstance(n.ctx, ast.Load)]
         parents = [(n, program.parents[n]) for n in uses]
         handed_on = any(not (isinstance(p, ast.Call) and p.func is n) and not isinstance(p, ast.Attribute) for n, p in parents)
         asked = any(isinstance(p, ast.Attribute) and p.attr not in OWN_USES | _own_attributes(program, owners) for _, p in parents)
         becomes_loss = [p for n, p in parents if isinstance(p, ast.Call) and p.func is n and _is_propagated(program, p)]
-        if learns and becomes_loss and not handed_on and not asked and not is_frozen_name(name):
+        if becomes_loss and not handed_on and not asked:
             yield bindings[0].value, f"self.{name} has parameters of its own, and no optimizer holds them"
 
 
@@ -209,9 +211,7 @@ def _is_propagated(program: Program, call: ast.Call) -> bool:
     """Whether `backward` is called on the output, at once or by the name that it gets."""
     statement, scope = program.statement(call), program.scope(call)
     names = {dotted(t) for t in getattr(statement, "targets", ())} if getattr(statement, "value", None) is call else set()
-    return any(
-        method(c) == "backward" and program.scope(c) is scope and (receiver(c) is call or dotted(receiver(c)) in names - {""}) for c in program.all_calls
-    )
+    return any(program.scope(c) is scope and (receiver(c) is call or dotted(receiver(c)) in names - {""}) for c in program.methods_of("backward"))
 
 
 def _has_parameters(program: Program, owner: ast.ClassDef) -> bool:

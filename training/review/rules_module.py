@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import torch_calls
 from training.review.program import Program, Scope
 from training.review.syntax import constant, dotted, has_unpacking, identifiers, keyword, last_name, method, own_nodes, receiver, walk
 
@@ -74,13 +75,12 @@ def modules_in_list(subject: Subject) -> Iterator[Place]:
     """An attribute of a module holds a list or dict of layers that nothing registers."""
     program = subject.program
     for owner in program.module_classes:
-        text = ast.unparse(owner)
         for name, bindings in program.attributes[owner].items():
             if any(isinstance(b.value, ast.Call) and last_name(b.value.func) in CONTAINERS for b in bindings):
                 continue  # `+=` puts its layers into the container
             for binding in bindings:
                 made = _listed(program, binding.value, binding.scope) or _appended(program, owner, name, binding.value)
-                if made is not None and binding.index is None and not _registered(owner, name, text):
+                if made is not None and binding.index is None and not _registered(owner, name):
                     yield made, f"self.{name} is a plain {type(binding.value).__name__.lower().replace('comp', '')}: its layers are not registered"
 
 
@@ -121,8 +121,9 @@ def _appended(program: Program, owner: ast.ClassDef, name: str, value: ast.expr)
     return None
 
 
-def _registered(owner: ast.ClassDef, name: str, text: str) -> bool:
+def _registered(owner: ast.ClassDef, name: str) -> bool:
     """Whether the class hands the list to a container, or registers its members one by one."""
+    text = ast.unparse(owner)
     if "add_module(" in text or "register_parameter(" in text or "register_module(" in text or "setattr(self" in text:
         return True
     handed = [
@@ -280,15 +281,14 @@ def _calls_of(program: Program, bound: ast.Call) -> list[ast.Call]:
 def attention_dropout_always_on(subject: Subject) -> Iterator[Place]:
     """`dropout_p` is an attribute or a literal that does not depend on the mode."""
     program = subject.program
-    for call in program.all_calls:
-        if program.is_torch(call.func, "scaled_dot_product_attention"):
-            rate = keyword(call, "dropout_p", 4)
-            if isinstance(rate, ast.Name):
-                bound = program.scope(call).bindings.get(rate.id, [])
-                rate = bound[-1].value if len(bound) == 1 else None
-            literal = constant(rate)
-            fixed = isinstance(literal, (int, float)) and literal > 0
-            if (fixed or (isinstance(rate, ast.Attribute) and dotted(rate).startswith("self."))) and not any(
-                isinstance(a, ast.If) and "training" in identifiers(a.test) for a in program.ancestors(call)
-            ):
-                yield call, "attention drops out whenever it is called, in evaluation too"
+    for call in torch_calls(program, "scaled_dot_product_attention"):
+        rate = keyword(call, "dropout_p", 4)
+        if isinstance(rate, ast.Name):
+            bound = program.scope(call).bindings.get(rate.id, [])
+            rate = bound[-1].value if len(bound) == 1 else None
+        literal = constant(rate)
+        fixed = isinstance(literal, (int, float)) and literal > 0
+        if (fixed or (isinstance(rate, ast.Attribute) and dotted(rate).startswith("self."))) and not any(
+            isinstance(a, ast.If) and "training" in identifiers(a.test) for a in program.ancestors(call)
+        ):
+            yield call, "attention drops out whenever it is called, in evaluation too"

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_model, is_optimizer_origin
+from training.review.lookups import optimizers_made
 from training.review.program import SAME_OBJECT, Program, Scope, argument
 from training.review.rules_module import is_layer
 from training.review.syntax import (
@@ -58,9 +59,7 @@ UPDATES = {"add_", "sub_", "mul_", "div_", "copy_", "zero_", "addcmul_", "addcdi
 def parameters_changed_after_optimizer(subject: Subject) -> Iterator[Place]:
     """In one function: an optimizer over `m.parameters()`, later `m.x = Layer(…)` or `m = Network(…)`, and no optimizer after that."""
     program = subject.program
-    for scope, made, network in _optimizers(program):
-        if "add_param_group" in program.called_names:
-            continue
+    for scope, made, network in _optimizers(program) if "add_param_group" not in program.called_names else ():
         for node in own_nodes(scope.node):
             if not (isinstance(node, ast.Assign) and node.lineno > made.lineno and is_layer(program, _where_made(node.value), scope)):
                 continue
@@ -70,9 +69,10 @@ def parameters_changed_after_optimizer(subject: Subject) -> Iterator[Place]:
                 or (target == network and "." in network)
                 or (isinstance(node.targets[0], ast.Subscript) and dotted(node.targets[0].value).startswith(network + "."))
             )
+            if not inside:
+                continue
             again = any(m.lineno > node.lineno for s, m, n in _optimizers(program) if s is scope and (n == network or n.startswith(network + ".")))
-            again |= not _stepped_after(program, scope, made, node.lineno, network)
-            if inside and not again and not _apart(program, made, node):
+            if not again and _stepped_after(program, scope, made, node.lineno, network) and not _apart(program, made, node):
                 yield node, f"{target or ast.unparse(node.targets[0])} is new, and the optimizer of line {made.lineno} does not know it"
 
 
@@ -100,20 +100,16 @@ def _optimizers(program: Program) -> tuple[tuple[Scope, ast.Call, str], ...]:
 
 
 def _found_optimizers(program: Program) -> Iterator[tuple[Scope, ast.Call, str]]:
-    for call in program.all_calls:
-        scope = program.scope(call)
-        if call.args and any(is_optimizer_origin(o) and o.call is call for o in program.origins(call, scope)):
-            for inner in calls(call.args[0]):
-                if method(inner) in ("parameters", "named_parameters") and dotted(receiver(inner)):
-                    yield scope, call, dotted(receiver(inner))
-                function = program.callees_by_name(inner, scope)
-                for name in function.parameters if function is not None else ():
-                    asks = any(
-                        method(c) in ("parameters", "named_parameters") and dotted(receiver(c)) == name for c in calls(function.node if function else inner)
-                    )
-                    given = argument(inner, function, name) if asks and function is not None else None
-                    if given is not None and dotted(given):
-                        yield scope, call, dotted(given)
+    for call, scope in optimizers_made(program):
+        for inner in calls(call.args[0]):
+            if method(inner) in ("parameters", "named_parameters") and dotted(receiver(inner)):
+                yield scope, call, dotted(receiver(inner))
+            function = program.callees_by_name(inner, scope)
+            for name in function.parameters if function is not None else ():
+                asks = any(method(c) in ("parameters", "named_parameters") and dotted(receiver(c)) == name for c in calls(function.node if function else inner))
+                given = argument(inner, function, name) if asks and function is not None else None
+                if given is not None and dotted(given):
+                    yield scope, call, dotted(given)
 
 
 def _apart(program: Program, a: ast.AST, b: ast.AST) -> bool:
@@ -163,13 +159,15 @@ def optimizer_before_device(subject: Subject) -> Iterator[Place]:
 
 def _moves(program: Program, call: ast.Call, network: str) -> str:
     """How a call moves or replaces the parameters of a network."""
-    layout = not call.args and {k.arg for k in call.keywords} == {"memory_format"}
-    if dotted(receiver(call)) == network and method(call) in ("to", "cuda", "half", "bfloat16") and not _is_cpu(call) and not layout:
-        return "moved"
-    takes = bool(call.args) and dotted(call.args[0]) == network
-    function = program.callees_by_name(call, program.scope(call)) if takes else None
+    if method(call) in ("to", "cuda", "half", "bfloat16") and dotted(receiver(call)) == network and not _is_cpu(call):
+        layout = not call.args and {k.arg for k in call.keywords} == {"memory_format"}
+        if not layout:
+            return "moved"
+    if not call.args or dotted(call.args[0]) != network:
+        return ""
+    function = program.callees_by_name(call, program.scope(call))
     inner = [c for c in calls(function.node) if c.args and dotted(c.args[0]) in function.parameters[:2]] if function is not None else []
-    sharded = takes and any(program.is_torch(c.func, "fully_shard", "FullyShardedDataParallel") for c in (call, *inner))
+    sharded = any(program.is_torch(c.func, "fully_shard", "FullyShardedDataParallel") for c in (call, *inner))
     return "sharded" if sharded else ""
 
 
@@ -216,19 +214,15 @@ def update_in_graph(subject: Subject) -> Iterator[Place]:
         if not any(e.kind == "backward" for e in trace):
             continue
         for event in trace:
-            name = _updated(event.node)
             loop = event.loops[-1].node if event.loops else None
-            if (
-                not name
-                or not isinstance(loop, ast.For)
-                or name not in names_read(loop.target)
-                or event.within("no_grad", "inference_mode", "set_grad_enabled")
-            ):
+            if not isinstance(loop, ast.For) or not any(method(c) in ("parameters", "named_parameters") for c in calls(loop.iter)):
                 continue
-            over = any(method(c) in ("parameters", "named_parameters") for c in calls(loop.iter))
+            name = _updated(event.node)
+            if not name or name not in names_read(loop.target) or event.within("no_grad", "inference_mode", "set_grad_enabled"):
+                continue
             if _is_kept(event.node, name, loop) or _switched_off(program, event.node):
                 continue
-            if over and not any(isinstance(a, ast.FunctionDef) and a.decorator_list for a in (program.scope(event.node).node,)):
+            if not any(isinstance(a, ast.FunctionDef) and a.decorator_list for a in (program.scope(event.node).node,)):
                 yield event.node, f"{name} is changed with gradients on"
 
 
@@ -283,12 +277,11 @@ def _updated(node: ast.AST) -> str:
 def forward_called_directly(subject: Subject) -> Iterator[Place]:
     """`x.forward(…)` on a network, outside of a class that wraps another one's forward."""
     program = subject.program
-    for call in program.all_calls:
+    for call in program.methods_of("forward"):
         target, scope = receiver(call), program.scope(call)
         wraps = scope.name.startswith(("forward", "_forward", "__call__")) or program.is_module(scope.owner)
         if (
-            method(call) == "forward"
-            and isinstance(target, (ast.Name, ast.Attribute))
+            isinstance(target, (ast.Name, ast.Attribute))
             and not wraps
             and last_name(target) != "super"
             and is_model(program, target, scope)
@@ -327,5 +320,5 @@ def data_attribute(subject: Subject) -> Iterator[Place]:
         return
     for call in subject.program.all_calls:
         target = receiver(call)
-        if method(call).endswith("_") and not method(call).startswith("_") and isinstance(target, ast.Attribute) and target.attr == "data":
+        if isinstance(target, ast.Attribute) and target.attr == "data" and method(call).endswith("_") and not method(call).startswith("_"):
             yield call, "changed through .data: autograd does not see it"

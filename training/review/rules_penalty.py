@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 from training.review.bootstraps import made_of
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import keywords_of
 from training.review.program import Program, Scope
 from training.review.signs import Signs
 from training.review.slopes import slopes, terms
-from training.review.syntax import constant, identifiers, is_false, keyword, last_name, method, names_read, receiver, walk, words
+from training.review.syntax import constant, identifiers, is_false, keyword, last_name, names_read, receiver, walk, words
 
 OF_LOSSES = {"loss", "losses", "cost", "objective", "total", "err", "error"}
 PENALTIES = {"gp", "penalty", "penalties", "regularizer", "regulariser", "regularization", "regularisation", "reg"}
@@ -108,9 +109,9 @@ def penalty_rewarded(subject: Subject) -> Iterator[Place]:
     Not where it is made of logarithms or is named after what is wanted (entropy, variance), and not in programs that go up the gradient.
     """
     program, signs = subject.program, Signs(subject.program)
-    if "maximize" in program.identifiers | {k.arg for c in program.all_calls for k in c.keywords}:
+    if "maximize" in program.identifiers or keywords_of(program, "maximize"):
         return
-    if any(method(c) == "backward" and (c.args or any(k.arg == "gradient" for k in c.keywords)) for c in program.all_calls):
+    if any(c.args or any(k.arg == "gradient" for k in c.keywords) for c in program.methods_of("backward")):
         return
     of_slopes = {term.node for call in slopes(program) for term in terms(program, call) if term.subtracted}
     for node in (*program.nodes[ast.BinOp], *program.nodes[ast.AugAssign]):
@@ -124,6 +125,10 @@ def penalty_rewarded(subject: Subject) -> Iterator[Place]:
 
 def _is_penalty(program: Program, node: ast.expr, scope: Scope) -> bool:
     roots = made_of(program, node, scope)
+    named = {w for n in names_read(node) for w in words(n)} & PENALTIES
+    of_weights = any({"parameters", "named_parameters"} & identifiers(root) for root in roots)
+    if not named and not of_weights:
+        return False
     said = {w for root in roots for n in identifiers(root) for w in words(n)}
     if WANTED & said or any(isinstance(n, ast.UnaryOp) and isinstance(n.op, ast.USub) for root in roots for n in walk(root)):
         return False
@@ -131,10 +136,7 @@ def _is_penalty(program: Program, node: ast.expr, scope: Scope) -> bool:
         return False
     squared = any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Pow) for root in roots for n in walk(root))
     grows = squared or any(isinstance(n, ast.Call) and last_name(n.func) in GROWING for root in roots for n in walk(root))
-    if grows and {"parameters", "named_parameters"} & {i for root in roots for i in identifiers(root)}:
-        return True
-    named = {w for n in names_read(node) for w in words(n)} & PENALTIES
-    return bool(named) and (grows or bool(named - {"reg"}))
+    return (grows and of_weights) or (bool(named) and (grows or bool(named - {"reg"})))
 
 
 @rule(
@@ -169,8 +171,8 @@ def norm_over_the_batch(subject: Subject) -> Iterator[Place]:
     given = set(slopes(program))
     if "vmap" in program.identifiers or not given:
         return
-    for node in program.nodes[ast.Call]:
-        if not isinstance(node, ast.Call) or not _less_1(program, node) or (found := _norm(program, node)) is None:
+    for node in program.calls_of("sqrt", "norm", "vector_norm"):
+        if not _less_1(program, node) or (found := _norm(program, node)) is None:
             continue
         of, axis = found
         scope = program.scope(node)
@@ -287,7 +289,7 @@ def differences_cancel(subject: Subject) -> Iterator[Place]:
     """The mean or sum of a slice less the slice one before it, of one tensor, that goes into a backward pass."""
     program = subject.program
     signs = Signs(program)
-    for call in program.calls_of("mean", "sum") if subject.trains else ():
+    for call in program.calls_of("mean", "sum") if subject.trains and program.nodes[ast.Slice] else ():
         if call.keywords or len(call.args) > 1:
             continue
         on_torch = program.is_torch(call.func, "mean", "sum")

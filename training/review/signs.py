@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+from functools import lru_cache
 
 from training.review.program import Binding, Program, Scope
-from training.review.syntax import constant, defaults, identifiers, last_name, method, walk, words
+from training.review.syntax import constant, defaults, identifiers, last_name, walk, words
 from training.review.values import reaching
 
 DEPTH = 8
@@ -51,7 +52,6 @@ class Signs:
         self.program = program
         self.factors = factors
         self.done: set[tuple[int, int, int | None]] = set()
-        self.negative = _negative_names(program)
 
     def into_backward(self, node: ast.expr, sign: int = 1) -> set[int]:
         """The signs with which it arrives there: 1 or -1 for each way, 0 for a way that is lost; empty where it is only looked at or never used."""
@@ -95,7 +95,7 @@ class Signs:
             case ast.Sub():
                 return self._outwards(above, -sign if above.right is node else sign, None, depth + 1)
             case ast.Mult() | ast.Div() if not (isinstance(above.op, ast.Div) and above.right is node):
-                if identifiers(other) & self.negative or self._is_strange(other):
+                if identifiers(other) & _negative_names(self.program) or self._is_strange(other):
                     return {UNKNOWN}
                 value = constant(other)
                 below = (isinstance(value, (int, float)) and value < 0) or (isinstance(other, ast.UnaryOp) and isinstance(other.op, ast.USub))
@@ -175,7 +175,8 @@ class Signs:
         return not before or max(before, key=lambda b: self.program.statement(b.statement).lineno).value is value
 
 
-def _negative_names(program: Program) -> set[str]:
+@lru_cache(maxsize=1)  # of the file that is under review
+def _negative_names(program: Program) -> frozenset[str]:
     """Names that are given a negative number somewhere: factors that turn a sign round."""
     found: set[str] = set()
     for kind in (ast.Assign, ast.AnnAssign):
@@ -187,7 +188,7 @@ def _negative_names(program: Program) -> set[str]:
         found |= {k.arg for k in call.keywords if k.arg and _below_0(k.value)}
     for scope in program.scopes:
         found |= {name for name, default in defaults(scope.node).items() if _below_0(default)}
-    return found - {""}
+    return frozenset(found - {""})
 
 
 def _below_0(node: ast.expr) -> bool:
@@ -197,6 +198,8 @@ def _below_0(node: ast.expr) -> bool:
 
 def is_turned(program: Program, names: set[str]) -> bool:
     """Whether something of these names is negated anywhere in the file, or multiplied by what is below 0."""
+    if not names:
+        return False
     for node in program.nodes[ast.UnaryOp]:
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and identifiers(node.operand) & names:
             return True
@@ -205,4 +208,4 @@ def is_turned(program: Program, names: set[str]) -> bool:
             for one, other in ((node.left, node.right), (node.right, node.left)):
                 if _below_0(one) and identifiers(other) & names:
                     return True
-    return any(method(c) in ("neg", "neg_") and identifiers(c.func) & names for c in program.all_calls)
+    return any(identifiers(c.func) & names for c in program.methods_of("neg", "neg_"))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
+from training.review.lookups import calls_to
 from training.review.program import Program, Scope
 from training.review.syntax import constant, identifiers, last_name, method, walk
 from training.review.values import number, reaching_elements
@@ -29,7 +30,7 @@ class Term(NamedTuple):
 @lru_cache(maxsize=2)  # of the file that is under review: many rules ask
 def slopes(program: Program) -> tuple[ast.Call, ...]:
     """Every call of `torch.autograd.grad`."""
-    return tuple(c for c in program.all_calls if program.resolve(c.func) in ("torch.autograd.grad", "torch.autograd.functional.jacobian"))
+    return tuple(calls_to(program, "torch.autograd.grad", "torch.autograd.functional.jacobian"))
 
 
 def terms(program: Program, call: ast.Call) -> Iterator[Term]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from training.review.kinds import is_model
 from training.review.program import WRAPPERS, Program, Scope, argument
-from training.review.syntax import constant, defaults, dotted, keyword, last_name, method, own_nodes, receiver
+from training.review.syntax import constant, defaults, dotted, keyword, method, own_nodes, receiver
 
 NAMES = 4  # that a number is followed through
 ACTIVATIONS = {
@@ -59,8 +59,16 @@ def loss_kind(program: Program, call: ast.Call, scope: Scope) -> str:
     name = program.resolve(call.func)
     if name.startswith("torch."):
         return FUNCTION_LOSSES.get(name.rpartition(".")[2], "")
+    if not _makes_losses(program):
+        return ""
     kinds = {MODULE_LOSSES.get(o.last, "") for o in program.origins(call.func, scope) if o.name.startswith("torch.nn.")}
     return kinds.pop() if len(kinds) == 1 else ""
+
+
+@lru_cache(maxsize=1)  # of the file that is under review
+def _makes_losses(program: Program) -> bool:
+    """Whether a module of a loss is made anywhere in the file."""
+    return any((program.resolve(c.func) or dotted(c.func)).rpartition(".")[2] in MODULE_LOSSES for c in program.all_calls)
 
 
 def value_of(program: Program, node: ast.expr, scope: Scope) -> ast.expr:
@@ -80,7 +88,10 @@ def reaching_elements(program: Program, node: ast.Name, scope: Scope) -> list[tu
 
     Empty where it is a parameter or a loop's target. Of an element of a tuple the tuple, and which element.
     """
-    before = [b for b in scope.bindings.get(node.id, ()) if _line(program, b.statement) < (node.lineno, node.col_offset)]
+    bound = scope.bindings.get(node.id)
+    if not bound:
+        return []
+    before = [b for b in bound if _line(program, b.statement) < (node.lineno, node.col_offset)]
     found: list[tuple[ast.expr, int | None]] = []
     around = set(program.ancestors(node))
     for binding in sorted(before, key=lambda b: _line(program, b.statement), reverse=True):
@@ -97,8 +108,12 @@ def reaching_elements(program: Program, node: ast.Name, scope: Scope) -> list[tu
 
 def _in_other_arm(program: Program, a: ast.AST, b: ast.AST) -> bool:
     """Whether two places are in different arms of one `if`, in no loop within it that would take both."""
-    paths = [[n, *program.ancestors(n)] for n in (a, b)]
-    for branch in (n for n in paths[0] if isinstance(n, ast.If) and n in paths[1]):
+    above = [a, *program.ancestors(a)]
+    branches = [n for n in above if isinstance(n, ast.If)]
+    if not branches:
+        return False
+    paths = [above, [b, *program.ancestors(b)]]
+    for branch in (n for n in branches if n in paths[1]):
         arms = [any(s in path for s in branch.orelse) for path in paths]
         inside = [any(s in path for s in (*branch.body, *branch.orelse)) for path in paths]
         looped = any(isinstance(n, (ast.For, ast.While)) for n in program.ancestors(branch))
@@ -158,7 +173,7 @@ def _of_module(program: Program, node: ast.Call, scope: Scope, depth: int, index
     made = program.origins(node.func, scope)
     if not made and isinstance(node.func, ast.Name) and depth < 8:
         only = [owner for owner in program.module_classes if "forward" in program.methods[owner]]
-        here = len(only) == 1 and any(last_name(c.func) == only[0].name for c in program.all_calls)  # else the network comes from elsewhere
+        here = len(only) == 1 and bool(program.calls_of(only[0].name))  # else the network comes from elsewhere
         owner = program.module_named(node.func.id) or (only[0] if here else None)
         return class_activation(program, owner, depth + 1, index) if owner is not None and is_model(program, node.func, scope) else ""
     found = {module_activation(program, o.call, o.name, o.scope, depth + 1, index) for o in made if o.last not in WRAPPERS}

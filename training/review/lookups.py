@@ -1,0 +1,70 @@
+"""Calls and keyword arguments of a file by what they stand for, found once for all rules that ask."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from functools import lru_cache
+
+from training.review.kinds import is_optimizer_origin
+from training.review.program import Program, Scope
+from training.review.syntax import dotted
+
+
+@lru_cache(maxsize=1)
+def _by_name(program: Program) -> dict[str, list[tuple[int, ast.Call]]]:
+    """The calls by canonical dotted name, each with its place in `all_calls`; those of what is not imported left out."""
+    found: dict[str, list[tuple[int, ast.Call]]] = defaultdict(list)
+    for at, call in enumerate(program.all_calls):
+        if name := program.resolve(call.func):
+            found[name].append((at, call))
+    return found
+
+
+@lru_cache(maxsize=1)
+def _names_in_torch(program: Program) -> dict[str, list[str]]:
+    """Canonical names of what is called of torch, by their last part."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name in _by_name(program):
+        if name.startswith("torch."):
+            found[name.rpartition(".")[2]].append(name)
+    return found
+
+
+def calls_to(program: Program, *names: str) -> list[ast.Call]:
+    """The calls of these canonical dotted names, in the order of `all_calls`."""
+    known = _by_name(program)
+    return [call for _, call in sorted(c for name in names for c in known.get(name, ()))]
+
+
+def calls_within(program: Program, *prefixes: str) -> list[ast.Call]:
+    """The calls whose canonical name begins with one of these, in the order of `all_calls`."""
+    return calls_to(program, *(name for name in _by_name(program) if name.startswith(prefixes)))
+
+
+def torch_calls(program: Program, *names: str) -> list[ast.Call]:
+    """The calls of one of these names from anywhere within torch, as `Program.is_torch` tells, in the order of `all_calls`."""
+    known = _names_in_torch(program)
+    return calls_to(program, *(full for name in dict.fromkeys(names) for full in known.get(name, ())))
+
+
+@lru_cache(maxsize=1)
+def _keywords(program: Program) -> dict[str | None, list[ast.keyword]]:
+    found: dict[str | None, list[ast.keyword]] = defaultdict(list)
+    for call in program.all_calls:
+        for item in call.keywords:
+            found[item.arg].append(item)
+    return found
+
+
+def keywords_of(program: Program, name: str) -> list[ast.keyword]:
+    """The keyword arguments of that name in all calls of the file."""
+    return _keywords(program).get(name, [])
+
+
+@lru_cache(maxsize=1)
+def optimizers_made(program: Program) -> tuple[tuple[ast.Call, Scope], ...]:
+    """Every call that makes an optimizer of torch and is given something, and its function."""
+    named = [c for c in program.all_calls if c.args and (program.resolve(c.func) or dotted(c.func)).startswith("torch.optim.")]
+    made = [(c, program.scope(c)) for c in named]
+    return tuple((call, scope) for call, scope in made if any(is_optimizer_origin(o) and o.call is call for o in program.origins(call, scope)))
