@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from training.review.lookups import spoken_words
 from training.review.program import Binding, Program, Scope, argument
 from training.review.sides import side_of_names, targets_of
 from training.review.syntax import constant, defaults, identifiers, keyword, last_name, own_nodes, walk, words
@@ -16,7 +17,7 @@ SEVERAL_VIEWS = {"tta", "views", "augmentations", "robust", "robustness", "corru
 
 def augmented_held_out(program: Program) -> Iterator[tuple[ast.Call, str, ast.expr | None]]:
     """Data sets of the file that are bound to held-out names and told to draw at random: the call, the parameter, what it is given."""
-    if SEVERAL_VIEWS & {w for n in program.identifiers | set(program.classes) for w in words(n)}:
+    if SEVERAL_VIEWS & spoken_words(program) or any(SEVERAL_VIEWS & words(n) for n in program.classes):
         return
     for owner, own in program.methods.items():
         init, getter = own.get("__init__"), own.get("__getitem__")
@@ -84,14 +85,16 @@ def _draws(program: Program, own: dict[str, Scope], part: ast.AST, depth: int = 
 def train_transform_held_out(program: Program) -> Iterator[tuple[ast.Call, str, str]]:
     """Held-out data sets that are given the random transform of train: the call, the transform's name and what it draws."""
     for call in program.all_calls:
-        scope, statement = program.scope(call), program.statement(call)
         of_images = program.resolve(call.func).startswith("torchvision.datasets.") and len(call.args) > 1 and isinstance(call.args[1], ast.Name)
         given = (
             keyword(call, "transform")
             or (call.args[1] if of_images else None)
             or next((a for a in call.args if isinstance(a, ast.Name) and "transform" in a.id.lower()), None)
         )
-        if not isinstance(given, ast.Name) or not isinstance(statement, ast.Assign) or side_of_names(targets_of(program, call)) not in ("val", "test"):
+        if not isinstance(given, ast.Name):
+            continue
+        scope, statement = program.scope(call), program.statement(call)
+        if not isinstance(statement, ast.Assign) or side_of_names(targets_of(program, call)) not in ("val", "test"):
             continue
         if SEVERAL_VIEWS & {w for n in identifiers(statement) for w in words(n)}:
             continue

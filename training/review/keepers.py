@@ -59,15 +59,18 @@ def _compared(function: Scope) -> str:
     """The parameter that a function compares with something which becomes that parameter, in code that keeps weights or counts patience."""
     if not function.parameters:
         return ""
+    parameters = {*function.parameters}
+    tests = [n for n in walk(function.node) if isinstance(n, ast.Compare) and len(n.comparators) == 1 and parameters & identifiers(n)]
+    if not tests:
+        return ""
     around = function.owner if function.owner is not None else function.node
     spoken = {w for name in (*identifiers(around), getattr(around, "name", "")) for w in words(name)}
     if not KEEPS & spoken:
         return ""
-    tests = [n for n in walk(function.node) if isinstance(n, ast.Compare) and len(n.comparators) == 1]
     becomes = {dotted(t): dotted(v) for n in walk(function.node) if isinstance(n, ast.Assign) for t, v in _pairs(n)}
     for test in tests:
         for score, best in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
-            names = {n.id for n in walk(score) if isinstance(n, ast.Name)} & set(function.parameters)
+            names = {n.id for n in walk(score) if isinstance(n, ast.Name)} & parameters
             kept = {dotted(n) for n in walk(best) if isinstance(n, (ast.Name, ast.Attribute))} & set(becomes)
             found = [name for name in sorted(names - {"self"}) if any(becomes[k] == name for k in kept)]
             if found:

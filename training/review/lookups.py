@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from training.review.kinds import is_optimizer_origin
 from training.review.program import Program, Scope
-from training.review.syntax import dotted
+from training.review.syntax import dotted, words
 
 
 @lru_cache(maxsize=1)
@@ -49,17 +49,69 @@ def torch_calls(program: Program, *names: str) -> list[ast.Call]:
 
 
 @lru_cache(maxsize=1)
-def _keywords(program: Program) -> dict[str | None, list[ast.keyword]]:
-    found: dict[str | None, list[ast.keyword]] = defaultdict(list)
+def made_names(program: Program) -> frozenset[str]:
+    """The last parts of the names of everything that is called, as an `Origin` has them."""
+    return frozenset([(program.resolve(c.func) or dotted(c.func)).rpartition(".")[2] for c in program.all_calls])
+
+
+@lru_cache(maxsize=1)
+def spoken_words(program: Program) -> frozenset[str]:
+    """The words of all names and attributes of the file."""
+    return frozenset[str]().union(*map(words, program.identifiers))
+
+
+@lru_cache(maxsize=1)
+def _keywords(program: Program) -> dict[str | None, list[tuple[ast.Call, ast.keyword]]]:
+    found: dict[str | None, list[tuple[ast.Call, ast.keyword]]] = defaultdict(list)
     for call in program.all_calls:
         for item in call.keywords:
-            found[item.arg].append(item)
+            found[item.arg].append((call, item))
     return found
 
 
 def keywords_of(program: Program, name: str) -> list[ast.keyword]:
     """The keyword arguments of that name in all calls of the file."""
-    return _keywords(program).get(name, [])
+    return [item for _, item in _keywords(program).get(name, ())]
+
+
+def calls_given(program: Program, name: str) -> list[ast.Call]:
+    """The calls that are given a keyword argument of that name, in the order of `all_calls`."""
+    return [call for call, _ in _keywords(program).get(name, ())]
+
+
+@lru_cache(maxsize=1)
+def _names(program: Program) -> dict[str, list[ast.Name]]:
+    found: dict[str, list[ast.Name]] = defaultdict(list)
+    for node in program.nodes[ast.Name]:
+        if isinstance(node, ast.Name):
+            found[node.id].append(node)
+    return found
+
+
+@lru_cache(maxsize=1)
+def _attributes(program: Program) -> dict[str, list[ast.Attribute]]:
+    found: dict[str, list[ast.Attribute]] = defaultdict(list)
+    for node in program.nodes[ast.Attribute]:
+        if isinstance(node, ast.Attribute):
+            found[node.attr].append(node)
+    return found
+
+
+def names_of(program: Program, name: str) -> list[ast.Name]:
+    """Where a plain name stands, in source order of the tree walk."""
+    return _names(program).get(name, [])
+
+
+def attributes_of(program: Program, name: str) -> list[ast.Attribute]:
+    """Where an attribute of that name is, in source order of the tree walk."""
+    return _attributes(program).get(name, [])
+
+
+def places_of(program: Program, text: str) -> list[ast.Name | ast.Attribute]:
+    """Where a dotted name stands, `net` or `self.net`."""
+    last = text.rpartition(".")[2]
+    found: list[ast.Name | ast.Attribute] = [*names_of(program, last), *attributes_of(program, last)]
+    return [n for n in found if dotted(n) == text]
 
 
 @lru_cache(maxsize=1)

@@ -101,6 +101,8 @@ def tables_of_owners(program: Program) -> Iterator[tuple[ast.expr, str]]:
     """A table is filled row by row, several for each person, with a column that says whose, which is looked at only: and the rows are split at random."""
     if {"groups", "unique", "drop_duplicates", "isin"} & program.identifiers or any("group" in n.lower() and n != "groupby" for n in program.called_names):
         return
+    if "pandas" not in program.modules_imported:
+        return
     for maker in program.scopes:
         for column, table, outer in _tables(program, maker):
             if not _counted_only(program, column):

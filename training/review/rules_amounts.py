@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import calls_given
 from training.review.program import Binding, Program, Scope
 from training.review.syntax import FunctionNode, constant, identifiers, is_true, keyword, last_name, method, own_nodes, receiver, walk, words
 from training.review.values import value_of
@@ -39,7 +40,7 @@ SUMS = {"total", "running", "loss", "losses", "sum", "correct", "right", "hits",
 )
 def labels_smoothed_away(subject: Subject) -> Iterator[Place]:
     """A loss of torch is given a label smoothing above a half."""
-    for call in subject.program.all_calls:
+    for call in calls_given(subject.program, "label_smoothing"):
         share = constant(keyword(call, "label_smoothing"))
         if subject.program.resolve(call.func).startswith("torch.nn.") and isinstance(share, (int, float)) and share > MOST_SMOOTHED:
             yield call, f"label_smoothing={share} gives {share:.0%} of each label to all classes alike"
@@ -72,7 +73,7 @@ def labels_smoothed_away(subject: Subject) -> Iterator[Place]:
 def weight_of_frequent_class(subject: Subject) -> Iterator[Place]:
     """`pos_weight` is a quotient of what is called positive, or counted where labels are 1, by what is called negative, or counted where they are 0."""
     program = subject.program
-    for call in program.all_calls:
+    for call in calls_given(program, "pos_weight"):
         given = keyword(call, "pos_weight")
         scope = program.scope(call)
         value = value_of(program, given, scope) if given is not None else None
@@ -113,7 +114,7 @@ def weight_of_frequent_class(subject: Subject) -> Iterator[Place]:
 def bias_of_the_other_class(subject: Subject) -> Iterator[Place]:
     """A bias is filled with the logarithm of `(1 - p) / p`, without a minus before it."""
     program = subject.program
-    for call in program.all_calls:
+    for call in program.calls_of("constant_", "fill_"):
         constant_to = last_name(call.func) == "constant_" and len(call.args) == 2
         filled, given = (call.args[0], call.args[1]) if constant_to else (receiver(call), call.args[0] if call.args and method(call) == "fill_" else None)
         if filled is None or given is None or "bias" not in {w for n in identifiers(filled) for w in words(n)}:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from training.review.additions import Addition, additions
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import attributes_of
 from training.review.loops import innermost_loop
 from training.review.program import Binding, Program, Scope
 from training.review.provenance import is_loader, sources
@@ -52,9 +53,9 @@ def sum_divided_by_other_count(subject: Subject) -> Iterator[Place]:
     for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For)):
         scope = program.scope(loop)
         loader = is_loader(program, loop.iter, scope)
-        if loader and single_rows(program, loop, scope):
-            continue
         added = [a for a in additions(loop) if innermost_loop(program, a.statement) is loop]
+        if not added or (loader and single_rows(program, loop, scope)):
+            continue
         sums = {a.name: kind for a in added if (kind := _summed(program, a.value, loop, scope))}
         for ratio in own_nodes(scope.node) if sums else ():
             if not (isinstance(ratio, ast.BinOp) and isinstance(ratio.op, ast.Div)) or ratio.lineno < loop.lineno:
@@ -175,7 +176,7 @@ def _weighs(product: ast.BinOp) -> bool:
 
 def _mean_reduction(program: Program, call: ast.Call, scope: Scope) -> bool:
     """Whether a loss is left at its own reduction, the mean."""
-    if any(isinstance(n, ast.Attribute) and n.attr == "reduction" and isinstance(n.ctx, ast.Store) for n in program.nodes[ast.Attribute]):
+    if any(isinstance(n.ctx, ast.Store) for n in attributes_of(program, "reduction")):
         return False  # set after it was made
     made = [call] if program.resolve(call.func).startswith("torch.") else [o.call for o in program.origins(call.func, scope)]
     unusual = {"reduction", "size_average", "reduce"}

@@ -169,8 +169,11 @@ def mask_never_read(subject: Subject) -> Iterator[Place]:
         node = scope.node
         if not isinstance(node, ast.FunctionDef) or (node.decorator_list and any(last_name(d) in ("abstractmethod", "overload") for d in node.decorator_list)):
             continue
+        masks = [p for p in scope.parameters if MASKS & words(p) and not FLAGS & words(p) and p != "padding" and not p.startswith("_")]
+        if not masks:
+            continue
         read = {n.id for n in walk(node) if isinstance(n, ast.Name)}
-        unread = [p for p in scope.parameters if MASKS & words(p) and not FLAGS & words(p) and p != "padding" and p not in read and not p.startswith("_")]
+        unread = [p for p in masks if p not in read]
         if not unread or not _computes(node) or "locals" in read or _one_of_several(program, scope):
             continue
         for name in unread:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from training.review.bootstraps import network_calls, targets
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import calls_within
 from training.review.mentions import Mentions
 from training.review.program import Program, Scope
 from training.review.syntax import children, dotted, identifiers, last_name, method, receiver, walk, words
@@ -230,7 +231,7 @@ def target_network_left_behind(subject: Subject) -> Iterator[Place]:
     Not where weights are loaded from somewhere, or where the file makes no optimizer.
     """
     program = subject.program
-    if PRETRAINED & program.identifiers or not any(program.resolve(c.func).startswith("torch.optim.") for c in program.all_calls):
+    if PRETRAINED & program.identifiers or not calls_within(program, "torch.optim."):
         return
     told: set[ast.AST] = set()
     for target in targets(program):

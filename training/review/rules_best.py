@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 
 from training.review.direction import direction
 from training.review.findings import Place, Subject, rule
@@ -93,9 +94,7 @@ def best_in_wrong_direction(subject: Subject) -> Iterator[Place]:
     """A score becomes the best so far where it is greater, by its name or making one that should fall, or the other way round; weights are kept there."""
     program = subject.program
     yield from _flags(program)
-    for node in (n for n in program.nodes[ast.If] if isinstance(n, ast.If)):
-        if not _keeps_weights(node):
-            continue
+    for node in _keeping(program):
         scope = program.scope(node)
         for test in tests_of(node):
             pair = becomes_best(program, node, test, scope)
@@ -121,6 +120,11 @@ def _becomes_there(program: Program, node: ast.If, best: ast.expr, scope: Scope)
     otherwise = {n for s in node.orelse for n in walk(s)}
     inside = [b for b in program.bindings_of(best, scope) if node in program.ancestors(b.statement)]
     return not inside or any(b.statement not in otherwise for b in inside)
+
+
+@lru_cache(maxsize=1)  # of the file that is under review: three rules ask
+def _keeping(program: Program) -> tuple[ast.If, ...]:
+    return tuple(n for n in program.nodes[ast.If] if isinstance(n, ast.If) and _keeps_weights(n))
 
 
 def _keeps_weights(node: ast.If) -> bool:
@@ -183,6 +187,8 @@ def best_weights_not_restored(subject: Subject) -> Iterator[Place]:
     program = subject.program
     yield from _saved_and_left(program)
     yield from _last_for_best(program)
+    if not program.methods_of("state_dict"):
+        return
     read = {n.id for n in program.nodes[ast.Name] if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and not _is_there(program, n)}
     for scope in program.scopes:
         for name, bindings in scope.bindings.items():
@@ -207,7 +213,7 @@ def _is_there(program: Program, node: ast.expr) -> bool:
 
 def _saved_and_left(program: Program) -> Iterator[Place]:
     """In a loop the best weights go to a file; behind it test rows are scored, and the file is not read before."""
-    for node in (n for n in program.nodes[ast.If] if isinstance(n, ast.If) and _keeps_weights(n)):
+    for node in _keeping(program):
         scope = program.scope(node)
         loops = [a for a in program.ancestors(node) if isinstance(a, (ast.For, ast.While))]
         saves = any("save" in words(last_name(c.func)) for s in node.body for c in calls(s))
@@ -225,6 +231,8 @@ def _saved_and_left(program: Program) -> Iterator[Place]:
 
 def _last_for_best(program: Program) -> Iterator[Place]:
     """`best.pt` is written on a condition and read by nobody, and test rows are scored by what `last.pt` holds."""
+    if not any(isinstance(n, ast.Constant) and isinstance(n.value, str) and "best" in n.value.lower() for n in program.nodes[ast.Constant]):
+        return
     saves = [
         c for c in program.all_calls if "save" in words(last_name(c.func)) and "best" in _texts(c) and any(isinstance(a, ast.If) for a in program.ancestors(c))
     ]
@@ -253,7 +261,7 @@ def _loads(program: Program, call: ast.Call, scope: Scope, depth: int = 2) -> bo
 
 def _escapes(program: Program, owner: ast.ClassDef) -> bool:
     """Whether an object of a class is returned from where it is made."""
-    for call in (c for c in program.all_calls if last_name(c.func) == owner.name):
+    for call in program.calls_of(owner.name):
         statement, scope = program.statement(call), program.scope(call)
         names = {n.id for n in walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         given_back = [n.value for n in walk(scope.node) if isinstance(n, ast.Return) and n.value is not None]
@@ -460,8 +468,9 @@ def rows_trained_on(subject: Subject) -> Iterator[Place]:
 def best_never_updated(subject: Subject) -> Iterator[Place]:
     """Where weights are kept or patience is counted, a score is compared with an infinite bound, or one that is called the best, and nothing changes that bound afterwards."""
     program = subject.program
+    keeping = set(_keeping(program))
     for node in (n for n in program.nodes[ast.If] if isinstance(n, ast.If)):
-        if not (_keeps_weights(node) or _counts_patience(node)):
+        if not (node in keeping or _counts_patience(node)):
             continue
         for test in tests_of(node):
             if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):

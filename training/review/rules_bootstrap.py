@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from training.review.bootstraps import DISCOUNTS, REWARDS, Target, made_of, network_calls, targets, texts
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import spoken_words
 from training.review.memories import CERTAIN, MASKS, Kept, is_turned_round, kept_ends, stores_the_opposite
 from training.review.program import Program, Scope
 from training.review.syntax import identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
@@ -55,7 +56,7 @@ def target_beyond_the_end(subject: Subject) -> Iterator[Place]:
     At hand: unpacked together with the reward; a name of ends that is bound there or a parameter; or what the file keeps beside the reward in its memory.
     """
     program = subject.program
-    if not any(DISCOUNTS & words(n) for n in program.identifiers):
+    if not DISCOUNTS & spoken_words(program):
         return
     for scope in program.scopes:
         for end, statement, beside in _unpacked_ends(scope):

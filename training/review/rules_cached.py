@@ -246,7 +246,7 @@ def _is_renewed(program: Program, name: str, inside: set[Scope]) -> bool:
             return not any(isinstance(b, ast.Name) and _is_empty(defaults(program.scope(node).node).get(b.id)) for b in walk(node))
     if any(attribute in n.names for n in program.nodes[ast.Global] if isinstance(n, ast.Global)):
         return True
-    return any(method(c) == "clear" and last_name(receiver(c)) == attribute and program.scope(c) not in inside for c in program.all_calls)
+    return any(last_name(receiver(c)) == attribute and program.scope(c) not in inside for c in program.methods_of("clear"))
 
 
 def _of(program: Program, at: Reached, value: ast.expr) -> set[str]:
@@ -306,7 +306,7 @@ def _makings(program: Program, owner: ast.ClassDef, cache: str) -> list[ast.Call
     """Where objects of the class are made, or of its subclasses that have no such container of their own."""
     attribute = cache.rpartition(".")[2]
     kinds = {c.name for c in program.classes.values() if owner in program.bases(c) and (c is owner or attribute not in program.attributes[c])}
-    return [c for c in program.all_calls if last_name(c.func) in kinds]
+    return program.calls_of(*kinds)
 
 
 def _made_of_different(program: Program, owner: ast.ClassDef, cache: str, attributes: set[str]) -> bool:

@@ -92,7 +92,7 @@ def _within(program: Program, node: ast.expr) -> Within | None:
     scope = program.scope(node)
     for first, second in (parts, parts[::-1]):
         compared = _bounded(program, second, scope)
-        event = _event(program, first, scope)
+        event = _event(program, first, scope) if compared is not None else frozenset()
         if compared is not None and event and not event & compared[0]:
             return Within(node, event, compared[0], compared[1], compared[2])
     return None

@@ -72,7 +72,7 @@ def selections(program: Program) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]
         match node:
             case ast.Subscript(value=rows, slice=ast.Tuple(elts=[ast.Slice(lower=None, upper=None), numbers])) if names_read(numbers):
                 yield node, rows.value if isinstance(rows, ast.Attribute) and rows.attr in ("iloc", "loc") else rows, numbers
-    for call in program.all_calls:
+    for call in program.calls_of("index_select", "take"):
         given = receiver(call)
         if method(call) == "index_select" and given is not None and len(call.args) == 2 and constant(call.args[0]) == 1:
             yield call, given, call.args[1]

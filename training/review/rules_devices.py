@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import calls_to
 from training.review.program import Program
 from training.review.rules_loader import PREPARES, is_distributed
 from training.review.syntax import calls, constant, dotted, keyword, last_name, method, walk, words
@@ -43,7 +44,7 @@ ALONE = {"predict", "infer", "inference", "serve", "export", "demo", "benchmark"
 def ranks_share_a_device(subject: Subject) -> Iterator[Place]:
     """In a file that runs a process for each device, a wrapper or a move names a device by a literal index."""
     program = subject.program
-    if not is_distributed(program) or program.modules_imported & PREPARES or not any("init_process_group" in n for n in program.called_names):
+    if program.modules_imported & PREPARES or not any("init_process_group" in n for n in program.called_names) or not is_distributed(program):
         return
     if any("CUDA_VISIBLE_DEVICES" in str(constant(n)) for n in program.nodes[ast.Constant]):
         return  # each process sees a device of its own
@@ -118,7 +119,7 @@ def _is_index(node: ast.expr | None) -> bool:
 def device_in_worker(subject: Subject) -> Iterator[Place]:
     """`__getitem__` of a data set moves something to CUDA or to what is called a device, and every loader of the file has workers that are forked."""
     program = subject.program
-    loaders = [c for c in program.all_calls if program.resolve(c.func) == "torch.utils.data.DataLoader"]
+    loaders = calls_to(program, "torch.utils.data.DataLoader")
     workers = [constant(keyword(c, "num_workers", 5)) for c in loaders]
     if not loaders or not all(isinstance(w, int) and w > 0 for w in workers) or {"spawn", "forkserver"} & {constant(n) for n in program.nodes[ast.Constant]}:
         return

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import calls_to
 from training.review.program import Program, Scope, argument
 from training.review.settings import argument_of
 from training.review.syntax import constant, dotted, has_unpacking, identifiers, keyword, last_name, method, receiver, walk, words
-from training.review.values import loss_calls, loss_kind, number, reaching
+from training.review.values import loss_calls, loss_kind, loss_kinds, number, reaching
 
 SIZES = {"size", "shape", "len", "numel", "classes", "class", "labels", "vocab", "dim", "num", "n", "c", "k", "batch", "bs", "b", "width", "bins"}
 HEATS = {"temperature", "temp", "tau", "heat"}
@@ -264,7 +265,7 @@ def temperature_multiplied(subject: Subject) -> Iterator[Place]:
     program = subject.program
     for call in program.all_calls:
         last = last_name(call.func)
-        cross = loss_kind(program, call, program.scope(call)) == "cross_entropy"
+        cross = loss_kinds(program).get(call) == "cross_entropy"
         if last not in ("softmax", "log_softmax", "logsumexp") and not cross:
             continue
         scope = program.scope(call)
@@ -277,7 +278,7 @@ def temperature_multiplied(subject: Subject) -> Iterator[Place]:
         value = _number(program, heat, scope) if heat is not None else None
         if value is None or value in (0, 1) or (value > 1 and COSINE & {w for n in identifiers(scope.node) for w in (n, *words(n))}):
             continue
-        if value > 1 and any(program.resolve(c.func) in UNIT for c in program.all_calls):
+        if value > 1 and calls_to(program, *UNIT):
             continue
         if not any((isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)) or (isinstance(n, ast.Call) and last_name(n.func) == "log") for n in walk(product)):
             yield product, f"scores are multiplied by {dotted(heat)} = {value:g}: a temperature divides"
@@ -361,8 +362,7 @@ def _squares_heat(program: Program, name: str) -> bool:
         sides = [s for s in (node.left, node.right) if isinstance(s, (ast.Name, ast.Attribute)) and (last_name(s) in own or _is_heat(s))]
         if isinstance(node.op, ast.Mult) and sides:
             return True
-    calls = (c for c in program.all_calls if method(c) in ("pow", "square") or last_name(c.func) in ("pow", "square"))
-    return any(n in own or HEATS & words(n) or n == "T" for c in calls for n in identifiers(c))
+    return any(n in own or HEATS & words(n) or n == "T" for c in program.calls_of("pow", "square") for n in identifiers(c))
 
 
 def _outweighed(program: Program, call: ast.Call, scope: Scope) -> bool:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import calls_to, keywords_of, torch_calls
 from training.review.program import Program, Scope
 from training.review.rules_loader import PREPARES, is_distributed, loaders
 from training.review.syntax import FunctionNode, calls, constant, dotted, identifiers, last_name, names_read, receiver, walk, words
@@ -54,9 +55,8 @@ RANKS = {"rank", "master", "main", "primary", "coordinator", "chief", "leader"}
 )
 def data_parallel(subject: Subject) -> Iterator[Place]:
     """A network is wrapped in `torch.nn.DataParallel`."""
-    for call in subject.program.all_calls:
-        if subject.program.is_torch(call.func, "DataParallel"):
-            yield call, "DataParallel: one process for all devices"
+    for call in torch_calls(subject.program, "DataParallel"):
+        yield call, "DataParallel: one process for all devices"
 
 
 @rule(
@@ -93,7 +93,7 @@ def data_parallel(subject: Subject) -> Iterator[Place]:
 )
 def ddp_bypassed(subject: Subject) -> Iterator[Place]:
     """Within a loop that trains, with gradients on, `x.module(…)` or a method of it whose result goes into the loss."""
-    for trace in subject.traces:
+    for trace in subject.traces if "module" in subject.program.identifiers else ():
         loops = [e.loops[-1] for e in trace if e.kind == "backward" and e.loops]
         single = any(e.kind == "backward" and not e.loops for e in trace)  # a function that makes one step
         losses = {e.key.rpartition(":")[2] for e in trace if e.kind == "backward"}
@@ -249,11 +249,13 @@ def _known_to_be_guarded(event: Event, called: set[Scope]) -> bool:
 def collective_on_one_rank(subject: Subject) -> Iterator[Place]:
     """A collective under a condition on the rank, and none for the other ranks."""
     program = subject.program
+    if not program.calls_of(*COLLECTIVES):
+        return
     found = [
         e
         for trace in subject.traces
         for e in trace
-        if isinstance(e.node, ast.Call) and program.resolve(e.node.func).startswith("torch.distributed.") and last_name(e.node.func) in COLLECTIVES
+        if isinstance(e.node, ast.Call) and last_name(e.node.func) in COLLECTIVES and program.resolve(e.node.func).startswith("torch.distributed.")
     ]
     for event in found:
         ranks = program.rank_names | (set(event.scope.parameters) - COUNTED)  # a number from elsewhere that decides over a collective
@@ -340,9 +342,8 @@ def group_not_destroyed(subject: Subject) -> Iterator[Place]:
     program = subject.program
     if any("destroy" in n for n in program.identifiers):
         return
-    for call in program.all_calls:
-        if program.resolve(call.func) == "torch.distributed.init_process_group":
-            yield call, "this process group is never destroyed"
+    for call in calls_to(program, "torch.distributed.init_process_group"):
+        yield call, "this process group is never destroyed"
 
 
 @rule(
@@ -372,7 +373,7 @@ def group_not_destroyed(subject: Subject) -> Iterator[Place]:
 def pinned_copy_without_pinning(subject: Subject) -> Iterator[Place]:
     """`non_blocking=True` in a file whose loaders are in sight, and pin nothing."""
     program = subject.program
-    if not loaders(program) or "pin_memory" in {k.arg for c in program.all_calls for k in c.keywords} | program.identifiers:
+    if "pin_memory" in program.identifiers or keywords_of(program, "pin_memory") or not loaders(program):
         return
     for call in program.methods_of("to", "cuda"):
         if any(k.arg == "non_blocking" for k in call.keywords) and receiver(call) is not None:

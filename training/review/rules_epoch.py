@@ -265,12 +265,14 @@ def count_divided_by_batches(subject: Subject) -> Iterator[Place]:
     """What a loop over batches adds up, the sum of a comparison or of errors, is divided by the length of what the loop goes over, or by a count of its rounds."""
     program = subject.program
     for loop in program.nodes[ast.For]:
-        if not isinstance(loop, ast.For) or not isinstance(loop.target, ast.Tuple) or _over_rows(program, loop):
+        if not isinstance(loop, ast.For) or not isinstance(loop.target, ast.Tuple):
             continue
         added = list(additions(loop))
         counted = {a.name for a in added if _counts(a.value)}
+        if not counted or _over_rows(program, loop):
+            continue
         rounds = {a.name for a in added if a.statement in loop.body and constant(a.value) == 1 and names_loader(loop.iter)}
-        ratios = [n for n in own_nodes(program.scope(loop).node) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)] if counted else []
+        ratios = [n for n in own_nodes(program.scope(loop).node) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)]
         for ratio in ratios:
             of = ratio.right.args[0] if isinstance(ratio.right, ast.Call) and last_name(ratio.right.func) == "len" and ratio.right.args else None
             by_batches = (dotted(of) and dotted(of) == dotted(loop.iter)) or dotted(ratio.right) in rounds

@@ -10,7 +10,7 @@ from training.review.kinds import is_model
 from training.review.program import Program, Scope
 from training.review.provenance import sources
 from training.review.rules_evaluation import evaluations
-from training.review.syntax import constant, defaults, has_unpacking, identifiers, keyword, last_name, method, names_read, walk, words
+from training.review.syntax import constant, defaults, has_unpacking, identifiers, keyword, last_name, names_read, walk, words
 
 LIKELIHOODS = {"cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLoss", "perplexity", "ppl"}  # of tokens, which are measured so on purpose
 
@@ -221,7 +221,7 @@ def _takes_target(program: Program, owner: ast.ClassDef) -> bool:
 
 def _generated_compared(program: Program, names: set[str]) -> bool:
     """Whether what is generated is compared or measured anywhere: it is given a name that is, or stands within a comparison or a call other than `print`."""
-    for call in (c for c in program.all_calls if method(c) in names):
+    for call in program.methods_of(*names):
         around = program.ancestors(call)
         if any(isinstance(a, ast.Compare) or (isinstance(a, ast.Call) and last_name(a.func) not in ("print", "zip", "enumerate", "list")) for a in around):
             return True

@@ -227,7 +227,7 @@ def _is_only_use(program: Program, node: ast.AST, forward: Scope) -> bool:
     inner = _detached(program, value)
     if not layers and inner is not None:
         layers = _layers_behind(program, inner, forward)
-    return bool(layers) and all(sum(last_name(c.func) == name for c in program.all_calls) == 1 for name in layers)
+    return bool(layers) and all(len(program.calls_of(name)) == 1 for name in layers)
 
 
 def _is_blank(program: Program, node: ast.expr | None, forward: Scope) -> bool:
@@ -273,7 +273,9 @@ def result_discarded(subject: Subject) -> Iterator[Place]:
     }  # fmt: skip
     methods = {"view", "reshape", "permute", "transpose", "unsqueeze", "squeeze", "flatten", "contiguous", "detach", "softmax", "sigmoid"}
     for node in program.nodes[ast.Expr]:
-        if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)) or any(isinstance(a, (ast.With, ast.Try)) for a in program.ancestors(node)):
+        if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)) or dotted(node.value.func) == "print":
+            continue
+        if any(isinstance(a, (ast.With, ast.Try)) for a in program.ancestors(node)):
             continue
         call, name = node.value, program.resolve(node.value.func)
         own = program.callees(call, program.scope(call))

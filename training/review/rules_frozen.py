@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.freezing import Freeze, frees, freezes
 from training.review.kinds import is_frozen_name
-from training.review.lookups import optimizers_made
+from training.review.lookups import optimizers_made, places_of
 from training.review.program import Program, Scope
 from training.review.rules_module import is_layer
 from training.review.syntax import FunctionNode, calls, dotted, last_name, method, own_nodes, receiver, words
@@ -236,8 +236,8 @@ def _is_given(name: str, scope: Scope) -> bool:
 
 def _uses(program: Program, name: str, scope: Scope) -> Iterator[ast.Call | None]:
     """Every call of a network by its name; None for any other use but those that change nothing about its gradients."""
-    for node in (n for kind in (ast.Name, ast.Attribute) for n in program.nodes[kind]):
-        if dotted(node) != name or not isinstance(getattr(node, "ctx", None), ast.Load):
+    for node in places_of(program, name):
+        if not isinstance(node.ctx, ast.Load):
             continue
         if program.scope(node) is not scope and not (name.startswith("self.") and program.scope(node).owner is scope.owner):
             if isinstance(node, ast.Name) and program.scope(node).parent is scope and name not in program.scope(node).parameters:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import torch_calls
 from training.review.program import Program, Scope
 from training.review.syntax import constant, dotted, is_false, is_true, keyword, last_name, method, receiver, walk, words
 from training.review.values import reaching
@@ -41,11 +42,10 @@ FLOATING = {"float", "double", "half", "bfloat16"}
 def keep_rate_as_drop_rate(subject: Subject) -> Iterator[Place]:
     """The probability of a torch dropout is a name that speaks of keeping, as it is."""
     program = subject.program
-    for call in program.all_calls:
-        if program.is_torch(call.func, *DROPOUTS):
-            given = keyword(call, "p", 1 if last_name(call.func) == "dropout" else 0)
-            if isinstance(given, (ast.Name, ast.Attribute)) and KEPT & words(last_name(given)):
-                yield call, f"{ast.unparse(given)} is dropped, by its name it is to be kept"
+    for call in torch_calls(program, *DROPOUTS):
+        given = keyword(call, "p", 1 if last_name(call.func) == "dropout" else 0)
+        if isinstance(given, (ast.Name, ast.Attribute)) and KEPT & words(last_name(given)):
+            yield call, f"{ast.unparse(given)} is dropped, by its name it is to be kept"
 
 
 FILLS = {"copy_", "load_state_dict", "load_file", "from_numpy", "load", "load_model", "index_copy_", "fill_", "orthogonal_", "eye_"}
@@ -113,7 +113,7 @@ def _is_table(node: ast.Call) -> bool:
 
 def _set_free(program: Program) -> bool:
     """Whether anything is set free again, or vectors are assigned: `requires_grad_(True)`, `weight.requires_grad = True`, `weight.data = …`."""
-    freed = any(method(c) == "requires_grad_" and (not c.args or is_true(c.args[0])) for c in program.all_calls)
+    freed = any(not c.args or is_true(c.args[0]) for c in program.methods_of("requires_grad_"))
     for node in program.nodes[ast.Assign]:
         target = node.targets[0] if isinstance(node, ast.Assign) else None
         if isinstance(node, ast.Assign) and isinstance(target, ast.Attribute):
@@ -189,9 +189,9 @@ def _is_filled(program: Program, name: str, scope: Scope) -> bool:
 def codes_as_magnitudes(subject: Subject) -> Iterator[Place]:
     """`batch["categorical"]`, or columns of it, becomes floating point in a network, and is joined with other inputs or given to a layer."""
     program = subject.program
-    for call in program.all_calls:
+    for call in program.methods_of("to", *FLOATING):
         scope = program.scope(call)
-        if not program.is_module(scope.owner) or not _makes_floating(call) or not _are_codes(program, receiver(call), scope):
+        if not _makes_floating(call) or not program.is_module(scope.owner) or not _are_codes(program, receiver(call), scope):
             continue
         if _joins(program, program.parents[call]) or _is_joined(program, call, scope):
             yield call, "codes of categories go into the network as magnitudes"
@@ -268,7 +268,7 @@ def _is_joined(program: Program, call: ast.Call, scope: Scope) -> bool:
 def skip_changed_in_place(subject: Subject) -> Iterator[Place]:
     """`x + self.body(x)`, where the body is a Sequential of this class whose first layer has `inplace=True`."""
     program = subject.program
-    for node in program.nodes[ast.BinOp]:
+    for node in program.nodes[ast.BinOp] if torch_calls(program, "Sequential") else ():
         if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)):
             continue
         scope = program.scope(node)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import keywords_of
 from training.review.program import Program, Scope
 from training.review.rules_policy import CRITIC, LOGS, of_logs
 from training.review.signs import Signs, is_turned
@@ -60,13 +62,11 @@ class Product(NamedTuple):
 def policy_gradient_with_wrong_sign(subject: Subject) -> Iterator[Place]:
     """A log probability or a ratio times what was gained arrives at `backward` with a plus on each way; beside one with a minus, the entropy does."""
     program = subject.program
-    if any(
-        (k.arg == "maximize" and not isinstance(k.value, ast.Constant)) or (k.arg == "maximize" and is_true(k.value))
-        for c in program.all_calls
-        for k in c.keywords
-    ):
+    if not _products(program) and not program.methods_of("entropy"):
         return
-    if any(method(c) in ("neg_", "neg") and last_name(receiver(c)) == "grad" for c in program.all_calls):
+    if any(not isinstance(k.value, ast.Constant) or is_true(k.value) for k in keywords_of(program, "maximize")):
+        return
+    if any(last_name(receiver(c)) == "grad" for c in program.methods_of("neg_", "neg")):
         return  # gradients are turned round before the step
     if _ascends_by_hand(program):
         return
@@ -106,20 +106,24 @@ def _has_opponent(product: Product) -> bool:
     return any(product.node not in walk(o) and any(ast.unparse(n) == gain for n in walk(o) if isinstance(n, ast.Name)) for o in others)
 
 
-def _products(program: Program) -> Iterator[Product]:
-    for node in program.nodes[ast.BinOp]:
+@lru_cache(maxsize=1)  # of the file that is under review: two rules ask
+def _products(program: Program) -> tuple[Product, ...]:
+    return tuple(_found_products(program))
+
+
+def _found_products(program: Program) -> Iterator[Product]:
+    gains = {n for n in program.identifiers if words(n) & REWARDS or n in SHORT}
+    for node in program.nodes[ast.BinOp] if gains else ():
         if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
             continue
         scope = program.scope(node)
         for log, weight in ((node.left, node.right), (node.right, node.left)):
+            if gains.isdisjoint(identifiers(weight)) or not gains.isdisjoint(identifiers(log)):
+                continue
             ratio = _is_ratio(program, log, scope)
-            if (ratio or of_logs(log)) and not of_logs(weight) and not _is_gain(log) and _is_gain(weight) and not _of_costs(program, weight, scope):
+            if (ratio or of_logs(log)) and not of_logs(weight) and not _of_costs(program, weight, scope):
                 yield Product(node, log, weight, scope, ratio)
                 break
-
-
-def _is_gain(node: ast.expr) -> bool:
-    return any(words(n) & REWARDS or n in SHORT for n in identifiers(node))
 
 
 def _is_ratio(program: Program, node: ast.expr, scope: Scope) -> bool:

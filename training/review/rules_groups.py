@@ -10,7 +10,7 @@ from training.review.adversaries import judges_held_twice
 from training.review.findings import Place, Subject, rule
 from training.review.freezing import switches
 from training.review.kinds import is_frozen_name, is_optimizer_origin
-from training.review.lookups import calls_within
+from training.review.lookups import attributes_of, calls_within, names_of
 from training.review.program import Program, Scope
 from training.review.rules_module import is_layer
 from training.review.saved import trains
@@ -193,7 +193,7 @@ def _attributes_left_out(program: Program, owner: ast.ClassDef) -> Iterator[Plac
         owners = {o.name for b in bindings if b.index is None for o in program.origins(b.value, b.scope)}
         if not owners or is_frozen_name(name) or not all(o in program.classes and _has_parameters(program, program.classes[o]) for o in owners):
             continue
-        uses = [n for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and n.attr == name and isinstance(n.ctx, ast.Load)]
+        uses = [n for n in attributes_of(program, name) if isinstance(n.ctx, ast.Load)]
         parents = [(n, program.parents[n]) for n in uses]
         handed_on = any(not (isinstance(p, ast.Call) and p.func is n) and not isinstance(p, ast.Attribute) for n, p in parents)
         asked = any(isinstance(p, ast.Attribute) and p.attr not in OWN_USES | _own_attributes(program, owners) for _, p in parents)
@@ -225,8 +225,8 @@ def _has_parameters(program: Program, owner: ast.ClassDef) -> bool:
 def _only_called(program: Program, name: str, scope: Scope) -> bool:
     """Whether every use is a call with gradients, or one that gives its parameters to nobody; one call at least."""
     called = False
-    for node in program.nodes[ast.Name]:
-        if not (isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)):
+    for node in names_of(program, name):
+        if not isinstance(node.ctx, ast.Load):
             continue
         parent = program.parents[node]
         if isinstance(parent, ast.Call) and parent.func is node and program.scope(node) is scope:

@@ -117,10 +117,10 @@ def _of_product(program: Program, softmax: ast.Call, scope: Scope) -> bool:
 def heads_not_put_back(subject: Subject) -> Iterator[Place]:
     """What attention gave is reshaped at once to three sizes, of which the first two are those of the input, where heads were put in front of tokens before."""
     program = subject.program
-    for call in program.all_calls:
+    for call in program.methods_of("reshape", "view"):
         on, scope = receiver(call), program.scope(call)
         sizes = call.args[0].elts if len(call.args) == 1 and isinstance(call.args[0], ast.Tuple) else call.args
-        if method(call) not in ("reshape", "view") or len(sizes) != 3 or on is None or scope.owner is None:
+        if len(sizes) != 3 or on is None or scope.owner is None:
             continue
         while isinstance(on, ast.Call) and method(on) == "contiguous":
             on = receiver(on) or ast.Constant(None)

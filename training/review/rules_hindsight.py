@@ -114,7 +114,7 @@ def filled_from_the_future(subject: Subject) -> Iterator[Place]:
     program = subject.program
     if not IN_TIME & program.called_names:
         return
-    for call in program.all_calls:
+    for call in program.methods_of("bfill", "backfill", "fillna"):
         named = constant(keyword(call, "method", 1 if method(call) == "fillna" else None))
         if method(call) not in ("bfill", "backfill") and not (method(call) == "fillna" and named in ("bfill", "backfill")):
             continue

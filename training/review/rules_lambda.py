@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_optimizer_origin
+from training.review.lookups import torch_calls
 from training.review.program import Program, Scope
 from training.review.syntax import FunctionNode, constant, dotted, keyword, last_name, own_nodes
 
@@ -40,9 +41,9 @@ from training.review.syntax import FunctionNode, constant, dotted, keyword, last
 def lambda_returns_rate(subject: Subject) -> Iterator[Place]:
     """A value that the function of a LambdaLR returns has the rate of its optimizer as a factor."""
     program = subject.program
-    for call in program.all_calls:
+    for call in torch_calls(program, "LambdaLR"):
         given, scope = keyword(call, "lr_lambda", 1), program.scope(call)
-        if not program.is_torch(call.func, "LambdaLR") or given is None or not call.args:
+        if given is None or not call.args:
             continue
         rates = [keyword(o.call, "lr", 1) for o in program.origins(call.args[0], scope) if is_optimizer_origin(o)]
         returned = _returned(program, given, scope)
@@ -74,9 +75,9 @@ def lambda_returns_rate(subject: Subject) -> Iterator[Place]:
 def warmup_divided_to_zero(subject: Subject) -> Iterator[Place]:
     """A value that the function of a LambdaLR returns is `step // n`, alone or within `min` and `max`."""
     program = subject.program
-    for call in program.all_calls:
+    for call in torch_calls(program, "LambdaLR"):
         given = keyword(call, "lr_lambda", 1)
-        for value in _returned(program, given, program.scope(call)) if given is not None and program.is_torch(call.func, "LambdaLR") else ():
+        for value in _returned(program, given, program.scope(call)) if given is not None else ():
             bounded = value.args if isinstance(value, ast.Call) and last_name(value.func) in ("min", "max") else [value]
             for part in bounded:
                 if isinstance(part, ast.BinOp) and isinstance(part.op, ast.FloorDiv) and not isinstance(part.left, ast.Constant) and constant(part.right) != 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_model
@@ -67,16 +68,23 @@ def only_last_batch_counts(subject: Subject) -> Iterator[Place]:
             yield call, f"{ast.unparse(call)} is the value of the last batch, and nothing reads the others", loop
 
 
-def evaluating(program: Program) -> Iterator[tuple[ast.For, Scope]]:
+@lru_cache(maxsize=1)  # of the file that is under review: two rules ask
+def evaluating(program: Program) -> tuple[tuple[ast.For, Scope], ...]:
     """Loops that call a network and train nothing, in code that switches gradients or the train mode off; none that ends in its first round."""
+    return tuple(_evaluating(program))
+
+
+def _evaluating(program: Program) -> Iterator[tuple[ast.For, Scope]]:
     for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For)):
         scope = program.scope(loop)
+        quiet = QUIET & identifiers(scope.node) or any(QUIET & identifiers(a) for w in program.ancestors(loop) if isinstance(w, ast.With) for a in w.items)
+        if not quiet:
+            continue
         called = {method(c) or last_name(c.func) for c in calls(loop)}
         if called & TRAINS or any("train" in words(n) or "fit" in words(n) for n in called) or scope.name in ("forward", "__iter__"):
             continue
         ends = any(isinstance(s, (ast.Break, ast.Return)) for s in loop.body) or any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in walk(loop))
-        quiet = QUIET & identifiers(scope.node) or any(QUIET & identifiers(a) for w in program.ancestors(loop) if isinstance(w, ast.With) for a in w.items)
-        if not ends and quiet and any(is_model(program, c.func, scope) and not program.resolve(c.func) for c in calls(loop)):
+        if not ends and any(is_model(program, c.func, scope) and not program.resolve(c.func) for c in calls(loop)):
             yield loop, scope
 
 

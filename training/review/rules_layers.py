@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import calls_to, torch_calls
 from training.review.program import Origin, Program, Scope
 from training.review.rules_module import is_layer
 from training.review.syntax import (
@@ -141,7 +142,7 @@ def batch_first_missing(subject: Subject) -> Iterator[Place]:
     """Of a layer whose first dimension is time, the last step or the mean over steps is taken along dimension 1; or rows are padded with time in front for layers with rows in front."""
     program = subject.program
     yield from _padded_with_time_in_front(program)
-    for owner in program.module_classes:
+    for owner in program.module_classes if torch_calls(program, *BATCH_FIRST_AT, "TransformerEncoder") else ():
         for scope in program.methods[owner].values():
             for node in own_nodes(scope.node):
                 source = _taken_along_second(node)
@@ -153,12 +154,15 @@ def batch_first_missing(subject: Subject) -> Iterator[Place]:
 
 def _padded_with_time_in_front(program: Program) -> Iterator[Place]:
     """`pad_sequence` without `batch_first` in a file whose recurrent and attention layers all have it, and that turns no axes."""
-    layers = [c for c in program.all_calls if program.is_torch(c.func, *BATCH_FIRST_AT, "TransformerEncoderLayer", "TransformerDecoderLayer")]
+    padded = calls_to(program, "torch.nn.utils.rnn.pad_sequence")
+    if not padded:
+        return
+    layers = torch_calls(program, *BATCH_FIRST_AT, "TransformerEncoderLayer", "TransformerDecoderLayer")
     turned = {"transpose", "permute", "rearrange", "swapaxes", "movedim", "t", "T", "mT"} & program.identifiers
     if not layers or turned or not all(is_true(keyword(c, "batch_first", BATCH_FIRST_AT.get(last_name(c.func)))) for c in layers):
         return
-    for call in program.all_calls:
-        if program.resolve(call.func) == "torch.nn.utils.rnn.pad_sequence" and keyword(call, "batch_first", 1) is None and not has_unpacking(call):
+    for call in padded:
+        if keyword(call, "batch_first", 1) is None and not has_unpacking(call):
             yield call, f"pad_sequence puts time in front, and {last_name(layers[0].func)} has batch_first=True"
 
 
@@ -347,11 +351,11 @@ def _is_input(program: Program, node: ast.expr, forward: Scope, depth: int = 0) 
 def noise_always_on(subject: Subject) -> Iterator[Place]:
     """The only input of `forward`, unscaled, plus random numbers of its shape, under no condition."""
     program = subject.program
-    for owner in program.module_classes:
+    for owner in program.module_classes if torch_calls(program, *NOISE) else ():
         forward = program.methods[owner].get("forward")
-        if forward is None or len(forward.parameters) != 2 or "training" in identifiers(forward.node) or _restores_its_input(program, owner):
+        if forward is None or len(forward.parameters) != 2 or "training" in identifiers(forward.node) or NOISY & words(owner.name):
             continue
-        if NOISY & words(owner.name) or any(last_name(c.func) == "Compose" and owner.name in identifiers(c) for c in program.all_calls):
+        if any(owner.name in identifiers(c) for c in program.calls_of("Compose")) or _restores_its_input(program, owner):
             continue
         for node in own_nodes(forward.node):
             if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)) or any(isinstance(a, (ast.If, ast.IfExp)) for a in program.ancestors(node)):
@@ -400,8 +404,8 @@ def noise_always_on(subject: Subject) -> Iterator[Place]:
 def one_layer_n_times(subject: Subject) -> Iterator[Place]:
     """A module list or sequence is made of a list of one element that is multiplied, or of a comprehension that names one thing again and again."""
     program = subject.program
-    for call in program.all_calls:
-        if not program.is_torch(call.func, "ModuleList", "Sequential") or not call.args:
+    for call in torch_calls(program, "ModuleList", "Sequential"):
+        if not call.args:
             continue
         given = call.args[0].value if isinstance(call.args[0], ast.Starred) else call.args[0]
         match given:

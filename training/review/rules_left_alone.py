@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import torch_calls
 from training.review.program import Program, Scope
 from training.review.rules_distributed import COLLECTIVES, REDUCES, one_rank
 from training.review.syntax import calls, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
@@ -66,7 +67,7 @@ WRAPPERS = ("DistributedDataParallel", "fully_shard", "FullyShardedDataParallel"
 def loop_left_by_one_rank(subject: Subject) -> Iterator[Place]:
     """In a file that wraps a network, a loop that makes backward passes is left under a condition on the rank, or on a loss or a clock that nothing reduces."""
     program = subject.program
-    if not any(program.is_torch(c.func, *WRAPPERS) for c in program.all_calls):
+    if not torch_calls(program, *WRAPPERS):
         return
     for node in (n for n in program.nodes[ast.Break] if isinstance(n, ast.Break)):
         scope = program.scope(node)

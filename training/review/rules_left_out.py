@@ -336,7 +336,7 @@ def _is_stored(program: Program, scope: Scope, name: str, line: int) -> bool:
 def edges_split_in_both_directions(subject: Subject) -> Iterator[Place]:
     """In a file that makes a matrix symmetric, the places where one is not 0 are put in random order and shared out by slices, without its triangle."""
     program = subject.program
-    if not any(_is_symmetric(n) for n in (*program.nodes[ast.BinOp], *program.all_calls)):
+    if "T" not in program.identifiers or not any(_is_symmetric(n) for n in (*program.nodes[ast.BinOp], *program.all_calls)):
         return
     for scope in program.scopes:
         for name, bindings in scope.bindings.items():

@@ -6,10 +6,11 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import keywords_of, spoken_words
 from training.review.program import Program, Scope
 from training.review.signs import Signs
 from training.review.syntax import calls, constant, dotted, identifiers, is_true, keyword, last_name, method, own_nodes, receiver, words
-from training.review.values import loss_kind
+from training.review.values import loss_kind, loss_kinds
 
 FOOLING = {
     "adversarial",
@@ -68,9 +69,10 @@ LARGEST = 0.9
 def likelihood_minimised(subject: Subject) -> Iterator[Place]:
     """`logsigmoid` of what is not negated, or what is gathered from `log_softmax`, goes into backward with a plus; not in a file of two networks against each other."""
     program = subject.program
-    if any(OPPONENTS & words(n) for n in program.identifiers) or any(k.arg == "maximize" and is_true(k.value) for c in program.all_calls for k in c.keywords):
+    found = program.calls_of("logsigmoid", "gather")
+    if not found or OPPONENTS & spoken_words(program) or any(is_true(k.value) for k in keywords_of(program, "maximize")):
         return
-    for call in program.all_calls:
+    for call in found:
         name = last_name(call.func)
         if name == "logsigmoid" and call.args and not isinstance(call.args[0], ast.UnaryOp):
             what = "logsigmoid"
@@ -113,12 +115,10 @@ def likelihood_minimised(subject: Subject) -> Iterator[Place]:
 def loss_maximised(subject: Subject) -> Iterator[Place]:
     """Every loss of torch in the file that goes into backward does so with a minus; not where inputs are sought that fool a network, or networks are set against each other."""
     program = subject.program
-    if any((OPPONENTS | FOOLING) & words(n) for n in program.identifiers) or any(
-        k.arg == "maximize" and is_true(k.value) for c in program.all_calls for k in c.keywords
-    ):
+    if (OPPONENTS | FOOLING) & spoken_words(program) or any(is_true(k.value) for k in keywords_of(program, "maximize")):
         return
     signs = Signs(program)
-    losses = [(c, signs.into_backward(c)) for c in program.all_calls if loss_kind(program, c, program.scope(c)) not in ("", "kl")]
+    losses = [(c, signs.into_backward(c)) for c, kind in loss_kinds(program).items() if kind != "kl"]
     asks = {"requires_grad", "requires_grad_"}  # for the gradient of inputs: what is sought are rows that fool the network
     learned = [
         (c, found)
@@ -162,9 +162,8 @@ def loss_of_two_means(subject: Subject) -> Iterator[Place]:
     program = subject.program
     for call in program.all_calls:
         scope = program.scope(call)
-        kind = loss_kind(program, call, scope)
         whole = [method(a) == "mean" and isinstance(a, ast.Call) and not a.args and not a.keywords for a in call.args[:2]]
-        if kind in ("", "kl") or whole != [True, True]:
+        if whole != [True, True] or loss_kind(program, call, scope) in ("", "kl"):
             continue
         alone = sum(bool(loss_kind(program, c, scope)) for c in own_nodes(scope.node) if isinstance(c, ast.Call)) == 1
         if alone and Signs(program).into_backward(call) == {1}:

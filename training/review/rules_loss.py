@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_frozen_name, is_model
+from training.review.lookups import made_names, torch_calls
 from training.review.program import Program, Scope
 from training.review.sides import targets_of
 from training.review.syntax import constant, dotted, identifiers, is_true, keyword, last_name, method, receiver, walk, words
@@ -43,12 +44,11 @@ TARGETS = {"label", "labels", "target", "targets", "y", "y_true", "yb", "gt"}
 def softmax_before_cross_entropy(subject: Subject) -> Iterator[Place]:
     """The scores that a cross-entropy, or a distribution as its `logits`, gets went through a softmax (or a sigmoid) last."""
     for loss in loss_calls(subject.program):
-        made = activation(subject.program, loss.scores, loss.scope)
-        if loss.kind == "cross_entropy" and made in ("softmax", "sigmoid"):
+        if loss.kind == "cross_entropy" and (made := activation(subject.program, loss.scores, loss.scope)) in ("softmax", "sigmoid"):
             yield loss.call, f"{made} is applied before cross-entropy, which expects raw scores", _function(loss)
-    for call in subject.program.all_calls:
+    for call in torch_calls(subject.program, *OF_LOGITS):
         name = subject.program.resolve(call.func)
-        if name.startswith("torch.distributions.") and name.rpartition(".")[2] in OF_LOGITS:
+        if name.startswith("torch.distributions."):
             made = activation(subject.program, keyword(call, "logits"), subject.program.scope(call))
             if made in ("softmax", "sigmoid"):
                 yield call, f"{made} is applied before the logits of {name.rpartition('.')[2]}, which expects raw scores"
@@ -83,8 +83,7 @@ def _function(loss: LossCall) -> ast.AST:
 def sigmoid_before_bce_with_logits(subject: Subject) -> Iterator[Place]:
     """The scores that BCE with logits gets went through a sigmoid or softmax last."""
     for loss in loss_calls(subject.program):
-        made = activation(subject.program, loss.scores, loss.scope)
-        if loss.kind == "bce_logits" and made in ("sigmoid", "softmax", "log_sigmoid"):
+        if loss.kind == "bce_logits" and (made := activation(subject.program, loss.scores, loss.scope)) in ("sigmoid", "softmax", "log_sigmoid"):
             yield loss.call, f"{made} is applied before BCE with logits, which expects raw scores", _function(loss)
     for call in subject.program.calls_of("logsigmoid"):
         if call.args and activation(subject.program, call.args[0], subject.program.scope(call)) == "sigmoid":
@@ -114,8 +113,7 @@ def sigmoid_before_bce_with_logits(subject: Subject) -> Iterator[Place]:
 def nll_without_log_softmax(subject: Subject) -> Iterator[Place]:
     """The scores that the negative log-likelihood gets came out of something else last."""
     for loss in loss_calls(subject.program):
-        made = activation(subject.program, loss.scores, loss.scope)
-        if loss.kind in ("nll", "ctc") and made in ("softmax", "linear", "sigmoid", "relu"):
+        if loss.kind in ("nll", "ctc") and (made := activation(subject.program, loss.scores, loss.scope)) in ("softmax", "linear", "sigmoid", "relu"):
             yield loss.call, f"{loss.kind.upper()}Loss expects log-probabilities and gets the output of {made}", _function(loss)
 
 
@@ -150,8 +148,7 @@ def nll_without_log_softmax(subject: Subject) -> Iterator[Place]:
 def bce_without_sigmoid(subject: Subject) -> Iterator[Place]:
     """The probabilities that BCE gets came straight out of a linear layer, a ReLU or a log."""
     for loss in loss_calls(subject.program):
-        made = activation(subject.program, loss.scores, loss.scope)
-        if loss.kind == "bce" and made in ("linear", "relu", "log_softmax", "log_sigmoid", "tanh"):
+        if loss.kind == "bce" and (made := activation(subject.program, loss.scores, loss.scope)) in ("linear", "relu", "log_softmax", "log_sigmoid", "tanh"):
             yield loss.call, f"BCELoss expects probabilities and gets the output of {made}", _function(loss)
 
 
@@ -340,17 +337,18 @@ def loss_on_decision(subject: Subject) -> Iterator[Place]:
 def logits_cut_at_half(subject: Subject) -> Iterator[Place]:
     """The output of a network, with no sigmoid on it, is compared with 0.5, in a file whose loss takes the raw output of the same network."""
     program = subject.program
+    halves = [n for n in program.nodes[ast.Compare] if isinstance(n, ast.Compare) and constant(n.comparators[0]) == 0.5]
     trained = {
         name
-        for loss in loss_calls(program)
+        for loss in (loss_calls(program) if halves else ())
         if loss.kind == "bce_logits" and activation(program, loss.scores, loss.scope) in ("", "linear")
         for name in _networks(program, loss.scores, loss.scope)
     }
-    for node in program.nodes[ast.Compare]:
-        if not isinstance(node, ast.Compare) or constant(node.comparators[0]) != 0.5 or not isinstance(node.ops[0], (ast.Gt, ast.GtE)):
+    for node in halves if trained else ():
+        if not isinstance(node.ops[0], (ast.Gt, ast.GtE)):
             continue
         scope = program.scope(node)
-        if _has_other_bound(node, scope) or (trained and _differs_by_mode(program)):
+        if _has_other_bound(node, scope) or _differs_by_mode(program):
             continue
         if activation(program, node.left, scope) in ("", "linear") and _networks(program, node.left, scope) & trained:
             yield node, f"{ast.unparse(node.left)} is a raw score, whose middle is 0"
@@ -410,7 +408,7 @@ def deviation_as_variance(subject: Subject) -> Iterator[Place]:
     """The variance that a Gaussian likelihood gets is called a deviation, and its root is taken nowhere."""
     program = subject.program
     yield from _scaled_by_variance(program)
-    for call in program.all_calls:
+    for call in program.all_calls if {"gaussian_nll_loss", "GaussianNLLLoss"} & made_names(program) else ():
         scope = program.scope(call)
         likelihood = program.is_torch(call.func, "gaussian_nll_loss") or any(
             o.name.startswith("torch.nn.") and o.last == "GaussianNLLLoss" for o in program.origins(call.func, scope)
@@ -426,10 +424,11 @@ def deviation_as_variance(subject: Subject) -> Iterator[Place]:
 
 def _scaled_by_variance(program: Program) -> Iterator[Place]:
     """`mean, std = x.mean(0), x.var(0)`, and rows are divided by `std`."""
-    divisors = {last_name(n.right) for n in program.nodes[ast.BinOp] if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)}
-    for call in program.all_calls:
+    variances = program.methods_of("var")
+    divisors = {last_name(n.right) for n in program.nodes[ast.BinOp] if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)} if variances else set()
+    for call in variances:
         statement = program.statement(call)
-        if method(call) != "var" or not isinstance(statement, ast.Assign):
+        if not isinstance(statement, ast.Assign):
             continue
         named = [n for n in targets_of(program, call) if words(n) & DEVIATIONS]
         value = statement.value

@@ -43,7 +43,8 @@ SUMS = {"sum", "count_nonzero"}
 def schedule_of_another_optimizer(subject: Subject) -> Iterator[Place]:
     """Of the optimizers of a function one is given to two schedules of one kind, and another, whose name ends as that of a schedule does, to none."""
     program = subject.program
-    for scope in program.scopes:
+    scheduled = {program.scope(c) for c in program.all_calls if ".lr_scheduler." in program.resolve(c.func)}
+    for scope in (s for s in program.scopes if s in scheduled):
         made = [s for s in walk(scope.node) if isinstance(s, ast.Assign) and isinstance(s.value, ast.Call) and program.scope(s) is scope]
         optimizers = {dotted(s.targets[0]) for s in made if _is_optimizer(program.resolve(s.value.func))}  # type: ignore[attr-defined]
         schedules = [(s, s.value) for s in made if isinstance(s.value, ast.Call) and ".lr_scheduler." in program.resolve(s.value.func) and s.value.args]
@@ -93,8 +94,8 @@ def _nested(scope: Scope, optimizer: str) -> bool:
 def score_by_another_formula(subject: Subject) -> Iterator[Place]:
     """Under the name of an absolute error the absolute value of a mean of differences; of an IoU the sum of two sums; of a total spread the mean of something else."""
     program = subject.program
-    for call in program.all_calls:
-        inner = (call.args[0] if call.args else receiver(call)) if last_name(call.func) == "abs" else None
+    for call in program.calls_of("abs"):
+        inner = call.args[0] if call.args else receiver(call)
         if isinstance(inner, ast.Call) and last_name(inner.func) == "mean" and {"mae", "absolute"} & _said(program, call):
             of = inner.args[0] if dotted(receiver(inner)) in ("torch", "np", "numpy") and inner.args else receiver(inner)
             if isinstance(of, ast.BinOp) and isinstance(of.op, ast.Sub):

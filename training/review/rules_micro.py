@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import calls_to
 from training.review.loops import Steps, step_groups
 from training.review.program import Program, Scope, argument
 from training.review.rules_window import condition, window_of
@@ -152,7 +153,7 @@ def _divided_by_library(program: Program, via: str) -> list[ast.expr]:
     """What an `Accelerator` of this file divides every loss by before its backward."""
     if via != "accelerator":
         return []
-    made = [c for c in program.all_calls if program.resolve(c.func) == "accelerate.Accelerator"]
+    made = calls_to(program, "accelerate.Accelerator")
     given = [keyword(c, "gradient_accumulation_steps") for c in made]
     return [g for g in given if g is not None and constant(g) != 1] if len(made) == 1 else []
 

@@ -82,7 +82,8 @@ def flip_turns_the_class(subject: Subject) -> Iterator[Place]:
     program = subject.program
     if not program.modules_imported & LIBRARIES:
         return
-    flips = [(node, ways, rows) for node in (*program.all_calls, *program.nodes[ast.Subscript]) for ways, rows in _flip(program, node)]
+    turning = program.calls_of(*(ALWAYS_DRAWN | ACROSS_CALLS | UPSIDE_CALLS), "flip")
+    flips = [(node, ways, rows) for node in (*turning, *program.nodes[ast.Subscript]) for ways, rows in _flip(program, node)]
     named = list(_class_names(program)) if flips else []
     if not named or _has_opposites(program, named):
         return

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import calls_to, torch_calls
 from training.review.program import Program, Scope
 from training.review.syntax import calls, constant, dotted, is_false, keyword, last_name, method, names_read, own_nodes, walk
 from training.review.values import reaching
@@ -51,6 +52,8 @@ DEPTH = 8  # how many names a value is followed through
 def norm_at_two_places(subject: Subject) -> Iterator[Place]:
     """What a batch norm is given was computed from what the same one gave, or by a layer of a list that it follows one after the other; a Sequential that names one twice."""
     program = subject.program
+    if not torch_calls(program, *NORMS):
+        return
     for owner in program.module_classes:
         for name, bindings in program.attributes[owner].items():
             if len(bindings) == 1 and bindings[0].index is None and _is_norm(program, bindings[0].value):
@@ -59,13 +62,12 @@ def norm_at_two_places(subject: Subject) -> Iterator[Place]:
                     again = next((c for c in asked if _comes_from(program, c.args[0], c, scope, 0) or _follows_each(program, c)), None)
                     if again is not None:
                         yield again, f"self.{name} is gone through again by what came out of it: its running statistics are those of no place"
-    for call in program.all_calls:
-        if program.is_torch(call.func, "Sequential"):
-            given = [a.id for a in call.args if isinstance(a, ast.Name)]
-            for name in (n for n in dict.fromkeys(given) if given.count(n) > 1):
-                bound = program.scope(call).bindings.get(name, ())
-                if len(bound) == 1 and bound[0].index is None and _is_norm(program, bound[0].value):
-                    yield call, f"{name} stands there {given.count(name)} times: its running statistics are those of no place"
+    for call in torch_calls(program, "Sequential"):
+        given = [a.id for a in call.args if isinstance(a, ast.Name)]
+        for name in (n for n in dict.fromkeys(given) if given.count(n) > 1):
+            bound = program.scope(call).bindings.get(name, ())
+            if len(bound) == 1 and bound[0].index is None and _is_norm(program, bound[0].value):
+                yield call, f"{name} stands there {given.count(name)} times: its running statistics are those of no place"
 
 
 def _is_norm(program: Program, node: ast.expr) -> bool:
@@ -143,9 +145,9 @@ def length_over_the_batch(subject: Subject) -> Iterator[Place]:
         made = found[0] if len(found) == 1 else None
         if isinstance(made, ast.Call) and program.resolve(made.func) == "torch.nn.functional.normalize" and constant(keyword(made, "dim", 2)) == 0:
             yield made, f"{ast.unparse(made)} divides by lengths over the rows, whose products are taken in line {node.lineno}"
-    for call in program.all_calls:
+    for call in calls_to(program, "torch.nn.functional.cosine_similarity"):
         scope = program.scope(call)
         own = scope.name == "forward" and program.is_module(scope.owner)
-        along = program.resolve(call.func) == "torch.nn.functional.cosine_similarity" and constant(keyword(call, "dim", 2)) == 0
+        along = constant(keyword(call, "dim", 2)) == 0
         if own and along and all(isinstance(a, ast.Call) and dotted(a.func).startswith("self.") for a in call.args[:2]):
             yield call, "the cosine is taken over the rows of the batch, feature by feature"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import cast
 
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import keywords_of, made_names, spoken_words
 from training.review.program import Program, Scope
 from training.review.signs import Signs
 from training.review.syntax import calls, constant, identifiers, is_true, keyword, last_name, method, receiver, walk, words
@@ -59,7 +60,7 @@ CLOSENESS = {"similarity", "sim", "sims", "cosine", "cos", "dot", "score", "scor
 def overlap_minimised(subject: Subject) -> Iterator[Place]:
     """A sum of products divided by a sum of sums, or an intersection by a union, goes into backward with a plus; nothing ascends."""
     program = subject.program
-    if any(k.arg == "maximize" and is_true(k.value) for c in program.all_calls for k in c.keywords):
+    if any(is_true(k.value) for k in keywords_of(program, "maximize")):
         return
     for node in program.nodes[ast.BinOp]:
         if (
@@ -136,7 +137,7 @@ def _is_intersection(node: ast.expr, program: Program, scope: Scope) -> bool:
 def quantile_turned_round(subject: Subject) -> Iterator[Place]:
     """The greater of q·e and (q - 1)·e, where e is something less what is called a target."""
     program = subject.program
-    for call in program.all_calls:
+    for call in program.calls_of("max", "maximum", "where"):
         last = last_name(call.func)
         given = call.args[:2] if last in ("max", "maximum") else call.args[1:3] if last == "where" else []
         if len(given) != 2 or isinstance(given[0], ast.Constant):
@@ -202,10 +203,13 @@ def _less_target(node: ast.expr) -> bool:
 def triplet_turned_round(subject: Subject) -> Iterator[Place]:
     """The second argument of a triplet loss is called a negative and the third a positive; or a hinge is taken of a distance to the negative less one to the positive, plus something."""
     program = subject.program
-    for call in program.all_calls:
+    modules = {"TripletMarginLoss", "TripletMarginWithDistanceLoss"}
+    by_module = bool(modules & made_names(program))
+    functions = ("triplet_margin_loss", "triplet_margin_with_distance_loss", "relu", "clamp", "clamp_min", "softplus")
+    for call in program.all_calls if by_module else program.calls_of(*functions):
         scope, last = program.scope(call), last_name(call.func)
-        made = {o.last for o in program.origins(call.func, scope)}
-        if last in ("triplet_margin_loss", "triplet_margin_with_distance_loss") or made & {"TripletMarginLoss", "TripletMarginWithDistanceLoss"}:
+        made = {o.last for o in program.origins(call.func, scope)} if by_module else set()
+        if last in ("triplet_margin_loss", "triplet_margin_with_distance_loss") or made & modules:
             second, third = (_named(program, keyword(call, name, at), scope) for name, at in (("positive", 1), ("negative", 2)))
             if second & FAR and not second & NEAR and third & NEAR and not third & FAR:
                 yield call, "the second place is that of the positive, and gets the negative"
@@ -291,7 +295,7 @@ def no_stop_gradient(subject: Subject) -> Iterator[Place]:
         "margin_ranking_loss",
         "cov",
     }
-    if held & program.identifiers or not any("predictor" in words(n) for n in program.identifiers):
+    if held & program.identifiers or "predictor" not in spoken_words(program):
         return
     for scope in program.scopes:
         pairs = [c for c in calls(scope.node) if program.scope(c) is scope and last_name(c.func) == "cosine_similarity" and len(c.args) >= TWO]

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import spoken_words
 from training.review.program import Program, Scope
 from training.review.syntax import calls, constant, dotted, last_name, method, names_read, own_nodes, receiver, walk, words
 
@@ -62,7 +63,7 @@ REPEATS_DRAW = {"manual_seed", "seed", "set_state", "setstate", "set_rng_state",
 def mask_moved_on_its_own(subject: Subject) -> Iterator[Place]:
     """In one function an image and its mask are each given to the same random movement, or moved each under a draw of its own, or the image alone is; no draw is repeated."""
     program = subject.program
-    if not any(MAPS & words(n) for n in program.identifiers):
+    if not MAPS & spoken_words(program):
         return
     for scope in program.scopes:
         called = {last_name(n.func) for n in own_nodes(scope.node) if isinstance(n, ast.Call)}

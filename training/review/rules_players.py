@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import calls_within
 from training.review.program import Program, Scope
 from training.review.rules_policy import of_logs
 from training.review.syntax import calls, constant, dotted, exponent, identifiers, keyword, last_name, method, names_read, receiver, walk, words
@@ -55,18 +56,18 @@ def average_begins_at_zero(subject: Subject) -> Iterator[Place]:
     powers = any(isinstance(n, ast.Pow) for b in program.nodes[ast.BinOp] for n in [getattr(b, "op", None)])
     if powers or {"copy_", "load_state_dict", "deepcopy"} & program.called_names or "pow" in program.called_names:
         return
-    for call in program.all_calls:
+    for call in program.calls_of("zeros_like"):
         statement = program.statement(call)
         name = last_name(getattr(statement, "targets", [None])[0] or ast.Constant(None)) if isinstance(statement, ast.Assign) else ""
         over = [g.iter for a in program.ancestors(call) if isinstance(a, (ast.DictComp, ast.ListComp)) for g in a.generators]
         of_weights = any(method(c) in ("parameters", "named_parameters", "state_dict") for o in over for c in calls(o))
-        if last_name(call.func) == "zeros_like" and of_weights and words(name) & AVERAGES and _takes_weights(program, name):
+        if of_weights and words(name) & AVERAGES and _takes_weights(program, name):
             yield call, f"{name} begins at zero, and nothing makes up for it"
 
 
 def _takes_weights(program: Program, name: str) -> bool:
     """Whether shares that add up to one go into it: its own, and one of something that is no gradient."""
-    for call in (c for c in program.all_calls if name in identifiers(receiver(c) or c)):
+    for call in (c for c in program.methods_of("lerp_", "add_") if name in identifiers(receiver(c) or c)):
         shared = method(call) == "lerp_" or (method(call) == "add_" and isinstance(keyword(call, "alpha"), ast.BinOp))
         if shared and call.args and "grad" not in identifiers(call.args[0]):
             return True
@@ -167,8 +168,8 @@ def optimizer_of_another_network(subject: Subject) -> Iterator[Place]:
     """Two optimizers hold the parameters of one network, one of them named after it, the other after another network that is at hand and that none holds."""
     program = subject.program
     made: list[tuple[str, str, ast.Call, Scope]] = []
-    for call in program.all_calls:
-        given = call.args[0] if program.resolve(call.func).startswith("torch.optim.") and call.args else None
+    for call in calls_within(program, "torch.optim."):
+        given = call.args[0] if call.args else None
         statement = program.statement(call)
         if isinstance(given, ast.Call) and method(given) == "parameters" and isinstance(statement, ast.Assign) and statement.value is call:
             made.append((last_name(statement.targets[0]), last_name(receiver(given) or given), call, program.scope(call)))
@@ -211,7 +212,9 @@ def _tail(name: str) -> set[str]:
 def clipped_objective_turned_round(subject: Subject) -> Iterator[Place]:
     """`max` of a product with a ratio and one with the ratio clamped about 1, neither negated, or `min` of both negated; or a ratio that is a difference of log probabilities."""
     program = subject.program
-    for call in program.all_calls:
+    if not program.calls_of("clamp", "clip"):
+        return
+    for call in program.calls_of("max", "maximum", "min", "minimum", "clamp", "clip"):
         last, scope = last_name(call.func), program.scope(call)
         if last in ("max", "maximum", "min", "minimum") and len(call.args) == 2:
             sides = [value_of(program, a, scope) for a in call.args]
@@ -266,6 +269,8 @@ def _clamps(program: Program, node: ast.expr, scope: Scope) -> ast.Call | None:
 
 def _about_one(call: ast.Call) -> bool:
     """Whether it is `clamp(1 - c, 1 + c)`."""
+    if last_name(call.func) not in ("clamp", "clip"):
+        return False
     bounds = [b for a in (*call.args, *(k.value for k in call.keywords)) for b in (a.elts if isinstance(a, ast.Tuple) else [a])]
     ends = [type(b.op) for b in bounds if isinstance(b, ast.BinOp) and constant(b.left) in (1, 1.0)]
-    return last_name(call.func) in ("clamp", "clip") and ast.Sub in ends and ast.Add in ends
+    return ast.Sub in ends and ast.Add in ends

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
@@ -60,8 +61,15 @@ def advantage_with_gradient(subject: Subject) -> Iterator[Place]:
 
 def of_logs(node: ast.expr) -> bool:
     """Whether it is named after log probabilities, as `rows["log_prob"]` is by its key."""
-    keys = {n.value for n in walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
-    return any(kind <= words(name) for name in (*identifiers(node), *keys) for kind in LOGS)
+    if any(_is_log(name) for name in identifiers(node)):
+        return True
+    return any(isinstance(n, ast.Constant) and isinstance(n.value, str) and _is_log(n.value) for n in walk(node))
+
+
+@lru_cache(maxsize=1 << 12)
+def _is_log(name: str) -> bool:
+    said = words(name)
+    return any(kind <= said for kind in LOGS)
 
 
 def _value_in(program: Program, weight: ast.Name, scope: Scope) -> str:

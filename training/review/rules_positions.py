@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import torch_calls
 from training.review.program import Program
 from training.review.syntax import calls, constant, dotted, identifiers, is_true, keyword, last_name, method, own_nodes, walk
 
@@ -66,11 +67,11 @@ BATCH_FIRST = ("TransformerEncoderLayer", "TransformerDecoderLayer", "MultiheadA
 def positions_along_batch(subject: Subject) -> Iterator[Place]:
     """A table of [places, 1, width] is cut to the first size of what is given and added to it, in a file whose layers are all batch_first and that turns no axes."""
     program = subject.program
-    layers = [c for c in program.all_calls if program.is_torch(c.func, *BATCH_FIRST)]
+    layers = torch_calls(program, *BATCH_FIRST)
     first = [is_true(keyword(c, "batch_first")) for c in layers]
     for owner in program.module_classes if layers and all(first) else ():
         forward = program.methods[owner].get("forward")
-        if forward is None or TURNS & {method(c) for c in program.all_calls} or not forward.parameters[1:]:
+        if forward is None or program.methods_of(*TURNS) or not forward.parameters[1:]:
             continue
         given = forward.parameters[1]
         for node in own_nodes(forward.node):

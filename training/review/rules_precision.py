@@ -55,10 +55,9 @@ def clip_before_unscale(subject: Subject) -> Iterator[Place]:
             if clip.kind != "clip" or clip.via or _bound_is_scaled(clip.call):
                 continue
             before = next((e for e in reversed(trace[:at]) if e.kind in ("backward", "unscale", "step")), None)
-            stepped = any(e.kind == "step" and e.via == "scaler" for e in trace[at:])
-            if before is not None and _handed_on(subject.program, before, clip):
+            if before is None or before.kind != "backward" or before.via != "scaler" or _handed_on(subject.program, before, clip):
                 continue
-            if before is not None and before.kind == "backward" and before.via == "scaler" and stepped:
+            if any(e.kind == "step" and e.via == "scaler" for e in trace[at:]):
                 around = clip.loops[-1].node if clip.loops else clip.node
                 yield clip.node, "the gradients are still multiplied by the loss scale here", around
 
@@ -235,7 +234,7 @@ def float16_without_scaler(subject: Subject) -> Iterator[Place]:
     program = subject.program
     if "GradScaler" in program.identifiers or subject.framework or not subject.trains or "accelerate" in program.modules_imported:
         return
-    if any(method(c) == "backward" and words(dotted(receiver(c))) & {"accelerator", "fabric", "engine"} for c in program.all_calls):
+    if any(words(dotted(receiver(c))) & {"accelerator", "fabric", "engine"} for c in program.methods_of("backward")):
         return  # these scale it themselves
     if any("scal" in name.lower() for name in program.identifiers) or "set_autocast_dtype" in program.identifiers or _divides_gradients(program):
         return
@@ -310,8 +309,7 @@ def _is_half(name: str, call: ast.Call) -> bool:
 def autocast_around_backward(subject: Subject) -> Iterator[Place]:
     """A backward directly inside an autocast block."""
     for trace in subject.traces:
-        for event in trace:
+        for event in (e for e in trace if e.kind == "backward" and e.via != "accelerator" and e.within("autocast")):
             inner = next((node for name, node in reversed(event.contexts) if name.endswith("autocast")), None)
-            off = isinstance(inner, ast.Call) and is_false(keyword(inner, "enabled"))
-            if event.kind == "backward" and event.via != "accelerator" and event.within("autocast") and not off:
+            if not (isinstance(inner, ast.Call) and is_false(keyword(inner, "enabled"))):
                 yield event.node, "backward stands inside the autocast block"

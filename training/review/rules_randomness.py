@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from training.review.augmented import augmented_held_out, train_transform_held_out
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import looks_held_out
+from training.review.lookups import attributes_of, calls_to
 from training.review.program import Program, Scope
 from training.review.rules_loader import loaders, name_of
 from training.review.splitting import splits
@@ -149,7 +150,7 @@ def seed_incomplete(subject: Subject) -> Iterator[Place]:
     program = subject.program
     if subject.trains:
         yield from unseeded_split(program)
-    seeded = [c for c in program.all_calls if program.resolve(c.func) in ("random.seed", "numpy.random.seed") and c.args]
+    seeded = [c for c in calls_to(program, "random.seed", "numpy.random.seed") if c.args]
     others = {n for n in program.called_names if "seed" in n} - {"seed", "initial_seed", "get_seed"}
     if seeded and not others and subject.trains and "torch" in program.modules_imported and "seed_everything" not in program.identifiers:
         yield seeded[-1], "torch is not seeded: initial weights and the order of batches differ from run to run"
@@ -277,7 +278,7 @@ def train_augmentation_in_validation(subject: Subject) -> Iterator[Place]:
         yield held, f"{name}={ast.unparse(given) if given is not None else 'its default'} has these rows changed at random"
     for held, name, by in train_transform_held_out(program):
         yield held, f"{name} holds {by}: held-out rows are changed at random"
-    if any(isinstance(n, ast.Attribute) and n.attr == "transform" and isinstance(n.ctx, ast.Store) for n in program.nodes[ast.Attribute]):
+    if any(isinstance(n.ctx, ast.Store) for n in attributes_of(program, "transform")):
         return
     for call, scope, parts in splits(program):
         if last_name(call.func) != "random_split":

@@ -104,7 +104,7 @@ def _as_they_are(node: ast.expr, scope: Scope, depth: int = 0) -> str:
 def earliest_event_tested(subject: Subject) -> Iterator[Place]:
     """A table that is sorted by time upwards: `groupby(…).cumcount()` that is 0 takes the held-out side, and what is above the train side."""
     program = subject.program
-    sorted_up = any(method(c) == "sort_values" and _by_time(c) and keyword(c, "ascending") is None for c in program.all_calls)
+    sorted_up = any(_by_time(c) and keyword(c, "ascending") is None for c in program.methods_of("sort_values"))
     for call in program.methods_of("cumcount") if sorted_up else ():
         if not isinstance(program.statement(call), ast.Assign):
             continue

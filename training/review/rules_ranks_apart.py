@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import calls_to, torch_calls
 from training.review.program import Program, Scope
 from training.review.rules_distributed import RANKS
 from training.review.syntax import (
@@ -67,8 +68,8 @@ def sum_of_one_rank_decides(subject: Subject) -> Iterator[Place]:
     program = subject.program
     if {"broadcast", "broadcast_object_list", "all_gather", "all_gather_object", "scatter"} & program.called_names:
         return
-    for call in program.all_calls:
-        if program.resolve(call.func) != "torch.distributed.reduce" or not call.args:
+    for call in calls_to(program, "torch.distributed.reduce"):
+        if not call.args:
             continue
         scope = program.scope(call)
         names = names_read(call.args[0])
@@ -166,8 +167,8 @@ def _names_a_rank(program: Program, node: ast.AST) -> bool:
 def averaged_before_backward(subject: Subject) -> Iterator[Place]:
     """In the loop of a backward gradients are reduced over ranks before it, and none after it; `step` follows."""
     program = subject.program
-    for call in program.all_calls:
-        if program.resolve(call.func) != "torch.distributed.all_reduce" or not call.args or last_name(call.args[0]) != "grad":
+    for call in calls_to(program, "torch.distributed.all_reduce"):
+        if not call.args or last_name(call.args[0]) != "grad":
             continue
         loops = [a for a in program.ancestors(call) if isinstance(a, (ast.For, ast.While))]
         around = next((a for a in loops if any(method(c) == "backward" for c in calls(a))), None)
@@ -218,8 +219,8 @@ def shards_clipped_apart(subject: Subject) -> Iterator[Place]:
     program = subject.program
     if "FullyShardedDataParallel" not in {n for name in program.aliases.values() for n in name.split(".")} or "NO_SHARD" in program.identifiers:
         return
-    for call in program.all_calls:
-        given = call.args[0] if program.is_torch(call.func, "clip_grad_norm_", "clip_grad_norm") and call.args else None
+    for call in torch_calls(program, "clip_grad_norm_", "clip_grad_norm"):
+        given = call.args[0] if call.args else None
         network = receiver(given) if isinstance(given, ast.Call) and method(given) == "parameters" else None
         if any(isinstance(a, ast.If) and "isinstance" in identifiers(a.test) for a in program.ancestors(call)):
             continue  # told apart

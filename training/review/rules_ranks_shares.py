@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import torch_calls
 from training.review.program import Program, Scope
 from training.review.rules_distributed import REDUCES
 from training.review.rules_sides import apart
@@ -158,9 +159,7 @@ def _whole(node: ast.expr) -> ast.expr:
 def shared_out_twice(subject: Subject) -> Iterator[Place]:
     """A DistributedSampler over the ranks is given rows that a stride by the ranks, or `shard`, took of all."""
     program = subject.program
-    for call in program.all_calls:
-        if not program.is_torch(call.func, "DistributedSampler"):
-            continue
+    for call in torch_calls(program, "DistributedSampler"):
         rows, replicas = keyword(call, "dataset", 0), keyword(call, "num_replicas", 1)
         if isinstance(replicas, ast.Constant) and replicas.value is not None:
             continue

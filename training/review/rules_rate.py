@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_optimizer, is_optimizer_origin
+from training.review.lookups import calls_within, names_of
 from training.review.program import Program
 from training.review.sides import reads_in
 from training.review.syntax import calls, constant, identifiers, keyword, last_name, method, names_read, receiver, walk, words
@@ -54,7 +55,7 @@ def rate_changed_in_a_name(subject: Subject) -> Iterator[Place]:
     program = subject.program
     yield from _computed_for_nothing(program)
     yield from _not_in_groups(program)
-    if "param_groups" in program.identifiers:
+    if "param_groups" in program.identifiers or not calls_within(program, "torch.optim."):
         return
     for call in program.all_calls:
         given = keyword(call, "lr", 1)
@@ -204,8 +205,8 @@ def _computed_for_nothing(program: Program) -> Iterator[Place]:
 def _read_otherwise(program: Program, name: ast.Name, but: set[ast.AST]) -> bool:
     """Whether the name is read in its function by anything but these, a message or a test."""
     scope = program.scope(name)
-    for use in program.nodes[ast.Name]:
-        if not (isinstance(use, ast.Name) and use.id == name.id and isinstance(use.ctx, ast.Load) and program.scope(use) is scope):
+    for use in names_of(program, name.id):
+        if not (isinstance(use.ctx, ast.Load) and program.scope(use) is scope):
             continue
         around = [use, *program.ancestors(use)]
         shown = any(isinstance(a, ast.Call) and (method(a) in SHOWS or last_name(a.func) in SHOWS) for a in around) or any(

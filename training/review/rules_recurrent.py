@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import calls_to, keywords_of
 from training.review.program import Origin, Program, Scope
 from training.review.syntax import constant, identifiers, is_true, keyword, last_name, own_nodes, words
 from training.review.values import number, reaching_elements
@@ -123,9 +124,11 @@ KNOWS_ENDS = {"length", "lengths", "len", "lens", "seqlen", "mask", "masks", "en
 
 def _runs_on(program: Program) -> Iterator[Place]:
     """The last step or state of a layer of one direction whose network is given `pad_sequence`'s rows alone, padded behind."""
-    padded = [c for c in program.all_calls if program.resolve(c.func) == "torch.nn.utils.rnn.pad_sequence"]
+    padded = calls_to(program, "torch.nn.utils.rnn.pad_sequence")
+    if not padded:
+        return
     left = any(keyword(c, "padding_side", 3) is not None for c in padded) or {"flip", "flipud", "pack_sequence", "pack_padded_sequence"} & program.called_names
-    collates = [k.value for c in program.all_calls for k in c.keywords if k.arg == "collate_fn"]
+    collates = [k.value for k in keywords_of(program, "collate_fn")]
     makers = {program.scope(c).name for c in padded} & {last_name(v) for v in collates}
     if left or not makers or "batch_sampler" in program.identifiers:  # which may put equal lengths together
         return

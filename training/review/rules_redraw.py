@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_model
+from training.review.lookups import calls_to
 from training.review.loops import innermost_loop
 from training.review.program import Program, Scope, argument
 from training.review.syntax import calls, constant, last_name, method, names_read, receiver, walk
@@ -54,12 +55,12 @@ def same_draw_each_step(subject: Subject) -> Iterator[Place]:
     Or a global generator is seeded so in that loop.
     """
     program = subject.program
-    for loop in (n for n in (*program.nodes[ast.For], *program.nodes[ast.While]) if isinstance(n, Loops)):
-        if not any(method(c) in ("backward", "manual_backward") and innermost_loop(program, c) is loop for c in calls(loop)):
-            continue
+    trains = {innermost_loop(program, c) for c in program.methods_of("backward", "manual_backward")}
+    seeded = any(_seed(program, c) is not None for c in (*calls_to(program, *GENERATORS), *program.methods_of("manual_seed")))
+    for loop in (n for n in (*program.nodes[ast.For], *program.nodes[ast.While]) if isinstance(n, Loops) and n in trains):
         scope = program.scope(loop)
         yield from _seeded_anew(program, loop, scope)
-        for statement in _behind_the_loss(program, loop):
+        for statement in _behind_the_loss(program, loop) if seeded else ():
             for call in calls(statement):
                 if (seed := _seed(program, call)) is not None and not _changes(program, seed, loop, scope):
                     yield call, f"{ast.unparse(call)} begins anew in every step: each draws the same", loop
@@ -75,15 +76,17 @@ def _seeded_anew(program: Program, loop: ast.For | ast.AsyncFor | ast.While, sco
 
     None where the loop makes what it steps: each of its rounds is a run of its own.
     """
+    made = [s.value for s in loop.body if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call)]
+    seeds = [c for c in made if program.resolve(c.func) in GLOBAL and len(c.args) == 1]
+    if not seeds:
+        return
     stored = {n.id for n in walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     stepped = {last_name(receiver(c)) for c in calls(loop) if method(c) == "step"} | {last_name(a) for c in calls(loop) if method(c) == "step" for a in c.args}
     if not stepped - {""} or stepped & stored:
         return
     draws = {last_name(c.func) for c in calls(loop)} & (ROWS | NUMBERS) or any(is_model(program, c.func, scope) for c in calls(loop))
-    for statement in loop.body:
-        call = statement.value if isinstance(statement, ast.Expr) else None
-        seeds = isinstance(call, ast.Call) and program.resolve(call.func) in GLOBAL and len(call.args) == 1
-        if isinstance(call, ast.Call) and seeds and not _changes(program, call.args[0], loop, scope) and draws:
+    for call in seeds if draws else ():
+        if not _changes(program, call.args[0], loop, scope):
             yield call, f"{ast.unparse(call)} begins anew in every step: each draws the same", loop
 
 

@@ -169,7 +169,7 @@ def _set_in_one_place(program: Program, scope: Scope, name: str) -> bool:
                 or any(isinstance(a, (ast.For, ast.While)) for a in program.ancestors(node))
             ):
                 return False
-    return not any(method(c) in EMPTIES and dotted(receiver(c)) == name for c in program.all_calls)
+    return not any(dotted(receiver(c)) == name for c in program.methods_of(*EMPTIES))
 
 
 def _called_in_training(program: Program, scope: Scope) -> bool:

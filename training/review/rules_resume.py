@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_optimizer, is_scaler, is_scheduler
 from training.review.leaves import key_read, leaves
+from training.review.lookups import torch_calls
 from training.review.program import Program, Scope
 from training.review.saved import PASSED, checkpoints, epochs_saved, loads_optimizer, unread_starts
 from training.review.syntax import constant, dotted, identifiers, is_false, keyword, last_name, method, receiver, words
@@ -56,6 +57,8 @@ def saved_state_not_loaded(subject: Subject) -> Iterator[Place]:
         return  # keys that come out of a loop
     resumed = {key_read(given) for into, given in loads if into is not None and _goes_on_with(program, into)} - {None}
     network = {key_read(given) for into, given in loads if into is not None and not _goes_on_with(program, into)} - {None}
+    if not resumed and not network:
+        return
     read = _keys_read(program)
     for saved in checkpoints(program):
         states = {
@@ -132,16 +135,17 @@ def _keys_read(program: Program) -> set[object]:
 def wrapper_prefix_in_keys(subject: Subject) -> Iterator[Place]:
     """A state is saved of a network in its wrapper and loaded by the same key into one outside of it, or the other way round; nothing in the file changes keys."""
     program = subject.program
-    texts = [n.value for n in program.nodes[ast.Constant] if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-    if not any(program.is_torch(c.func, *PARALLEL) for c in program.all_calls) or RENAMES & program.identifiers or any("module." in t for t in texts):
+    if not torch_calls(program, *PARALLEL) or RENAMES & program.identifiers:
+        return
+    if any(isinstance(n, ast.Constant) and isinstance(n.value, str) and "module." in n.value for n in program.nodes[ast.Constant]):
         return
     saved: dict[object, set[str]] = {}
     for made in checkpoints(program):
         for key, value in zip(made.keys, made.values, strict=True):
             if isinstance(value, ast.Call) and method(value) == "state_dict":
                 saved.setdefault(constant(key), set()).add(_side(program, receiver(value), program.scope(value)))
-    for call in program.all_calls:
-        loaded = key_read(call.args[0]) if method(call) == "load_state_dict" and call.args else None
+    for call in program.methods_of("load_state_dict"):
+        loaded = key_read(call.args[0]) if call.args else None
         inside = _side(program, receiver(call), program.scope(call)) if isinstance(loaded, str) and loaded in saved else ""
         other = {"wrapped": "bare", "bare": "wrapped"}.get(inside, "")
         if other and saved[loaded] == {other}:
@@ -242,7 +246,7 @@ def resumed_at_wrong_epoch(subject: Subject) -> Iterator[Place]:
                     f"{key!r} was saved when that {what} was over, and the loop in line {loop.lineno} makes it again",
                     loop,
                 )
-        if any(method(c) == "load_state_dict" and loop in program.ancestors(c) for c in program.all_calls):
+        if any(loop in program.ancestors(c) for c in program.methods_of("load_state_dict")):
             continue  # goes back to it within the loop
         if any(words(n) & {"more", "extra", "additional", "further"} for n in identifiers(loop.iter)):
             continue

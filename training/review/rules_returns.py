@@ -91,11 +91,13 @@ def returns_out_of_time(subject: Subject) -> Iterator[Place]:
 
 def _stored_forwards(scope: Scope) -> Iterator[tuple[ast.Assign, ast.For, str]]:
     """`for t in range(n): total = delta + gamma * total; gains[t] = total`: where it is stored, the loop, and the sum."""
-    for loop in (n for n in own_nodes(scope.node) if isinstance(n, ast.For) and isinstance(n.target, ast.Name) and not _backwards(n.iter)):
+    for loop in (n for n in own_nodes(scope.node) if isinstance(n, ast.For) and isinstance(n.target, ast.Name)):
         totals = set(_totals(loop))
+        if not totals or _backwards(loop.iter):
+            continue
         at = last_name(loop.target)
         rewards = {w for n in identifiers(loop) for w in words(n)} | {str(constant(n)) for n in walk(loop) if isinstance(n, ast.Constant)}
-        for node in loop.body if totals and rewards & {"reward", "rewards", "rew", "rews", "delta", "deltas"} else ():
+        for node in loop.body if rewards & {"reward", "rewards", "rew", "rews", "delta", "deltas"} else ():
             match node:
                 case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=into), slice=ast.Name(id=place))], value=ast.Name(id=total)):
                     said = words(into) | words(total) | words(scope.name)
@@ -105,10 +107,12 @@ def _stored_forwards(scope: Scope) -> Iterator[tuple[ast.Assign, ast.For, str]]:
 
 def _sums(scope: Scope) -> Iterator[Summed]:
     for loop in (n for n in own_nodes(scope.node) if isinstance(n, ast.For)):
+        totals = set(_totals(loop))
+        if not totals:
+            continue
         backwards = _backwards(loop.iter)
         steps = loop.iter if not isinstance(loop.iter, ast.Call) or last_name(loop.iter.func) in ("range", "len", "reversed", "enumerate") else None
         over = steps is not None and any(REWARDS & words(n) for n in identifiers(steps))
-        totals = set(_totals(loop))
         appended = [n for n in walk(loop) if isinstance(n, ast.Call) and method(n) in ("append", "extend")]
         kept = [n for n in appended if method(n) == "append" and n.args and isinstance(n.args[0], ast.Name) and n.args[0].id in totals]
         if over and kept and all(totals & names_read(n) for n in appended):
@@ -225,8 +229,10 @@ def advantage_turned_round(subject: Subject) -> Iterator[Place]:
             continue
         scope = program.scope(node)
         for weight, other in ((node.left, node.right), (node.right, node.left)):
+            if not (of_logs(other) or any("ratio" in words(n) for n in identifiers(other))) or of_logs(weight):
+                continue
             made = _difference(program, weight, scope)
-            if made is None or not (of_logs(other) or any("ratio" in words(n) for n in identifiers(other))) or of_logs(weight):
+            if made is None:
                 continue
             sides = ast.unparse(_bare(made.left)), ast.unparse(_bare(made.right))
             if sides[0] != sides[1] and _is_learned(program, made, sides, program.scope(made)) and signs.into_backward(node) == {-1}:

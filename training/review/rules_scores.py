@@ -54,9 +54,9 @@ OTHER_ORDER = ("torchmetrics.", "torcheval.metrics.")  # scores first
 def decisions_are_ranked(subject: Subject) -> Iterator[Place]:
     """The scores of such a metric of scikit-learn are a comparison, rounded, an argmax or the `predict` of a classifier."""
     program = subject.program
-    for call in program.all_calls:
+    for call in program.calls_of(*RANKS):
         name = last_name(call.func)
-        if name not in RANKS or not program.resolve(call.func).startswith("sklearn.metrics."):
+        if not program.resolve(call.func).startswith("sklearn.metrics."):
             continue
         names = ("y_score", "y_pred", "y_proba", "y_prob", "probas_pred")
         score = next((s for s in (keyword(call, n, 1) for n in names) if s is not None), None)
@@ -130,6 +130,8 @@ def _written_decided(program: Program, node: ast.expr, scope: Scope, depth: int 
 def labels_and_scores_swapped(subject: Subject) -> Iterator[Place]:
     """The first argument comes from a network and the second from the labels of a batch, or their names say so; of torchmetrics the other way round."""
     program = subject.program
+    if not {"sklearn", "torchmetrics", "torcheval"} & program.modules_imported:
+        return
     for call in program.all_calls:
         scope, wanted = program.scope(call), _order(program, call)
         if not wanted or has_unpacking(call):
@@ -146,6 +148,8 @@ def _order(program: Program, call: ast.Call) -> tuple[str, str] | None:
     name = program.resolve(call.func)
     if name.startswith("sklearn.metrics.") and last_name(call.func) in IN_ORDER:
         return "labels", "scores"
+    if not {"torchmetrics", "torcheval"} & program.modules_imported:
+        return None
     if (
         name.startswith(OTHER_ORDER)
         and ".functional." in name
@@ -278,11 +282,10 @@ def scores_called_probabilities(subject: Subject) -> Iterator[Place]:
         return  # the network may give probabilities in eval mode
     taken = {n for c in squashed for n in identifiers(c)}
     for call in program.all_calls:
-        scope, above = program.scope(call), _kept(program, call)
-        if not is_model(program, call.func, scope):
+        named = _name_of(_kept(program, call))
+        if not words(named) & PROBABLE or named in taken or words(named) & {"log", "logit", "logits"}:
             continue
-        named = _name_of(above)
-        if words(named) & PROBABLE and named not in taken and not words(named) & {"log", "logit", "logits"}:
+        if is_model(program, call.func, program.scope(call)):
             yield call, f"{named} holds what {ast.unparse(call.func)} gives, which are logits"
 
 

@@ -61,7 +61,7 @@ def average_is_the_weights(subject: Subject) -> Iterator[Place]:
             continue
         statement = program.statement(comprehension)
         held = {dotted(t) for t in statement.targets} - {""} if isinstance(statement, ast.Assign) and statement.value is comprehension else set()
-        change = next((c for c in program.all_calls if held and _changes_entry(program, c, held, statement)), None)
+        change = next((c for c in program.methods_of(*CHANGES) if held and _changes_entry(program, c, held, statement)), None)
         if change is not None:
             yield comprehension, f"{sorted(held)[0]} holds the weights themselves, and line {change.lineno} changes its entries: a clone is missing"
 
@@ -125,7 +125,7 @@ def _changes_entry(program: Program, call: ast.Call, held: set[str], made: ast.s
 def kept_value_overwritten(subject: Subject) -> Iterator[Place]:
     """A name for a tensor without a copy, then the tensor is written to by `copy_`, and then the name is read to be copied elsewhere."""
     program = subject.program
-    for scope in program.scopes:
+    for scope in program.scopes if program.methods_of("copy_") else ():
         copies = [c for c in own_nodes(scope.node) if isinstance(c, ast.Call) and method(c) == "copy_" and c.args]
         for kept, of in _names_for(scope) if len(copies) > 1 else ():
             written = [c for c in copies if _text(receiver(c)) == of and c.lineno > kept.lineno]

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import spoken_words
 from training.review.program import Program
 from training.review.syntax import calls, identifiers, last_name, method, names_read, receiver, words
 
@@ -47,8 +48,7 @@ APART = {"fold", "folds", "kfold", "oof", "holdout", "blend"}
 def stacked_on_its_own_rows(subject: Subject) -> Iterator[Place]:
     """A learner that is named after stacking is fitted with the labels of train, in a file without folds or a part of its own for it."""
     program = subject.program
-    said = {w for n in program.identifiers for w in words(n)} | {w for n in program.called_names for w in words(n)}
-    if APART & said or {"cross_val_predict", "StackingClassifier", "StackingRegressor"} & program.called_names:
+    if APART & spoken_words(program) or {"cross_val_predict", "StackingClassifier", "StackingRegressor"} & program.called_names:
         return
     for call in program.methods_of("fit"):
         if len(call.args) < 2 or not _is_combining(program, call):

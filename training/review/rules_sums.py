@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import calls_to
 from training.review.program import Program, Scope
 from training.review.syntax import constant, identifiers, keyword, last_name, method, receiver, walk, words
 
@@ -45,7 +46,7 @@ DIVIDES = {"div", "div_", "mul", "mul_", "true_divide", "_foreach_div_", "_forea
 def gradients_summed_over_ranks(subject: Subject) -> Iterator[Place]:
     """A gradient is reduced by a sum in a file that divides nothing by the number of ranks and makes no loss that is a sum."""
     program = subject.program
-    found = [c for c in program.all_calls if program.resolve(c.func) == "torch.distributed.all_reduce" and _gradient(c, program.scope(c)) and _is_sum(c)]
+    found = [c for c in calls_to(program, "torch.distributed.all_reduce") if _gradient(c, program.scope(c)) and _is_sum(c)]
     if found and not _divided(program) and not _loss_is_sum(program):
         yield from ((c, "gradients are added up over all ranks, and nothing here divides by how many they are") for c in found)
 
@@ -92,8 +93,8 @@ def _divided(program: Program) -> bool:
 
 def _loss_is_sum(program: Program) -> bool:
     """Whether what is differentiated is a sum over rows, which is divided by a number of rows of all ranks if by anything."""
-    for call in program.all_calls:
-        loss = receiver(call) if method(call) == "backward" else None
+    for call in program.methods_of("backward"):
+        loss = receiver(call)
         if loss is None:
             continue
         values = [loss, *(b.value for b in program.bindings_of(loss, program.scope(call)))]

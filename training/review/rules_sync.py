@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_optimizer
+from training.review.lookups import calls_to, torch_calls
 from training.review.loops import Steps, step_groups
 from training.review.program import Program, Scope
 from training.review.rules_distributed import REDUCES, one_rank
@@ -69,7 +70,7 @@ SHARING = (
 def gradients_never_averaged(subject: Subject) -> Iterator[Place]:
     """Every backward of a loop that steps is under `no_sync`, or just the one at the end of the window is, in a file that reduces nothing by hand."""
     program = subject.program
-    if not any(method(c) == "no_sync" for c in program.all_calls) or _averages_by_hand(program) or "accelerate" in program.modules_imported:
+    if not program.methods_of("no_sync") or _averages_by_hand(program) or "accelerate" in program.modules_imported:
         return
     for steps in step_groups(subject):
         held = [_held_back(program, b.event, steps) for b in steps.backwards]
@@ -179,8 +180,12 @@ def ranks_train_apart(subject: Subject) -> Iterator[Place]:
     """
     program = subject.program
     yield from _loaded_on_one_rank(program)
-    sampled = any(program.is_torch(c.func, "DistributedSampler") for c in program.all_calls)
-    if not sampled or "init_process_group" not in program.called_names or {"grad", "grads"} & program.identifiers or _averages_by_hand(program):
+    if (
+        not torch_calls(program, "DistributedSampler")
+        or "init_process_group" not in program.called_names
+        or {"grad", "grads"} & program.identifiers
+        or _averages_by_hand(program)
+    ):
         return
     if (
         any(part in n.lower() for n in program.called_names for part in SHARING)
@@ -206,10 +211,10 @@ def _loaded_on_one_rank(program: Program) -> Iterator[Place]:
     """Weights that one rank alone loads into a network which was wrapped before: the others go on with theirs."""
     if {"broadcast", "broadcast_object_list", "broadcast_coalesced"} & program.called_names:
         return
-    wraps = [c for c in program.all_calls if program.is_torch(c.func, "DistributedDataParallel")]
-    for call in program.all_calls if wraps else ():
+    wraps = torch_calls(program, "DistributedDataParallel")
+    for call in program.methods_of("load_state_dict") if wraps else ():
         guards = [a for a in program.ancestors(call) if isinstance(a, ast.If) and one_rank(a.test, program.rank_names) and not a.orelse]
-        into = receiver(call) if method(call) == "load_state_dict" else None
+        into = receiver(call)
         if not guards or into is None or is_optimizer(program, into, program.scope(call)):
             continue
         before = [w for w in wraps if program.scope(w) is program.scope(call) and w.lineno < call.lineno]
@@ -262,8 +267,7 @@ def _loaded_on_one_rank(program: Program) -> Iterator[Place]:
 def batch_skipped_on_one_rank(subject: Subject) -> Iterator[Place]:
     """Before a backward a condition on a loss that is not finite leads to `continue`, in a file that wraps a network and reduces nothing by hand."""
     program = subject.program
-    wraps = any(program.is_torch(c.func, "DistributedDataParallel", "fully_shard", "FullyShardedDataParallel") for c in program.all_calls)
-    if not wraps or REDUCES & program.called_names:
+    if not torch_calls(program, "DistributedDataParallel", "fully_shard", "FullyShardedDataParallel") or REDUCES & program.called_names:
         return
     for trace in subject.traces:
         for backward in (e for e in trace if e.kind == "backward"):
@@ -283,7 +287,7 @@ def _agreed(program: Program, test: ast.expr) -> bool:
 
 def _is_wrapped(program: Program, scope: Scope) -> bool:
     """Whether the function wraps a network or may be given a wrapped one: not where another one of the file wraps its own."""
-    wraps = [c for c in program.all_calls if program.is_torch(c.func, "DistributedDataParallel", "fully_shard", "FullyShardedDataParallel")]
+    wraps = torch_calls(program, "DistributedDataParallel", "fully_shard", "FullyShardedDataParallel")
     inside = any(program.scope(w) is scope for w in wraps)
     elsewhere = [program.scope(w) for w in wraps]
     trains_there = all(any(method(c) == "backward" for c in calls(s.node)) for s in elsewhere)
@@ -325,9 +329,9 @@ def _is_wrapped(program: Program, scope: Scope) -> bool:
 def sums_reduced_in_part(subject: Subject) -> Iterator[Place]:
     """Two sums of one loop are divided by each other; that below was reduced over ranks, that above was not, and no gradient is computed there."""
     program = subject.program
-    for call in program.all_calls:
+    for call in calls_to(program, "torch.distributed.all_reduce"):
         scope = program.scope(call)
-        if program.resolve(call.func) != "torch.distributed.all_reduce" or not call.args or "backward" in identifiers(scope.node):
+        if not call.args or "backward" in identifiers(scope.node):
             continue
         if missed := _left_out(program, call, scope):
             yield call, f"{ast.unparse(call.args[0])} is added up over ranks, and {missed}, which it is divided by, is that of one rank", scope.node

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.imputed import filled_from_labels
 from training.review.kinds import looks_held_out, looks_trained_on
+from training.review.lookups import spoken_words
 from training.review.program import Program, Scope
 from training.review.sides import side_of
 from training.review.syntax import calls, constant, dotted, identifiers, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
@@ -166,7 +167,7 @@ def _taken_out(program: Program, scope: Scope, table: str, column: str) -> bool:
 def loss_over_all_nodes(subject: Subject) -> Iterator[Place]:
     """In a function that has masks or positions of train nodes and of held-out ones, the loss that is trained on takes scores and labels whole, and the labels are those that are scored."""
     program = subject.program
-    for loss in loss_calls(program):
+    for loss in loss_calls(program) if PLACES & spoken_words(program) else ():
         scope, labels = loss.scope, dotted(loss.target)
         if not labels or any(k.arg in ("reduction", "weight", "ignore_index") for k in loss.call.keywords) or len(loss.call.args) != 2:
             continue

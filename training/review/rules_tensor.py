@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.in_batches import is_output_of_batches
 from training.review.kinds import is_model
+from training.review.lookups import torch_calls
 from training.review.program import Program, Scope
 from training.review.shapes import same_dimensions
 from training.review.syntax import (
@@ -53,9 +54,9 @@ def view_as_transpose(subject: Subject) -> Iterator[Place]:
     """The sizes of a tensor's own shape, in another order, are given to `view` or `reshape` of it, or of what has its dimensions: layers and functions that keep all but the last."""
     program = subject.program
     yield from _columns_reshaped(program)
-    for call in program.all_calls:
+    for call in program.methods_of("view", "reshape"):
         functional = program.resolve(call.func) == "torch.reshape"
-        if method(call) not in ("view", "reshape") or not call.args or SHIFTS & words(program.scope(call).name):
+        if not call.args or SHIFTS & words(program.scope(call).name):
             continue
         scope, viewed, sizes = program.scope(call), (call.args[0] if functional else receiver(call)), (call.args[1:] if functional else call.args)
         given = list(sizes[0].elts) if len(sizes) == 1 and isinstance(sizes[0], (ast.Tuple, ast.List)) else sizes
@@ -74,7 +75,7 @@ def view_as_transpose(subject: Subject) -> Iterator[Place]:
 
 def _columns_reshaped(program: Program) -> Iterator[Place]:
     """`np.stack([table["a"], table["b"]]).reshape(-1, 2)`: columns one below the other, read as rows."""
-    for call in program.all_calls:
+    for call in program.methods_of("view", "reshape"):
         match call:
             case ast.Call(func=ast.Attribute(value=ast.Call(func=made, args=[ast.List() | ast.Tuple() as columns]) as stack, attr="reshape" | "view")):
                 sizes = call.args[0].elts if len(call.args) == 1 and isinstance(call.args[0], (ast.Tuple, ast.List)) else call.args
@@ -302,6 +303,8 @@ def _shape_read_after(program: Program, size: ast.expr, moved: ast.Name, scope: 
 def softmax_over_batch(subject: Subject) -> Iterator[Place]:
     """Softmax with dimension 0 of a network's or linear layer's output that is returned, of attention scores, or as the last layer of a Sequential."""
     program = subject.program
+    if not torch_calls(program, "Softmax", "LogSoftmax", "softmax", "log_softmax") and not program.methods_of("softmax", "log_softmax"):
+        return
     for call in program.all_calls:
         name, scope = program.resolve(call.func).rpartition(".")[2], program.scope(call)
         if name in ("Softmax", "LogSoftmax") and program.is_torch(call.func, name) and constant(keyword(call, "dim", 0)) == 0:
@@ -465,14 +468,9 @@ def _batched_product(program: Program, call: ast.Call) -> bool:
 def softmax_without_dim(subject: Subject) -> Iterator[Place]:
     """A softmax of `torch.nn` or `torch.nn.functional` whose dimension is not given."""
     program = subject.program
-    for call in program.all_calls:
+    for call in torch_calls(program, "softmax", "log_softmax", "softmin", "Softmax", "LogSoftmax", "Softmin"):
         name = program.resolve(call.func)
         last = name.rpartition(".")[2]
         position = 1 if last in ("softmax", "log_softmax", "softmin") else 0
-        if (
-            name.startswith("torch.nn.")
-            and last in ("softmax", "log_softmax", "softmin", "Softmax", "LogSoftmax", "Softmin")
-            and not has_unpacking(call)
-            and keyword(call, "dim", position) is None
-        ):
+        if name.startswith("torch.nn.") and not has_unpacking(call) and keyword(call, "dim", position) is None:
             yield call, f"{last} without a dimension: torch guesses one"

@@ -54,9 +54,9 @@ CHANGES_ORDER = {"shuffle", "permutation", "roll", "sample"}
 def term_of_loss_left_out(subject: Subject) -> Iterator[Place]:
     """`backward` of one term of a sum that is made before it and at most logged, no other term having its own; or a divergence that is in no sum."""
     program = subject.program
-    for call in program.all_calls:
+    for call in program.methods_of("backward"):
         term, scope = receiver(call), program.scope(call)
-        if method(call) != "backward" or not isinstance(term, ast.Name) or not isinstance(program.parents[call], ast.Expr):
+        if not isinstance(term, ast.Name) or not isinstance(program.parents[call], ast.Expr):
             continue
         for total, terms in _sums_with(program, term, scope, call):
             backed = {n for c in calls(scope.node) if method(c) == "backward" for n in names_read(receiver(c))}
@@ -76,14 +76,16 @@ def _sums_with(program: Program, term: ast.Name, scope: Scope, call: ast.Call) -
     """Names of sums in which a term stands, made in the same block before the backward, or unpacked beside it from a function of the file; and their terms."""
     loop = innermost_loop(program, call)
     for name, bound in scope.bindings.items():
-        for b in bound:
-            if b.how != "assign" or getattr(b.statement, "lineno", 0) > call.lineno or innermost_loop(program, b.value) is not loop:
+        for b in bound if name != term.id else ():
+            if b.how != "assign" or not isinstance(b.value, (ast.BinOp, ast.Call)) or getattr(b.statement, "lineno", 0) > call.lineno:
                 continue
-            if b.index is None and isinstance(b.value, ast.BinOp) and isinstance(b.value.op, ast.Add) and name != term.id:
+            if innermost_loop(program, b.value) is not loop:
+                continue
+            if b.index is None and isinstance(b.value, ast.BinOp) and isinstance(b.value.op, ast.Add):
                 terms = _terms(b.value)
                 if term.id in terms and len(terms) > 1 and name not in terms and all(_made_beside(program, t, scope, loop) for t in terms):
                     yield name, terms
-            elif b.index is not None and isinstance(b.value, ast.Call) and name != term.id:
+            elif b.index is not None and isinstance(b.value, ast.Call):
                 yield from ((name, terms) for terms in _returned_sums(program, b.value, b.index, term, scope))
 
 

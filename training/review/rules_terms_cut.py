@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import made_names
 from training.review.program import Program, Scope
 from training.review.settings import argument_of
 from training.review.syntax import LoopNode, calls, constant, dotted, has_unpacking, keyword, last_name, method, receiver, walk, words
@@ -44,6 +45,8 @@ LOSSES = {"loss", "losses", "criterion", "penalty", "nll", "bce", "mse", "xent",
 def rate_or_its_logarithm(subject: Subject) -> Iterator[Place]:
     """A Poisson loss with `log_input` left on that is given an exponential or a softplus, or with it off that is given what a last linear layer made."""
     program = subject.program
+    if not {"poisson_nll_loss", "PoissonNLLLoss"} & made_names(program):
+        return
     for call in program.all_calls:
         scope = program.scope(call)
         function = program.resolve(call.func) in POISSON
@@ -108,8 +111,10 @@ def number_in_the_loss(subject: Subject) -> Iterator[Place]:
                 terms = list(_terms(value)) if isinstance(value, ast.BinOp) else []
                 for term in terms if len(terms) > 1 else ():
                     cut = _cut_loss(program, term, event.scope)
+                    if cut is None:
+                        continue
                     others = {ast.dump(n) for t in terms if t is not term for n in walk(t)}
-                    if cut is not None and ast.dump(cut) not in others:
+                    if ast.dump(cut) not in others:
                         yield term, f"{ast.unparse(term)} is a number: {ast.unparse(cut)} is added to the loss, and no weight learns from it", event.node
 
 

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import calls_within, spoken_words
 from training.review.program import Program, Scope
 from training.review.syntax import calls, constant, defaults, dotted, identifiers, last_name, method, names_read, receiver, walk, words
 
@@ -258,10 +259,11 @@ def _is_push(program: Program, node: ast.expr) -> bool:
 def opponents_in_one_optimizer(subject: Subject) -> Iterator[Place]:
     """An optimizer is made of the parameters of a generator and of a discriminator, in a file that reverses no gradient."""
     program = subject.program
-    if any({"reverse", "reversal", "grl"} & words(n) for n in program.identifiers | {c.name for c in program.classes.values()}):
+    reversals = {"reverse", "reversal", "grl"}
+    if reversals & spoken_words(program) or any(reversals & words(c.name) for c in program.classes.values()):
         return
-    for call in program.all_calls:
-        if not program.resolve(call.func).startswith("torch.optim.") or not call.args:
+    for call in calls_within(program, "torch.optim."):
+        if not call.args:
             continue
         owners = [words(last_name(receiver(c))) for c in calls(call.args[0]) if method(c) == "parameters"]
         if any(MAKERS & o for o in owners) and any(JUDGES & o for o in owners):
@@ -311,7 +313,7 @@ def opponents_in_one_optimizer(subject: Subject) -> Iterator[Place]:
 def name_that_no_parameter_has(subject: Subject) -> Iterator[Place]:
     """A loop over `named_parameters()` asks for `name.startswith("x")` or `"x" in name`, and no attribute, key or string of the file's networks has it."""
     program = subject.program
-    if not program.module_classes or _made_elsewhere(program):
+    if not program.methods_of("named_parameters") or not program.module_classes or _made_elsewhere(program):
         return
     known = {n for owner in program.module_classes for n in identifiers(owner)}
     known |= {str(constant(n)) for owner in program.module_classes for n in walk(owner) if isinstance(n, ast.Constant) and isinstance(n.value, str)}

@@ -78,11 +78,14 @@ def _unread(scope: Scope) -> list[str]:
     node = scope.node
     if isinstance(node, ast.Module) or any(last_name(d.func if isinstance(d, ast.Call) else d) not in QUIET for d in node.decorator_list):
         return []
+    parameters = [p for p in scope.parameters if not p.startswith("_") and MATTERS & words(p)]
+    if not parameters:
+        return []
     named = {n.id for s in node.body for n in walk(s) if isinstance(n, ast.Name)}
     body = [s for s in node.body if not isinstance(s, (ast.Pass, ast.Raise)) and not (isinstance(s, ast.Expr) and constant(s.value) is not None)]
     if not body or node.args.vararg or node.args.kwarg or "locals" in named or _gives_constant(body):
         return []
-    return [p for p in scope.parameters if p not in named and not p.startswith("_") and MATTERS & words(p)]
+    return [p for p in parameters if p not in named]
 
 
 def _gives_constant(body: list[ast.stmt]) -> bool:
@@ -163,11 +166,13 @@ def made_and_never_read(subject: Subject) -> Iterator[Place]:
         if scope is program.top and not is_started(program):
             continue
         for name, bindings in scope.bindings.items():
+            if name in read or name in texts or name.startswith("_"):
+                continue
             of = words(name)
             plain = len(bindings) == 1 and bindings[0].how == "assign" and bindings[0].index is None and isinstance(bindings[0].value, ast.Call)
             scale = bool(SCALES & of) and method(bindings[0].value) in ("mean", "std", "median")
             matters = scale or name == "weights" or bool(MADE_FOR_USE & of) or bool({"weight", "weights"} & of and WEIGHING & of)
-            if plain and matters and name not in read and name not in texts and not name.startswith("_"):
+            if plain and matters:
                 yield bindings[0].statement, f"{name} is made here, and nothing uses it"
     for loop in dict.fromkeys(steps.loop.node for steps in step_groups(subject) if steps.loop is not None):
         for target in walk(loop.target) if isinstance(loop, ast.For) and isinstance(loop.target, ast.Tuple) else ():

@@ -49,10 +49,13 @@ def iterator_used_up(subject: Subject) -> Iterator[Place]:
     """A loop within a loop goes to its end through what gives each element once, here or in a function that is given it, and it is made before the outer loop."""
     program = subject.program
     for scope in program.scopes:
+        loops = [n for n in own_nodes(scope.node) if isinstance(n, (ast.For, ast.While))]
+        if not loops:
+            continue
         once = {
             name: bound[0] for name, bound in scope.bindings.items() if len(bound) == 1 and _is_made(bound[0]) and _gives_once(program, bound[0].value, scope)
         }
-        for loop in (n for n in own_nodes(scope.node) if isinstance(n, (ast.For, ast.While))) if once else ():
+        for loop in loops if once else ():
             for name, binding in once.items():
                 made = program.statement(binding.statement)
                 through = _gone_through(program, loop, name, scope) if made.lineno < loop.lineno and not _ends_at_once(loop) else None
@@ -72,9 +75,13 @@ def _ends_at_once(loop: ast.For | ast.While) -> bool:
 def _gives_once(program: Program, value: ast.expr, scope: Scope) -> bool:
     if isinstance(value, ast.GeneratorExp):
         return True
-    if not isinstance(value, ast.Call) or any(isinstance(c, ast.Call) and last_name(c.func) in ENDLESS for c in walk(value)):
+    if not isinstance(value, ast.Call):
         return False
     called = program.callees_by_name(value, scope)
+    if called is None and last_name(value.func) not in ONCE:
+        return False
+    if any(isinstance(c, ast.Call) and last_name(c.func) in ENDLESS for c in walk(value)):
+        return False
     if called is not None:
         nodes = list(own_nodes(called.node))
         yields = any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in nodes) and isinstance(called.node, FunctionNode) and not called.node.decorator_list
@@ -82,8 +89,6 @@ def _gives_once(program: Program, value: ast.expr, scope: Scope) -> bool:
     plain = isinstance(value.func, ast.Name) and value.func.id in ONCE
     name = program.resolve(value.func)
     if not (plain and not name) and not name.startswith("itertools."):
-        return False
-    if last_name(value.func) not in ONCE:
         return False
     # `iter(endless())` ends as little as what it is given
     return not any(_never_ends(program, a, scope) for a in value.args)

@@ -50,8 +50,7 @@ def slow_copy_is_quick(subject: Subject) -> Iterator[Place]:
     program = subject.program
     for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For) and isinstance(n.target, ast.Tuple)):
         scope = program.scope(loop)
-        over = ast.unparse(loop.iter)
-        if not ("parameters" in over or "state_dict" in over) or words(scope.name) & {"reset", "perturb", "shrink", "reinit", "reinitialize"}:
+        if not _over_weights(loop) or words(scope.name) & {"reset", "perturb", "shrink", "reinit", "reinitialize"}:
             continue
         for node in (n for s in loop.body for n in walk(s) if isinstance(n, ast.Assign)):
             if SLOW & _written(loop, node.targets[0], scope) and (told := _exchanged_in_sum(program, node, scope)):
@@ -100,8 +99,8 @@ def shares_do_not_sum_to_one(subject: Subject) -> Iterator[Place]:
     """In a loop over the weights of two networks, or of one and their average, both shares of an update are in sight, as numbers or by one name, and do not sum to one."""
     program = subject.program
     for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For) and isinstance(n.target, ast.Tuple)):
-        scope, over = program.scope(loop), ast.unparse(loop.iter)
-        if "parameters" not in over and "state_dict" not in over:
+        scope = program.scope(loop)
+        if not _over_weights(loop):
             continue
         inner = [n for s in loop.body for n in walk(s)]
         for node, own, terms in (found for n in inner if (found := _terms(program, n)) is not None):
@@ -369,3 +368,9 @@ def first_words_are_padding(subject: Subject) -> Iterator[Place]:
         taken = [f"{value:g} ({name})" for value, name in sorted(reserved.items()) if value >= begins]
         if taken and max(reserved) < begins + 2:
             yield node, f"codes begin at {begins:g}, and {' and '.join(taken)} stands for something else"
+
+
+def _over_weights(loop: ast.For) -> bool:
+    """Whether a loop goes over parameters or states, by any name or key in its head."""
+    keys = [n.value for n in walk(loop.iter) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    return any("parameters" in n or "state_dict" in n for n in (*identifiers(loop.iter), *keys))

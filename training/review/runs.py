@@ -12,7 +12,7 @@ from training.review.syntax import calls, constant, last_name, method, receiver
 
 def best_of_runs(program: Program) -> Iterator[tuple[ast.Call, str]]:
     """Each `max(runs, key=…)`, `min` or first of `sorted` whose score is measured on test rows, and that score as it is written."""
-    for call in program.all_calls:
+    for call in program.calls_of("argmin", "argmax", "max", "min", "sorted"):
         name, scope = last_name(call.func), program.scope(call)
         if name in ("argmin", "argmax") and len(call.args) == 1 and _indexes(program, call):
             listed = [call.args[0].elt] if isinstance(call.args[0], ast.ListComp) else [s for s, _ in _appended(program, call.args[0], scope)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from training.review.lookups import places_of
 from training.review.program import Program, Scope
 from training.review.syntax import constant, dotted, keyword, last_name, method, own_nodes, receiver
 
@@ -78,8 +79,8 @@ def _of_call(program: Program, node: ast.Call, scope: Scope, depth: int) -> Sett
 def _changed(program: Program, held: Settings, node: ast.expr, use: ast.AST | None) -> Settings | None:
     """A dict after the statements between its making and its use; None where it is changed in a way that is not followed."""
     found = dict(held)
-    for name in (n for kind in (ast.Name, ast.Attribute) for n in program.nodes[kind]):
-        if dotted(name) != dotted(node) or not isinstance(getattr(name, "ctx", None), ast.Load):
+    for name in places_of(program, dotted(node)):
+        if not isinstance(name.ctx, ast.Load):
             continue
         parent = program.parents[name]
         item = isinstance(parent, ast.Subscript) and parent.value is name and not isinstance(parent.ctx, ast.Load)
@@ -110,7 +111,7 @@ def partial_calls(program: Program, call: ast.Call) -> list[ast.Call]:
         return []
     name, scope = dotted(statement.targets[0]), program.scope(call)
     found = []
-    for later in (c for c in program.all_calls if name and dotted(c.func) == name and program.scope(c) is scope):
+    for later in (c for c in program.calls_of(name.rpartition(".")[2]) if name and dotted(c.func) == name and program.scope(c) is scope):
         given = {k.arg for k in later.keywords}
         both = ast.Call(call.args[0], [*call.args[1:], *later.args], [*later.keywords, *(k for k in call.keywords if k.arg not in given)])
         program.scope_of[both], program.parents[both] = scope, program.parents[later]

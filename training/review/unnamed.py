@@ -31,8 +31,7 @@ def loops_without_learning(subject: Subject) -> Iterator[tuple[Loop, list[Event]
 def never_in_eval_mode(subject: Subject) -> Iterator[tuple[Loop, Event]]:
     """Loops over pairs under `no_grad` whose outputs are used, in a file with layers that have modes, a training loop, and nothing that sets eval mode."""
     program = subject.program
-    sets_mode = any(method(c) == "eval" or (method(c) == "train" and (c.args or c.keywords)) for c in program.all_calls) or "training" in program.identifiers
-    if not subject.trains or sets_mode or not any(n.startswith(MODED) for n in program.identifiers):
+    if not subject.trains or "training" in program.identifiers or _sets_mode(program) or not any(n.startswith(MODED) for n in program.identifiers):
         return
     learning = {e.loops[-1] for trace in subject.traces for e in trace if e.kind == "backward" and e.loops}
     trained = {last_name(e.call.func) for trace in subject.traces for e in trace if e.kind == "forward" and learning & set(e.loops)}
@@ -49,10 +48,11 @@ def never_in_eval_mode(subject: Subject) -> Iterator[tuple[Loop, Event]]:
 def switching_never_off(subject: Subject) -> Iterator[tuple[ast.Call, ast.ClassDef]]:
     """Networks of the file that look at `self.training`, measured under `no_grad` on held-out rows, also by a helper, where nothing ever sets eval mode."""
     program = subject.program
-    sets = any(method(c) == "eval" or (method(c) == "train" and (c.args or c.keywords)) for c in program.all_calls)
+    if "training" not in program.identifiers or _sets_mode(program):
+        return
     stored = any(isinstance(n, ast.Attribute) and n.attr == "training" and isinstance(n.ctx, ast.Store) for n in program.nodes[ast.Attribute])
     switching = {o for o in program.module_classes if any(_looks_at_mode(m.node) for m in program.methods[o].values())}
-    if not subject.trains or subject.framework or sets or stored or not switching:
+    if not subject.trains or subject.framework or stored or not switching:
         return
     for call in program.all_calls:
         given = [*call.args, *(k.value for k in call.keywords)]
@@ -64,6 +64,11 @@ def switching_never_off(subject: Subject) -> Iterator[tuple[ast.Call, ast.ClassD
             if owner in switching and not is_frozen_name(last_name(network)):
                 yield call, owner
                 break
+
+
+def _sets_mode(program: Program) -> bool:
+    """Whether anything is put into eval mode, or into a mode that is computed."""
+    return bool(program.methods_of("eval")) or any(c.args or c.keywords for c in program.methods_of("train"))
 
 
 def _looks_at_mode(node: ast.AST) -> bool:

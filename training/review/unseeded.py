@@ -16,8 +16,10 @@ SETS_SEEDS = GLOBAL_SEEDS | {"torch.cuda.manual_seed", "torch.cuda.manual_seed_a
 
 def unseeded_split(program: Program) -> Iterator[tuple[ast.Call, str]]:
     """`random.shuffle(rows)` and two sides cut of them, or `random.random() < 0.8` that picks the side, where torch or numpy are seeded and `random` is not."""
+    if "random" not in program.modules_imported:
+        return
     seeds = {program.resolve(c.func) for c in program.all_calls if c.args}
-    if "random" not in program.modules_imported or not seeds & GLOBAL_SEEDS or {"random.seed", "random.setstate"} & seeds:
+    if not seeds & GLOBAL_SEEDS or {"random.seed", "random.setstate"} & seeds:
         return
     own = {s.name for s in program.scopes if isinstance(s.node, FunctionNode)}
     named = [c for c in program.all_calls if "seed" in last_name(c.func).lower() and last_name(c.func) not in own]

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.kinds import is_optimizer, is_scheduler_origin
+from training.review.lookups import attributes_of, names_of
 from training.review.program import Origin, Program, Scope
 from training.review.syntax import last_name, method, receiver
 
@@ -31,7 +32,9 @@ def unstepped_attributes(program: Program, trains: bool) -> Iterator[tuple[ast.C
     for attributes in program.attributes.values() if trains else ():
         for name, bindings in attributes.items():
             made = next((b.value for b in bindings if b.index is None and _makes(program, b.value, b.scope)), None)
-            reads = [n for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and n.attr == name and isinstance(n.ctx, ast.Load)]
+            if made is None:
+                continue
+            reads = [n for n in attributes_of(program, name) if isinstance(n.ctx, ast.Load)]
             parents = [program.parents[n] for n in reads]
             if isinstance(made, ast.Call) and all(isinstance(p, ast.Attribute) and p.attr in READ_OR_SAVED for p in parents):
                 yield made, f"self.{name}"
@@ -43,8 +46,8 @@ def _makes(program: Program, value: ast.expr, scope: Scope) -> bool:
 
 def _is_used(program: Program, name: str, scope: Scope) -> bool:
     """Whether a name is stepped, handed on, returned or stored."""
-    for node in program.nodes[ast.Name]:
-        if not (isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)):
+    for node in names_of(program, name):
+        if not isinstance(node.ctx, ast.Load):
             continue
         parent = program.parents[node]
         if (isinstance(parent, ast.Attribute) and parent.attr in READ_OR_SAVED) or (isinstance(parent, ast.Call) and last_name(parent.func) == "prepare"):

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from training.review.kinds import is_model
+from training.review.lookups import made_names
 from training.review.program import WRAPPERS, Program, Scope, argument
 from training.review.syntax import constant, defaults, dotted, keyword, method, own_nodes, receiver
 
@@ -46,12 +47,16 @@ def loss_calls(program: Program) -> tuple[LossCall, ...]:
 
 
 def _loss_calls(program: Program) -> Iterator[LossCall]:
-    for call in program.all_calls:
-        scope = program.scope(call)
-        kind = loss_kind(program, call, scope)
+    for call, kind in loss_kinds(program).items():
         scores = keyword(call, "log_probs" if kind == "ctc" else "input", 0)
-        if kind and scores is not None:
-            yield LossCall(call, kind, scores, keyword(call, "targets" if kind == "ctc" else "target", 1), scope)
+        if scores is not None:
+            yield LossCall(call, kind, scores, keyword(call, "targets" if kind == "ctc" else "target", 1), program.scope(call))
+
+
+@lru_cache(maxsize=1)
+def loss_kinds(program: Program) -> dict[ast.Call, str]:
+    """Of each call of the file that computes a loss which."""
+    return {call: kind for call in program.all_calls if (kind := loss_kind(program, call, program.scope(call)))}
 
 
 def loss_kind(program: Program, call: ast.Call, scope: Scope) -> str:
@@ -59,16 +64,10 @@ def loss_kind(program: Program, call: ast.Call, scope: Scope) -> str:
     name = program.resolve(call.func)
     if name.startswith("torch."):
         return FUNCTION_LOSSES.get(name.rpartition(".")[2], "")
-    if not _makes_losses(program):
+    if made_names(program).isdisjoint(MODULE_LOSSES):
         return ""
     kinds = {MODULE_LOSSES.get(o.last, "") for o in program.origins(call.func, scope) if o.name.startswith("torch.nn.")}
     return kinds.pop() if len(kinds) == 1 else ""
-
-
-@lru_cache(maxsize=1)  # of the file that is under review
-def _makes_losses(program: Program) -> bool:
-    """Whether a module of a loss is made anywhere in the file."""
-    return any((program.resolve(c.func) or dotted(c.func)).rpartition(".")[2] in MODULE_LOSSES for c in program.all_calls)
 
 
 def value_of(program: Program, node: ast.expr, scope: Scope) -> ast.expr:
