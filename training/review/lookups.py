@@ -31,6 +31,11 @@ def _names_in_torch(program: Program) -> dict[str, list[str]]:
     return found
 
 
+def canonical_names(program: Program) -> list[str]:
+    """The canonical dotted names of what is called, each once."""
+    return list(_by_name(program))
+
+
 def calls_to(program: Program, *names: str) -> list[ast.Call]:
     """The calls of these canonical dotted names, in the order of `all_calls`."""
     known = _by_name(program)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from training.review.lookups import spoken_words
 from training.review.program import Program, Scope, argument
 from training.review.splitting import line_of, shuffled_cuts, sources_of, splits
 from training.review.syntax import calls, constant, dotted, identifiers, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
@@ -16,6 +17,9 @@ LOOKS = {"print", "len", "unique", "set", "info", "bincount", "Counter"}
 
 def rows_of_owners(program: Program) -> Iterator[tuple[ast.expr, str]]:
     """`for p in range(PATIENTS): for _ in …: owners.append(p)`, returned beside the rows, and by a caller looked at only: the rows are split at random."""
+    said = spoken_words(program)
+    if said.isdisjoint(PERSONS) and said.isdisjoint({p + "s" for p in PERSONS}):
+        return
     for maker in program.scopes:
         for group, loop in _lists_of_owners(maker):
             for call, caller in program.call_sites[maker]:

@@ -56,10 +56,10 @@ def sum_divided_by_other_count(subject: Subject) -> Iterator[Place]:
         added = [a for a in additions(loop) if innermost_loop(program, a.statement) is loop]
         if not added or (loader and single_rows(program, loop, scope)):
             continue
-        sums = {a.name: kind for a in added if (kind := _summed(program, a.value, loop, scope))}
-        for ratio in own_nodes(scope.node) if sums else ():
-            if not (isinstance(ratio, ast.BinOp) and isinstance(ratio.op, ast.Div)) or ratio.lineno < loop.lineno:
-                continue
+        divided = [n for n in own_nodes(scope.node) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div) and n.lineno >= loop.lineno]
+        names = {dotted(_bare(n.left)) for n in divided}
+        sums = {a.name: kind for a in added if a.name in names and (kind := _summed(program, a.value, loop, scope))}
+        for ratio in divided if sums else ():
             name = dotted(_bare(ratio.left))
             counted = _counted(program, ratio.right, loop, scope, added)
             if not loader and (counted != "rows" or last_name(ratio.right) not in {a.name for a in added}):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from training.review.direction import direction
@@ -11,6 +11,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.flags import flags_of
 from training.review.keepers import becomes_best, tests_of
 from training.review.kinds import looks_held_out
+from training.review.lookups import attributes_of, names_of
 from training.review.program import Binding, Program, Scope
 from training.review.sides import side_of, targets_of
 from training.review.syntax import (
@@ -187,22 +188,26 @@ def best_weights_not_restored(subject: Subject) -> Iterator[Place]:
     program = subject.program
     yield from _saved_and_left(program)
     yield from _last_for_best(program)
-    if not program.methods_of("state_dict"):
+    states = {node for c in program.methods_of("state_dict") if not c.args for node in (c, *program.ancestors(c))}
+    if not states:
         return
-    read = {n.id for n in program.nodes[ast.Name] if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and not _is_there(program, n)}
     for scope in program.scopes:
         for name, bindings in scope.bindings.items():
-            kept = [b for b in bindings if _is_state(b) and _chosen(program, b)]
-            if kept and name not in read and name.strip("_"):
+            kept = [b for b in bindings if _is_state(b, states) and _chosen(program, b)]
+            if kept and name.strip("_") and not _is_read(program, names_of(program, name)):
                 yield kept[0].statement, f"{name} holds the best weights, and nothing loads them", kept[0].statement
-    seen = {n.attr for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load) and not _is_there(program, n)}
     for owner, attributes in program.attributes.items():
         for name, bindings in attributes.items():
-            kept = [b for b in bindings if _is_state(b) and _compared(program, b)]
-            if kept and _escapes(program, owner):
+            kept = [b for b in bindings if _is_state(b, states) and _compared(program, b)]
+            if not kept or name in ("getattr", "vars") or _is_read(program, attributes_of(program, name)) or _escapes(program, owner):
                 continue
-            if kept and name not in seen | {"getattr", "vars"} and any(program.call_sites[m] for m in program.methods[owner].values() if m.name == "__init__"):
+            if any(program.call_sites[m] for m in program.methods[owner].values() if m.name == "__init__"):
                 yield kept[0].statement, f"self.{name} holds the best weights, and nothing loads them", kept[0].statement
+
+
+def _is_read(program: Program, places: Sequence[ast.Name | ast.Attribute]) -> bool:
+    """Whether what stands at one of these places is read, and not only asked for."""
+    return any(isinstance(n.ctx, ast.Load) and not _is_there(program, n) for n in places)
 
 
 def _is_there(program: Program, node: ast.expr) -> bool:
@@ -270,9 +275,9 @@ def _escapes(program: Program, owner: ast.ClassDef) -> bool:
     return False
 
 
-def _is_state(binding: Binding) -> bool:
-    """Whether a value is a copy of a network's weights."""
-    return binding.how == "assign" and any(method(c) == "state_dict" and not c.args for c in calls(binding.value))
+def _is_state(binding: Binding, states: set[ast.AST]) -> bool:
+    """Whether a value is a copy of a network's weights; `states`: what asks for them, and all that this stands in."""
+    return binding.how == "assign" and binding.value in states
 
 
 def _chosen(program: Program, binding: Binding) -> bool:

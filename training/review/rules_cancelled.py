@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import torch_calls
 from training.review.program import Program, Scope
 from training.review.syntax import FunctionNode, constant, dotted, last_name, method, receiver, walk, words
 from training.review.values import reaching
@@ -52,7 +53,7 @@ LOSSES = {"loss", "losses", "mse", "bce", "ce", "nll", "task", "tasks"}
 def ratio_always_one(subject: Subject) -> Iterator[Place]:
     """`exp(new - old)` that is clipped, in a loop that steps, where `old` is `new.detach()`."""
     program = subject.program
-    for call in program.all_calls:
+    for call in program.all_calls if torch_calls(program, "exp") or program.methods_of("exp") else ():
         inner = call.args[0] if program.is_torch(call.func, "exp") and call.args else receiver(call) if method(call) == "exp" else None
         if not (isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Sub)):
             continue

@@ -355,7 +355,7 @@ def noise_always_on(subject: Subject) -> Iterator[Place]:
         forward = program.methods[owner].get("forward")
         if forward is None or len(forward.parameters) != 2 or "training" in identifiers(forward.node) or NOISY & words(owner.name):
             continue
-        if any(owner.name in identifiers(c) for c in program.calls_of("Compose")) or _restores_its_input(program, owner):
+        if any(owner.name in identifiers(c) for c in program.calls_of("Compose")):
             continue
         for node in own_nodes(forward.node):
             if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)) or any(isinstance(a, (ast.If, ast.IfExp)) for a in program.ancestors(node)):
@@ -363,7 +363,7 @@ def noise_always_on(subject: Subject) -> Iterator[Place]:
             sides = [side for side in (node.left, node.right) if isinstance(side, ast.Name) and side.id == forward.parameters[1]]
             other = node.right if sides and sides[0] is node.left else node.left
             drawn = [c for c in walk(other) if isinstance(c, ast.Call) and program.is_torch(c.func, *NOISE)]
-            if sides and drawn and sides[0].id in names_read(drawn[0]):
+            if sides and drawn and sides[0].id in names_read(drawn[0]) and not _restores_its_input(program, owner):
                 yield node, f"noise is added to {sides[0].id} in evaluation too"
 
 

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.lookups import calls_to, canonical_names
 from training.review.program import Program, Scope
 from training.review.syntax import constant, dotted, identifiers, last_name, names_read, receiver, walk, words
 
@@ -43,7 +44,7 @@ SUMS = {"sum", "count_nonzero"}
 def schedule_of_another_optimizer(subject: Subject) -> Iterator[Place]:
     """Of the optimizers of a function one is given to two schedules of one kind, and another, whose name ends as that of a schedule does, to none."""
     program = subject.program
-    scheduled = {program.scope(c) for c in program.all_calls if ".lr_scheduler." in program.resolve(c.func)}
+    scheduled = {program.scope(c) for c in calls_to(program, *(n for n in canonical_names(program) if ".lr_scheduler." in n))}
     for scope in (s for s in program.scopes if s in scheduled):
         made = [s for s in walk(scope.node) if isinstance(s, ast.Assign) and isinstance(s.value, ast.Call) and program.scope(s) is scope]
         optimizers = {dotted(s.targets[0]) for s in made if _is_optimizer(program.resolve(s.value.func))}  # type: ignore[attr-defined]

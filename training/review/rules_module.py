@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.lookups import torch_calls
+from training.review.lookups import calls_to, canonical_names, torch_calls
 from training.review.program import Program, Scope
 from training.review.syntax import constant, dotted, has_unpacking, identifiers, keyword, last_name, method, own_nodes, receiver, walk
 
@@ -220,7 +220,8 @@ def _inner(program: Program, node: ast.AST, forward: Scope | None) -> bool:
 def dropout_always_on(subject: Subject) -> Iterator[Place]:
     """A functional dropout without its flag, or a dropout module made and called at once in `forward`."""
     program = subject.program
-    for call in program.all_calls:
+    dropouts = [n for n in canonical_names(program) if "dropout" in n.lower() or n.endswith("partial")]
+    for call in calls_to(program, *dropouts):
         name = program.resolve(call.func)
         last = name.rpartition(".")[2]
         if name.startswith("torch.nn.functional.") and last in ("dropout", "dropout1d", "dropout2d", "dropout3d", "feature_dropout"):

@@ -132,7 +132,7 @@ def labels_and_scores_swapped(subject: Subject) -> Iterator[Place]:
     program = subject.program
     if not {"sklearn", "torchmetrics", "torcheval"} & program.modules_imported:
         return
-    for call in program.all_calls:
+    for call in program.all_calls if {"torchmetrics", "torcheval"} & program.modules_imported else program.calls_of(*IN_ORDER):
         scope, wanted = program.scope(call), _order(program, call)
         if not wanted or has_unpacking(call):
             continue

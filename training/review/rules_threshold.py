@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
@@ -49,8 +50,9 @@ CHOOSES = {"max", "argmax", "nanargmax", "min", "argmin", "sorted", "maximize", 
 def threshold_chosen_on_scored_rows(subject: Subject) -> Iterator[Place]:
     """A threshold is the best one for some scores and labels, which nothing says are validation rows, and is then used on these alone."""
     program = subject.program
+    by_scope = _cutting(program)
     for scope in program.scopes:
-        cutting = _cutting(scope)
+        cutting = by_scope[scope]
         for name, bindings in scope.bindings.items():
             called_so = bool(words(name) & THRESHOLD)
             if not called_so and name not in cutting:
@@ -90,10 +92,17 @@ def _in_force(scope: Scope, name: str, binding: Binding) -> list[Binding]:
     return made
 
 
-def _cutting(scope: Scope) -> set[str]:
-    """The names with which something is compared by its size."""
-    tests = [n for n in walk(scope.node) if isinstance(n, ast.Compare) and isinstance(n.ops[0], (ast.Gt, ast.GtE, ast.Lt, ast.LtE))]
-    return {side.id for t in tests for side in (t.left, *t.comparators) if isinstance(side, ast.Name)}
+def _cutting(program: Program) -> dict[Scope, set[str]]:
+    """Of each function the names with which something is compared by its size there, or in a function inside."""
+    found: dict[Scope, set[str]] = defaultdict(set)
+    for test in program.nodes[ast.Compare]:
+        if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], (ast.Gt, ast.GtE, ast.Lt, ast.LtE)):
+            continue
+        scope: Scope | None = program.scope(test)
+        while scope is not None:
+            found[scope] |= {side.id for side in (test.left, *test.comparators) if isinstance(side, ast.Name)}
+            scope = scope.parent
+    return found
 
 
 def _tries_cuts(program: Program, binding: Binding, scope: Scope) -> bool:

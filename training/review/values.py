@@ -92,7 +92,7 @@ def reaching_elements(program: Program, node: ast.Name, scope: Scope) -> list[tu
         return []
     before = [b for b in bound if _line(program, b.statement) < (node.lineno, node.col_offset)]
     found: list[tuple[ast.expr, int | None]] = []
-    around = set(program.ancestors(node))
+    around = set(program.ancestors(node)) if before else set()
     for binding in sorted(before, key=lambda b: _line(program, b.statement), reverse=True):
         if program.statement(node) is binding.statement or _in_other_arm(program, binding.statement, node):
             continue
