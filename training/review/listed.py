@@ -58,8 +58,9 @@ def _is_map(call: ast.Call) -> bool:
 class _Lists(Rewriter):
     def __init__(self) -> None:
         self.stand_for: dict[str, str] = {}
-        self.bound: dict[str, int] = {}  # how often each name of the function at hand gets a value
-        self.places: set[str] = set()  # its names that are asked for by place
+        self.function: ast.Module | ast.FunctionDef = ast.Module([], [])  # at hand
+        self.bound: dict[str, int] | None = None  # how often each of its names gets a value, once that is asked
+        self.places: set[str] | None = None  # its names that are asked for by place
         self.known: dict[str, list[ast.expr]] = {}  # the values of each list that the function at hand binds once
 
     def visit_Module(self, node: ast.Module) -> ast.AST:
@@ -71,13 +72,24 @@ class _Lists(Rewriter):
         return self._within(node)
 
     def _within(self, node: ast.Module | ast.FunctionDef) -> ast.AST:
-        outer = (self.known, self.bound, self.places)
-        self.bound, lists = _bound(node)
-        self.places = _asked_for(node) if lists else set()
-        self.known = {name: values for name, values in self.known.items() if name not in self.bound}
+        outer = (self.known, self.function, self.bound, self.places)
+        self.function, self.bound, self.places = node, None, None
+        if self.known:
+            self.bound = _bound(node)
+            self.known = {name: values for name, values in self.known.items() if name not in self.bound}
         node.body = [made for s in node.body for made in _listed(self.visit(s))]
-        self.known, self.bound, self.places = outer
+        self.known, self.function, self.bound, self.places = outer
         return node
+
+    def _is_bound_once(self, name: str) -> bool:
+        if self.bound is None:
+            self.bound = _bound(self.function)
+        return self.bound.get(name) == 1
+
+    def _is_asked_for(self, name: str) -> bool:
+        if self.places is None:
+            self.places = _asked_for(self.function)
+        return name in self.places
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST | list[ast.stmt]:
         """A list under a name is kept; one that is unpacked is written out."""
@@ -96,14 +108,14 @@ class _Lists(Rewriter):
                 node.value = ast.copy_location(ast.Tuple([copy.deepcopy(e) for e in elements], ast.Load()), node.value)
             return node
         values = node.value.elts if isinstance(node.value, (ast.List, ast.Tuple)) else []
-        if not isinstance(target, ast.Name) or self.bound.get(target.id) != 1 or not 1 < len(values) <= FEW:
+        if not isinstance(target, ast.Name) or not 1 < len(values) <= FEW or any(isinstance(v, NO_VALUES) for v in values):
             return node
-        if any(isinstance(v, NO_VALUES) for v in values):
+        if not self._is_bound_once(target.id):
             return node
         if all(isinstance(v, SIMPLE) for v in values):
             self.known[target.id] = values
             return node
-        if target.id not in self.places:
+        if not self._is_asked_for(target.id):
             return node
         made: list[ast.stmt] = []
         for at, value in enumerate(values):
@@ -191,9 +203,9 @@ def _listed(made: ast.AST | list[ast.stmt] | None) -> list[ast.stmt]:
     return made if isinstance(made, list) else [] if made is None else [cast(ast.stmt, made)]
 
 
-def _bound(function: ast.Module | ast.FunctionDef) -> tuple[dict[str, int], bool]:
-    """How often each name of a function, those of functions inside it left out, gets a value, what else changes a list counted too; whether one is a list."""
-    found, lists = defaultdict[str, int](int), False
+def _bound(function: ast.Module | ast.FunctionDef) -> dict[str, int]:
+    """How often each name of a function, those of functions inside it left out, gets a value, what else changes a list counted too."""
+    found = defaultdict[str, int](int)
     pending: list[ast.AST] = list(function.body)
     if isinstance(function, ast.FunctionDef):
         for argument in walk_afresh(function.args):
@@ -209,10 +221,8 @@ def _bound(function: ast.Module | ast.FunctionDef) -> tuple[dict[str, int], bool
             found[node.func.value.id] += node.func.attr in ("append", "extend", "insert", "pop", "reverse", "sort", "clear", "remove")
         elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and isinstance(node.ctx, ast.Store):
             found[node.value.id] += 1
-        elif isinstance(node, ast.Assign) and isinstance(node.value, (ast.List, ast.Tuple, ast.ListComp, ast.GeneratorExp, ast.Call)):
-            lists |= not isinstance(node.value, ast.Call) or _is_map(node.value)
         pending += below(node)
-    return found, lists
+    return found
 
 
 def _asked_for(function: ast.Module | ast.FunctionDef) -> set[str]:

@@ -29,6 +29,18 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
+LEAVES = {
+    ast.Name,
+    ast.Constant,
+    ast.alias,
+    ast.arg,
+    *ast.operator.__subclasses__(),
+    *ast.cmpop.__subclasses__(),
+    *ast.boolop.__subclasses__(),
+    *ast.unaryop.__subclasses__(),
+}
+
+
 def parsed(text: str) -> ast.Module:
     """The syntax tree of a program, made without the garbage collector: a finalizer that parses meanwhile makes Python 3.11 raise SystemError."""
     with uncollected():
@@ -157,8 +169,10 @@ class Rewriter(ast.NodeTransformer):
 
     def __init_subclass__(cls) -> None:
         cls.visitors = {getattr(ast, name.removeprefix("visit_")): visitor for name, visitor in vars(cls).items() if name.startswith("visit_")}
+        cls.stay = LEAVES - cls.visitors.keys() | {type(None)}
 
     visitors: dict[type[ast.AST], Callable[[Any, Any], Any]]
+    stay: set[type]  # of what is left as it is
 
     def visit(self, node: ast.AST) -> Any:
         """What stands for a node, statements for a statement perhaps."""
@@ -167,18 +181,21 @@ class Rewriter(ast.NodeTransformer):
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         """The node, with what stands for those below it."""
-        for name in _fields(node.__class__):
-            value = getattr(node, name, None)
+        stay = self.stay
+        for name in _FIELDS.get(node.__class__) or _fields(node.__class__):
+            value: Any = getattr(node, name, None)
             if value.__class__ is list:
+                if all(part.__class__ in stay for part in value):
+                    continue
                 made: list[Any] = []
                 for part in value:
-                    new = self.visit(part) if part is not None else part
+                    new = part if part.__class__ in stay else self.visit(part)
                     if isinstance(new, list):
                         made += new
                     elif new is not None or part is None:
                         made.append(new)
                 value[:] = made
-            elif value is not None:
+            elif value.__class__ not in stay:
                 new = self.visit(value)
                 if new is not value:
                     setattr(node, name, new)
