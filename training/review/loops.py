@@ -10,7 +10,7 @@ from typing import NamedTuple
 from training.review.findings import Subject
 from training.review.kinds import is_optimizer_origin
 from training.review.program import Program, Scope
-from training.review.syntax import FunctionNode, LoopNode, dotted, last_name, own_nodes, receiver, walk, words
+from training.review.syntax import FUNCTIONS, LOOPS, dotted, last_name, own_nodes, receiver, walk, words
 from training.review.trace import Event, Loop
 
 
@@ -98,7 +98,7 @@ def _root(event: Event) -> Scope:
 def is_called_again(program: Program, event: Event) -> bool:
     """Whether what concerns an optimizer stands in no loop, in a method or function that nobody in the file calls, and the optimizer is its object's or is given to it."""
     function, owner = _root(event), event.key.partition(".")[0]
-    if event.loops or not isinstance(function.node, FunctionNode) or program.call_sites[function] or {"test", "tests", "main", "run"} & words(function.name):
+    if event.loops or not isinstance(function.node, FUNCTIONS) or program.call_sites[function] or {"test", "tests", "main", "run"} & words(function.name):
         return False
     if function.name == "__init__" or any("test" in words(last_name(b)) for b in getattr(function.owner, "bases", ())):
         return False
@@ -171,7 +171,7 @@ def is_loader_loop(loop: Loop) -> bool:
 
 def innermost_loop(program: Program, node: ast.AST) -> ast.AST | None:
     """The nearest loop around a node, comprehensions left out."""
-    return next((a for a in program.ancestors(node) if isinstance(a, LoopNode)), None)
+    return next((a for a in program.ancestors(node) if isinstance(a, LOOPS)), None)
 
 
 def goes_over_again(outer: Loop, inner: Loop) -> bool:

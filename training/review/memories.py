@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from training.review.bootstraps import REWARDS
 from training.review.program import Program, Scope
-from training.review.syntax import FunctionNode, calls, identifiers, last_name, method, own_nodes, walk, words
+from training.review.syntax import FUNCTIONS, calls, identifiers, last_name, method, own_nodes, walk, words
 
 CERTAIN = {"done", "dones", "terminal", "terminals", "terminated", "ended", "finished"}
 MASKS = {"mask", "masks", "alive", "continues", "cont", "nonterminal", "not", "non", "undone"}
@@ -156,7 +156,7 @@ def stores_the_opposite(program: Program) -> bool:
             bound = getattr(node, "targets", None) or [getattr(node, "target", None)]
             if any(CERTAIN & words(i) for t in bound for i in identifiers(t)) and opposite(getattr(node, "value", None)):
                 return True
-    own = {s.name for s in program.scopes if isinstance(s.node, FunctionNode) and any(CERTAIN & words(p) for p in s.parameters)}
+    own = {s.name for s in program.scopes if isinstance(s.node, FUNCTIONS) and any(CERTAIN & words(p) for p in s.parameters)}
     for call in program.all_calls:
         if last_name(call.func) in STORES | own and any(opposite(a) for a in (*call.args, *(k.value for k in call.keywords))):
             return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from training.review.program import SAME_OBJECT, Binding, Program, Scope, argument
-from training.review.syntax import FunctionNode, LoopNode, constant, is_false, last_name, method, receiver, walk
+from training.review.syntax import FUNCTIONS, LOOPS, constant, is_false, last_name, method, receiver, walk
 
 HARMLESS = {"eval", "train", "to", "cuda", "cpu", "requires_grad_", "half", "float", "double", "share_memory", "compile", "state_dict", "training"}
 THROUGH = {"parameters", "named_parameters", "modules", "children", "named_modules", "named_children", "__dict__", "load_state_dict"}
@@ -26,7 +26,7 @@ class Mentions:
         if not self._is_left(node, scope) or len({id(b.statement) for b in self.made}) != 1:
             return None
         made = self.made[0]
-        in_loop = any(isinstance(a, LoopNode) for a in self.program.ancestors(made.statement))
+        in_loop = any(isinstance(a, LOOPS) for a in self.program.ancestors(made.statement))
         return made.statement if self._is_seen(made) and not in_loop and not REFLECTION & self.program.identifiers else None
 
     def _is_seen(self, made: Binding) -> bool:
@@ -130,13 +130,13 @@ class Mentions:
     def _is_first_copy(self, node: ast.expr, above: ast.Attribute) -> bool:
         """Whether weights are copied into it once, where it was made; or in a function that a program that runs never mentions."""
         scope, statement = self.program.scope(node), self.program.statement(node)
-        if scope.name and scope.name != "__init__" and isinstance(scope.node, FunctionNode):
+        if scope.name and scope.name != "__init__" and isinstance(scope.node, FUNCTIONS):
             named = {n.attr if isinstance(n, ast.Attribute) else n.id for n in walk(self.program.tree) if isinstance(n, (ast.Attribute, ast.Name))}
             if scope.name not in named and "__name__" in named:
                 return True
         given = self.program.parents[above]
         state = isinstance(given, ast.Call) and len(given.args) == 1 and method(given.args[0]) == "state_dict"
-        looped = any(isinstance(a, LoopNode) for a in self.program.ancestors(statement))
+        looped = any(isinstance(a, LOOPS) for a in self.program.ancestors(statement))
         here = scope.name == "__init__" or (isinstance(node, ast.Name) and node.id in scope.bindings)
         return state and not looped and here
 

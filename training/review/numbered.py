@@ -11,7 +11,7 @@ from training.review.part_calls import parts_of
 from training.review.program import Program, Scope, argument
 from training.review.shares import derived
 from training.review.splitting import line_of
-from training.review.syntax import FunctionNode, constant, dotted, is_true, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.syntax import FUNCTIONS, constant, dotted, is_true, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
 from training.review.whole import LABEL_WORDS
 
 DISTINCT = {"set", "frozenset", "Counter", "unique", "most_common", "fromkeys", "value_counts", "drop_duplicates"}
@@ -139,7 +139,7 @@ def _drops(program: Program, call: ast.Call, lent: set[int]) -> bool:
 def _lends(program: Program, scope: Scope, flow: Carried) -> bool:
     """Whether a function gives back the mapping alone, or its object keeps it: what it is called for is numbered where it is called."""
     returned = [n.value for n in own_nodes(scope.node) if isinstance(n, ast.Return) and n.value is not None]
-    if scope.node.name == "__init__" if isinstance(scope.node, FunctionNode) else False:
+    if scope.node.name == "__init__" if isinstance(scope.node, FUNCTIONS) else False:
         return True
     return any(flow.has(v) for v in returned)
 

@@ -9,7 +9,7 @@ from training.review.carried import ADDS, REDUCES, conditions_met
 from training.review.numbered import BY_COUNT, LOCAL, distinct_by, enumerated, is_given_one, looped
 from training.review.part_calls import parts_of
 from training.review.program import Program, Scope, argument
-from training.review.syntax import FunctionNode, constant, defaults, dotted, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.syntax import FUNCTIONS, constant, defaults, dotted, last_name, method, names_read, own_nodes, receiver, walk, words
 from training.review.whole import LABEL_WORDS
 
 LABELS = LABEL_WORDS | {"class", "classes", "category", "categories", "tag", "tags", "cls"}
@@ -34,7 +34,7 @@ def numbered_by_data_sets(program: Program) -> Iterator[tuple[ast.expr, str]]:
 
 
 def _is_data_set(owner: ast.ClassDef) -> bool:
-    return any(isinstance(n, FunctionNode) and n.name == "__getitem__" for n in owner.body)
+    return any(isinstance(n, FUNCTIONS) and n.name == "__getitem__" for n in owner.body)
 
 
 def _mappings(scope: Scope) -> Iterator[tuple[ast.expr, str, str, ast.expr]]:

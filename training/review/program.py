@@ -11,7 +11,21 @@ from training.review.columns import with_columns
 from training.review.flags import with_flags
 from training.review.listed import with_lists
 from training.review.phases import sides_by_name, with_phases
-from training.review.syntax import FunctionNode, children, dotted, forget, identifiers, import_aliases, last_name, method, own_nodes, receiver, walk, words
+from training.review.syntax import (
+    FUNCTIONS,
+    FunctionNode,
+    children,
+    dotted,
+    forget,
+    identifiers,
+    import_aliases,
+    last_name,
+    method,
+    own_nodes,
+    receiver,
+    walk,
+    words,
+)
 
 DEPTH = 6  # how many names a value is followed through
 WORK = 500  # steps after which a question is given up
@@ -121,7 +135,7 @@ class Program:
         forget(node)
         for child in children(node):
             self.parents[child] = node
-            if isinstance(child, FunctionNode):
+            if isinstance(child, FUNCTIONS):
                 inner = self._enter(child, owner if isinstance(node, ast.ClassDef) else scope.owner, scope)
                 (self.methods[node] if isinstance(node, ast.ClassDef) else scope.functions)[child.name] = inner
             elif isinstance(child, ast.ClassDef):
@@ -281,8 +295,8 @@ class Program:
     @cached_property
     def method_names(self) -> set[str]:
         """Methods of the file's classes other than networks; properties, which hold something, left out."""
-        plain = [s for owner, own in self.methods.items() if not self.is_module(owner) for s in own.values() if isinstance(s.node, FunctionNode)]
-        return {s.name for s in plain if isinstance(s.node, FunctionNode) and not any("property" in last_name(d) for d in s.node.decorator_list)}
+        plain = [s for owner, own in self.methods.items() if not self.is_module(owner) for s in own.values() if isinstance(s.node, FUNCTIONS)]
+        return {s.name for s in plain if isinstance(s.node, FUNCTIONS) and not any("property" in last_name(d) for d in s.node.decorator_list)}
 
     def scope(self, node: ast.AST) -> Scope:
         """The function in which a node stands."""
@@ -301,7 +315,7 @@ class Program:
     def ancestors(self, node: ast.AST) -> list[ast.AST]:
         """What a node stands in, from the inside out, up to its function."""
         found: list[ast.AST] = []
-        while (node := self.parents.get(node, self.tree)) is not self.tree and not isinstance(node, FunctionNode):
+        while (node := self.parents.get(node, self.tree)) is not self.tree and not isinstance(node, FUNCTIONS):
             found.append(node)
         return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from training.review.program import Program, Scope
-from training.review.syntax import FunctionNode, calls, identifiers, last_name
+from training.review.syntax import FUNCTIONS, calls, identifiers, last_name
 
 
 def is_started(program: Program) -> bool:
@@ -21,7 +21,7 @@ def is_asked_for(program: Program, scope: Scope) -> bool:
     if (
         program.call_sites[scope]
         or bases
-        or (isinstance(scope.node, FunctionNode) and any(last_name(d) in ("property", "staticmethod") for d in scope.node.decorator_list))
+        or (isinstance(scope.node, FUNCTIONS) and any(last_name(d) in ("property", "staticmethod") for d in scope.node.decorator_list))
     ):
         return True
     takes = len([name for name in scope.parameters if name not in ("self", "cls")])

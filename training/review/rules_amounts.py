@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.lookups import calls_given
 from training.review.program import Binding, Program, Scope
-from training.review.syntax import FunctionNode, constant, identifiers, is_true, keyword, last_name, method, own_nodes, receiver, walk, words
+from training.review.syntax import FUNCTIONS, constant, identifiers, is_true, keyword, last_name, method, own_nodes, receiver, walk, words
 from training.review.values import value_of
 from training.review.whole import LABEL_WORDS
 
@@ -188,7 +188,7 @@ def dropout_of_nearly_all(subject: Subject) -> Iterator[Place]:
 def _without_gradients(program: Program, call: ast.Call) -> bool:
     """Whether the function has no gradients: what it leaves out altogether is left out for a comparison."""
     node = program.scope(call).node
-    return isinstance(node, FunctionNode) and any({"no_grad", "inference_mode"} & identifiers(d) for d in node.decorator_list)
+    return isinstance(node, FUNCTIONS) and any({"no_grad", "inference_mode"} & identifiers(d) for d in node.decorator_list)
 
 
 @rule(

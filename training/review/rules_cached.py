@@ -9,7 +9,20 @@ from dataclasses import dataclass
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope, argument
 from training.review.sides import side_of_names, targets_of
-from training.review.syntax import FunctionNode, constant, defaults, dotted, has_unpacking, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.syntax import (
+    FUNCTIONS,
+    constant,
+    defaults,
+    dotted,
+    has_unpacking,
+    last_name,
+    method,
+    names_read,
+    own_nodes,
+    receiver,
+    walk,
+    words,
+)
 
 CONTAINERS = {"dict", "list", "OrderedDict", "defaultdict", "WeakValueDictionary", "LRUCache", "TTLCache"}
 PLAIN = {"int", "str", "len", "hash", "abs", "tuple", "repr", "divmod"}  # functions that make a key of a number, and tell nothing of the data set
@@ -109,7 +122,7 @@ def _is_data_set(program: Program, owner: ast.ClassDef) -> bool:
 def _reached(program: Program, owner: ast.ClassDef, getter: Scope) -> list[Reached]:
     """`__getitem__` and the functions of the file that it hands its number on to; a decorator of it that keeps what it gave."""
     found = [Reached(getter, frozenset(getter.parameters[1:2]), {})]
-    for decorator in getter.node.decorator_list if isinstance(getter.node, FunctionNode) else ():
+    for decorator in getter.node.decorator_list if isinstance(getter.node, FUNCTIONS) else ():
         made = program.local_function(last_name(decorator), program.top)
         for inner in made.functions.values() if made is not None else ():
             if len(inner.parameters) == 2 and made is not None:
@@ -369,7 +382,7 @@ def _remembered(program: Program, owner: ast.ClassDef, reached: list[Reached]) -
         numbers = _numbers(at)
         for call in (n for n in own_nodes(at.scope.node) if isinstance(n, ast.Call)):
             callee = _callee(program, owner, call, at.scope)
-            if callee is None or not isinstance(callee.node, FunctionNode) or callee.parameters[:1] in (["self"], []):
+            if callee is None or not isinstance(callee.node, FUNCTIONS) or callee.parameters[:1] in (["self"], []):
                 continue
             decorated = {last_name(d.func if isinstance(d, ast.Call) else d) for d in callee.node.decorator_list}
             asked = [p for p in callee.parameters if p != "cls"]

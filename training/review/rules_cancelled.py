@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.lookups import torch_calls
 from training.review.program import Program, Scope
-from training.review.syntax import FunctionNode, constant, dotted, last_name, method, receiver, walk, words
+from training.review.syntax import FUNCTIONS, constant, dotted, last_name, method, receiver, walk, words
 from training.review.values import reaching
 
 UNCERTAIN = {"log", "logvar", "logvars", "var", "vars", "sigma", "sigmas", "variance", "variances", "uncertainty", "uncertainties"}
@@ -214,7 +214,7 @@ def tied_weights_parted(subject: Subject) -> Iterator[Place]:
     program = subject.program
     for owner in program.module_classes:
         start = program.methods[owner].get("__init__")
-        if start is None or not isinstance(start.node, FunctionNode):
+        if start is None or not isinstance(start.node, FUNCTIONS):
             continue
         body = start.node.body
         for at, statement in enumerate(body):
@@ -247,7 +247,7 @@ def _afterwards(program: Program, owner: ast.ClassDef, statements: list[ast.stmt
     for statement in statements:
         called = method(statement.value) if isinstance(statement, ast.Expr) and dotted(receiver(statement.value)) == "self" else ""
         inner = program.methods[owner].get(called)
-        if inner is not None and isinstance(inner.node, FunctionNode):
+        if inner is not None and isinstance(inner.node, FUNCTIONS):
             yield from inner.node.body
         else:
             yield statement

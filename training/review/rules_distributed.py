@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.lookups import calls_to, keywords_of, torch_calls
 from training.review.program import Program, Scope
 from training.review.rules_loader import PREPARES, is_distributed, loaders
-from training.review.syntax import FunctionNode, calls, constant, dotted, identifiers, last_name, names_read, receiver, walk, words
+from training.review.syntax import FUNCTIONS, calls, constant, dotted, identifiers, last_name, names_read, receiver, walk, words
 from training.review.trace import Event
 from training.review.wrapper import past_wrapper, reaches_loss
 
@@ -181,7 +181,7 @@ def every_rank_saves(subject: Subject) -> Iterator[Place]:
 
 def _guarded_by_decorator(program: Program, scope: Scope) -> bool:
     """Whether a decorator of the function speaks of a rank, by its name or within, in this file."""
-    for decorator in scope.node.decorator_list if isinstance(scope.node, FunctionNode) else ():
+    for decorator in scope.node.decorator_list if isinstance(scope.node, FUNCTIONS) else ():
         name = last_name(getattr(decorator, "func", decorator))
         known = program.local_function(name, program.top)
         if RANKS & words(name) or (

@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import torch_calls
 from training.review.program import Program, Scope
 from training.review.reached import is_asked_for, is_started
-from training.review.syntax import FunctionNode, calls, children, constant, dotted, identifiers, last_name, method, own_nodes, walk, words
+from training.review.syntax import FUNCTIONS, calls, children, constant, dotted, identifiers, last_name, method, own_nodes, walk, words
 
 SETTINGS = {
     "lr", "momentum", "weight_decay", "dampening", "eps", "gamma", "step_size", "batch_size", "num_workers", "epochs", "patience", "dropout", "hidden", "width", "depth",
@@ -212,7 +212,7 @@ def _moving(program: Program) -> list[tuple[Scope, str]]:
         roots = {_root(c.func) for c in written} & {last_name(e) for e in children(loop.target)}
         if roots:
             found.append(program.scope(loop))
-    return [(s, "the weights") for s in dict.fromkeys(found) if isinstance(s.node, FunctionNode) and not s.name.startswith(("on_", "__"))]
+    return [(s, "the weights") for s in dict.fromkeys(found) if isinstance(s.node, FUNCTIONS) and not s.name.startswith(("on_", "__"))]
 
 
 def _filling(program: Program) -> Iterator[tuple[Scope, str]]:

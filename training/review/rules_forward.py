@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_frozen_name, is_model
 from training.review.program import Program, Scope
 from training.review.rules_module import is_layer
-from training.review.syntax import FunctionNode, calls, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.syntax import FUNCTIONS, calls, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
 from training.review.values import reaching, reaching_elements
 
 ADDS_TO = {"index_add", "scatter_add", "index_copy", "scatter_reduce", "index_reduce"}
@@ -88,7 +88,7 @@ def _trained_without_gradient(program: Program, owner: ast.ClassDef, forward: Sc
     quiet = [n for n in own_nodes(forward.node) if isinstance(n, ast.With) and any(_is_quiet(i.context_expr) for i in n.items)]
     called = {method(c) for c in calls(forward.node) if dotted(receiver(c)) == "self"}
     own = [forward, *(s for name, s in program.methods[owner].items() if name in called)]
-    decorated = [s.node for s in own if isinstance(s.node, FunctionNode) and any(_is_quiet(d) for d in s.node.decorator_list)]
+    decorated = [s.node for s in own if isinstance(s.node, FUNCTIONS) and any(_is_quiet(d) for d in s.node.decorator_list)]
     if not quiet and not decorated:
         return
     held = {last_name(receiver(c)) for c in program.methods_of("parameters") if _in_optimizer(program, c)}

@@ -11,7 +11,7 @@ from training.review.kinds import is_frozen_name
 from training.review.lookups import optimizers_made, places_of
 from training.review.program import Program, Scope
 from training.review.rules_module import is_layer
-from training.review.syntax import FunctionNode, calls, dotted, last_name, method, own_nodes, receiver, words
+from training.review.syntax import FUNCTIONS, calls, dotted, last_name, method, own_nodes, receiver, words
 
 PLAIN_USES = {"parameters", "named_parameters", "train", "eval", "to", "cuda", "state_dict", "load_state_dict", "zero_grad", "cpu"}
 ADDS = {"add_module", "register_module", "append", "extend", "insert", "set_submodule"}
@@ -253,7 +253,7 @@ def _uses(program: Program, name: str, scope: Scope) -> Iterator[ast.Call | None
 def _is_cut(program: Program, call: ast.Call) -> bool:
     """Whether a call runs under `no_grad`, or its output is detached at once, or by every use of the name that it gets."""
     scope = program.scope(call)
-    decorators = scope.node.decorator_list if isinstance(scope.node, FunctionNode) else []
+    decorators = scope.node.decorator_list if isinstance(scope.node, FUNCTIONS) else []
     around = [i.context_expr for a in program.ancestors(call) if isinstance(a, ast.With) for i in a.items] + decorators
     if any(last_name(getattr(c, "func", c)) in ("no_grad", "inference_mode") for c in around):
         return True

@@ -12,7 +12,7 @@ from training.review.kinds import is_model
 from training.review.latents import drawn_without_gradient
 from training.review.loops import last_name_of_key
 from training.review.program import Origin, Program, Scope
-from training.review.syntax import FunctionNode, calls, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.syntax import FUNCTIONS, calls, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
 from training.review.trace import Event
 from training.review.values import reaching
 
@@ -349,7 +349,7 @@ def sample_without_gradient(subject: Subject) -> Iterator[Place]:
             continue
         made = program.origins(receiver(call), scope)
         drawn = {n.id for t in getattr(program.statement(call), "targets", ()) for n in walk(t) if isinstance(n, ast.Name)}
-        decorators = scope.node.decorator_list if isinstance(scope.node, FunctionNode) else []
+        decorators = scope.node.decorator_list if isinstance(scope.node, FUNCTIONS) else []
         quiet = [i.context_expr for a in program.ancestors(call) if isinstance(a, ast.With) for i in a.items]
         graphless = any({"no_grad", "inference_mode"} & identifiers(n) for n in (*decorators, *quiet))
         known = made and all(o.name.startswith("torch.distributions.") and o.last in REPARAMETRIZED and _computed(o) for o in made)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
 from training.review.rules_module import is_layer
-from training.review.syntax import FunctionNode, calls, constant, defaults, dotted, is_true, keyword, last_name, method, own_nodes, receiver, walk
+from training.review.syntax import FUNCTIONS, calls, constant, defaults, dotted, is_true, keyword, last_name, method, own_nodes, receiver, walk
 
 MISSPELT = {"require_grad", "required_grad", "requires_gradient", "require_gradient", "requires_grads", "requiresgrad", "requiregrad", "require_grads"}
 DRAWS = {"randn", "rand", "randint", "randperm", "normal"}
@@ -229,7 +229,7 @@ def _learns(program: Program, owner: ast.ClassDef, name: str) -> bool:
 def mutable_default(subject: Subject) -> Iterator[Place]:
     """A parameter with a list, dict or set as its default is changed in the function."""
     for scope in subject.program.scopes:
-        if not isinstance(scope.node, FunctionNode):
+        if not isinstance(scope.node, FUNCTIONS):
             continue
         for name, default in defaults(scope.node).items():
             if not isinstance(default, (ast.List, ast.Dict, ast.Set)) or name in scope.bindings:

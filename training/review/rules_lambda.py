@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_optimizer_origin
 from training.review.lookups import torch_calls
 from training.review.program import Program, Scope
-from training.review.syntax import FunctionNode, constant, dotted, keyword, last_name, own_nodes
+from training.review.syntax import FUNCTIONS, constant, dotted, keyword, last_name, own_nodes
 
 
 @rule(
@@ -107,7 +107,7 @@ def _returned(program: Program, given: ast.expr, scope: Scope) -> list[ast.expr]
 
 
 def _returns(function: Scope) -> list[ast.expr]:
-    return [n.value for n in own_nodes(function.node) if isinstance(n, ast.Return) and n.value is not None] if isinstance(function.node, FunctionNode) else []
+    return [n.value for n in own_nodes(function.node) if isinstance(n, ast.Return) and n.value is not None] if isinstance(function.node, FUNCTIONS) else []
 
 
 def _factors(value: ast.expr) -> list[ast.expr]:

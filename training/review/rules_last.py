@@ -10,7 +10,21 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_model
 from training.review.program import Binding, Program, Scope
 from training.review.provenance import is_loader
-from training.review.syntax import FunctionNode, calls, children, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.syntax import (
+    FUNCTIONS,
+    calls,
+    children,
+    constant,
+    dotted,
+    identifiers,
+    last_name,
+    method,
+    names_read,
+    own_nodes,
+    receiver,
+    walk,
+    words,
+)
 
 TRAINS = {"backward", "step", "manual_backward", "train_step", "training_step"}
 QUIET = {"no_grad", "inference_mode", "eval", "set_grad_enabled"}
@@ -281,4 +295,4 @@ def _changes(statement: ast.stmt, loop: ast.For) -> bool:
     """Whether the value is made anew in each round."""
     value = statement.value if isinstance(statement, ast.Assign) else None
     stored = {n.id for n in walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    return value is not None and not isinstance(value, FunctionNode) and bool(names_read(value) & stored)
+    return value is not None and not isinstance(value, FUNCTIONS) and bool(names_read(value) & stored)

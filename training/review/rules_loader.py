@@ -11,7 +11,7 @@ from training.review.kinds import looks_held_out, looks_trained_on, torch_calls
 from training.review.program import Program
 from training.review.settings import argument_of, partial_calls
 from training.review.syntax import (
-    FunctionNode,
+    FUNCTIONS,
     constant,
     has_unpacking,
     identifiers,
@@ -205,7 +205,7 @@ def held_out_rows_dropped(subject: Subject) -> Iterator[Place]:
     """A loader over held-out rows, by the name of the rows or its own, with `drop_last=True`."""
     for call in (c for c in loaders(subject.program) if is_true(keyword(c, "drop_last", 8))):
         node = subject.program.scope(call).node
-        if isinstance(node, FunctionNode) and {"perf_counter", "synchronize", "Event", "arange"} & identifiers(node):
+        if isinstance(node, FUNCTIONS) and {"perf_counter", "synchronize", "Event", "arange"} & identifiers(node):
             continue  # batches of one size are timed, or hold each other's negatives
         held_out = looks_held_out(name_of(subject.program, call)) or any(looks_held_out(last_name(a)) for a in call.args[:1])
         if held_out:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.syntax import FunctionNode, constant, identifiers, keyword, last_name, method, names_read, walk, words
+from training.review.syntax import FUNCTIONS, constant, identifiers, keyword, last_name, method, names_read, walk, words
 
 SETTINGS = {
     "lr", "learning_rate", "base_lr", "max_lr", "epochs", "num_epochs", "n_epochs", "max_epochs", "batch_size", "weight_decay", "wd", "dropout", "drop_rate",
@@ -132,7 +132,7 @@ def _used_as_class(program: Program, owner: ast.ClassDef) -> bool:
     """Whether a class is given to something, inherited, or never called here: others may read its fields."""
     named = [n for n in program.nodes[ast.Name] if isinstance(n, ast.Name) and n.id == owner.name]
     called = [n for n in named if isinstance(p := program.parents[n], ast.Call) and p.func is n]
-    annotations = [n for n in named if isinstance(program.parents[n], (ast.arg, ast.AnnAssign, FunctionNode))]
+    annotations = [n for n in named if isinstance(program.parents[n], (ast.arg, ast.AnnAssign, FUNCTIONS))]
     return not called or len(called) + len(annotations) < len(named) or any(c for c in called if any(k.arg is None for k in _call_of(program, c).keywords))
 
 

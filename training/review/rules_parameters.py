@@ -12,7 +12,7 @@ from training.review.lookups import optimizers_made
 from training.review.program import SAME_OBJECT, Program, Scope, argument
 from training.review.rules_module import is_layer
 from training.review.syntax import (
-    FunctionNode,
+    FUNCTIONS,
     calls,
     constant,
     dotted,
@@ -285,7 +285,7 @@ def forward_called_directly(subject: Subject) -> Iterator[Place]:
             and not wraps
             and last_name(target) != "super"
             and is_model(program, target, scope)
-            and not isinstance(program.scope_of.get(call), FunctionNode)
+            and not isinstance(program.scope_of.get(call), FUNCTIONS)
             and last_name(target) not in ("nn", "Module")
         ):
             yield call, f"{dotted(call.func)} passes by the hooks of {dotted(target)}(…)"

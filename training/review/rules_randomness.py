@@ -12,7 +12,20 @@ from training.review.lookups import attributes_of, calls_to
 from training.review.program import Program, Scope
 from training.review.rules_loader import loaders, name_of
 from training.review.splitting import splits
-from training.review.syntax import FunctionNode, calls, constant, dotted, has_unpacking, identifiers, is_true, keyword, last_name, method, receiver, walk
+from training.review.syntax import (
+    FUNCTIONS,
+    calls,
+    constant,
+    dotted,
+    has_unpacking,
+    identifiers,
+    is_true,
+    keyword,
+    last_name,
+    method,
+    receiver,
+    walk,
+)
 from training.review.trace import Event
 from training.review.unseeded import unseeded_split
 
@@ -339,11 +352,6 @@ def waits_for_device(subject: Subject) -> Iterator[Place]:
 
 def _reads(event: Event) -> str:
     node = event.node
-    if (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in ("item", "cpu", "tolist")
-        and not isinstance(node, FunctionNode)
-    ):
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("item", "cpu", "tolist") and not isinstance(node, FUNCTIONS):
         return event.frame.key(node.func.value) or dotted(node.func.value) or "?"
     return "?"

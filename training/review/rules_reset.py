@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_model
 from training.review.program import Program, Scope
 from training.review.rules_last import evaluating
-from training.review.syntax import FunctionNode, calls, dotted, last_name, method, names_read, receiver, walk, words
+from training.review.syntax import FUNCTIONS, calls, dotted, last_name, method, names_read, receiver, walk, words
 
 ADDS, EMPTIES = {"append", "extend", "update", "add"}, {"clear", "reset", "zero_", "reset_states"}
 HISTORY = {"history", "log", "logs", "curve", "curves", "trace", "record", "records", "timeline"}
@@ -71,7 +71,7 @@ def sums_never_reset(subject: Subject) -> Iterator[Place]:
             for name, place in held.items():
                 if not _set_back(outer, name) and not _resets_itself(program, name, scope) and _is_read(program, outer, loop, name):
                     yield place, f"{name} is added to in each epoch, and never set back: the score is one of all epochs so far", outer
-        elif isinstance(scope.node, FunctionNode):
+        elif isinstance(scope.node, FUNCTIONS):
             for name, place in held.items():
                 lasting = _outlives(scope, name) and not _set_back(scope.node, name) and _set_in_one_place(program, scope, name)
                 if lasting and _called_in_training(program, scope) and _is_read(program, scope.node, loop, name):
@@ -126,9 +126,9 @@ def _resets_itself(program: Program, name: str, scope: Scope) -> bool:
     """Whether the object behind a name is of a class of this file whose other methods set it back."""
     made = [c for b in scope.bindings.get(name, ()) for c in calls(b.value)]
     owners = [o for c in made for o in program.nodes[ast.ClassDef] if isinstance(o, ast.ClassDef) and o.name == last_name(c.func)]
-    resets = [f for o in owners for f in o.body if isinstance(f, FunctionNode) and f.name not in ("__init__", *EMPTIES)]
+    resets = [f for o in owners for f in o.body if isinstance(f, FUNCTIONS) and f.name not in ("__init__", *EMPTIES)]
     return any(method(c) in EMPTIES or last_name(c.func) == "__init__" for f in resets for c in calls(f)) or (
-        bool(owners) and not any(isinstance(f, FunctionNode) and f.name in EMPTIES for o in owners for f in o.body)
+        bool(owners) and not any(isinstance(f, FUNCTIONS) and f.name in EMPTIES for o in owners for f in o.body)
     )
 
 

@@ -17,7 +17,7 @@ from training.review.rules_average import single_rows
 from training.review.rules_evaluation import evaluations
 from training.review.runs import best_of_runs
 from training.review.sides import side_of
-from training.review.syntax import FunctionNode, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.syntax import FUNCTIONS, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
 from training.review.train_scores import held_out_at_hand, is_train_score
 
 RANK_METRICS = {
@@ -452,4 +452,4 @@ def _copied_later(program: Program, name: str, statement: ast.AST) -> bool:
     block = program.parents[program.statement(statement)]
     outside = [n for n in uses if block not in program.ancestors(n)]
     copied = any(last_name(c.func) in ("deepcopy", "clone") for n in uses for c in program.ancestors(n) if isinstance(c, ast.Call))
-    return copied or (bool(uses) and not outside and not isinstance(block, (FunctionNode, ast.Module, ast.For, ast.While)))
+    return copied or (bool(uses) and not outside and not isinstance(block, (FUNCTIONS, ast.Module, ast.For, ast.While)))

@@ -10,7 +10,20 @@ from training.review.loops import innermost_loop
 from training.review.program import Program, Scope
 from training.review.rules_divergence import divergences
 from training.review.signs import READ
-from training.review.syntax import FunctionNode, calls, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.syntax import (
+    FUNCTIONS,
+    calls,
+    constant,
+    dotted,
+    identifiers,
+    last_name,
+    method,
+    names_read,
+    own_nodes,
+    receiver,
+    walk,
+    words,
+)
 from training.review.train_scores import Loops
 
 REPORTS = READ | {"append", "update", "format", "add", "step", "update_postfix", "set_postfix", "save", "backward"}
@@ -159,8 +172,8 @@ def _named(program: Program, node: ast.expr) -> str:
 
 
 def _quiet_all_over(scope: Scope) -> bool:
-    decorators = scope.node.decorator_list if isinstance(scope.node, FunctionNode) else []
-    return not isinstance(scope.node, FunctionNode) or any({"no_grad", "inference_mode"} & identifiers(d) for d in decorators)
+    decorators = scope.node.decorator_list if isinstance(scope.node, FUNCTIONS) else []
+    return not isinstance(scope.node, FUNCTIONS) or any({"no_grad", "inference_mode"} & identifiers(d) for d in decorators)
 
 
 def _counts(program: Program, scope: Scope, name: str, depth: int = 0) -> bool:

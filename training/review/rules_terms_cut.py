@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.lookups import made_names
 from training.review.program import Program, Scope
 from training.review.settings import argument_of
-from training.review.syntax import LoopNode, calls, constant, dotted, has_unpacking, keyword, last_name, method, receiver, walk, words
+from training.review.syntax import LOOPS, calls, constant, dotted, has_unpacking, keyword, last_name, method, receiver, walk, words
 from training.review.values import activation, loss_calls, loss_kind, reaching, value_of
 
 RATES = {"exp", "softplus", "relu", "square"}
@@ -171,7 +171,7 @@ def _computed(program: Program, node: ast.expr, scope: Scope) -> bool:
     bound = program.bindings_of(node, scope)
     if isinstance(node, ast.Attribute):
         return any(not isinstance(b.value, (ast.Constant, ast.Name)) for b in bound) if dotted(node).startswith("self.") else False
-    return any(b.how != "loop" and any(isinstance(a, LoopNode) for a in program.ancestors(b.statement)) for b in bound)
+    return any(b.how != "loop" and any(isinstance(a, LOOPS) for a in program.ancestors(b.statement)) for b in bound)
 
 
 @rule(

@@ -10,7 +10,7 @@ from training.review.loops import step_groups
 from training.review.program import Program, Scope, argument
 from training.review.reached import is_started
 from training.review.rules_batches import MASKS, mask_never_read
-from training.review.syntax import FunctionNode, constant, last_name, method, walk, words
+from training.review.syntax import FUNCTIONS, constant, last_name, method, walk, words
 
 # What changes the outcome where it is used; a device, a flag for prints and the like may be left over.
 MATTERS = {
@@ -62,7 +62,7 @@ def argument_never_read(subject: Subject) -> Iterator[Place]:
     if not subject.trains:
         return
     for scope in program.scopes:
-        if not isinstance(scope.node, FunctionNode) or not (unread := _unread(scope)) or not _is_free(program, scope):
+        if not isinstance(scope.node, FUNCTIONS) or not (unread := _unread(scope)) or not _is_free(program, scope):
             continue
         given = _calls(program, scope)
         for name in unread:

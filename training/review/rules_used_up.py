@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Binding, Program, Scope, argument
-from training.review.syntax import FunctionNode, last_name, own_nodes, walk
+from training.review.syntax import FUNCTIONS, last_name, own_nodes, walk
 
 # What gives each element once; `cycle`, `count` and `repeat` never end.
 ONCE = {"zip", "map", "filter", "enumerate", "iter", "reversed", "chain", "from_iterable", "islice", "zip_longest", "starmap", "takewhile", "dropwhile"}
@@ -84,7 +84,7 @@ def _gives_once(program: Program, value: ast.expr, scope: Scope) -> bool:
         return False
     if called is not None:
         nodes = list(own_nodes(called.node))
-        yields = any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in nodes) and isinstance(called.node, FunctionNode) and not called.node.decorator_list
+        yields = any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in nodes) and isinstance(called.node, FUNCTIONS) and not called.node.decorator_list
         return yields and not any(isinstance(n, ast.While) for n in nodes) and not any(isinstance(c, ast.Call) and last_name(c.func) in ENDLESS for c in nodes)
     plain = isinstance(value.func, ast.Name) and value.func.id in ONCE
     name = program.resolve(value.func)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.kinds import is_optimizer
 from training.review.leaves import key_read, leaves
 from training.review.program import Program, Scope, argument
-from training.review.syntax import FunctionNode, calls, constant, last_name, method, own_nodes, receiver, walk, words
+from training.review.syntax import FUNCTIONS, calls, constant, last_name, method, own_nodes, receiver, walk, words
 
 NOT_LAST = {"global", "best", "max", "num", "total", "next", "start", "epochs", "per"}
 PASSED = {"epoch", "step", "iteration", "iter"}  # what a run that goes on has behind it
@@ -24,7 +24,7 @@ def checkpoints(program: Program) -> Iterator[ast.Dict]:
         if not any(isinstance(k.value, ast.Call) and method(k.value) == "state_dict" for k in call.keywords):
             continue
         named = last_name(call.func) == "dict" and not call.args
-        if named or any(f.node.args.kwarg is not None for f in program.callees(call, program.scope(call)) if isinstance(f.node, FunctionNode)):
+        if named or any(f.node.args.kwarg is not None for f in program.callees(call, program.scope(call)) if isinstance(f.node, FUNCTIONS)):
             given = [k for k in call.keywords if k.arg]
             keys: list[ast.expr | None] = [ast.copy_location(ast.Constant(k.arg), k.value) for k in given]
             yield ast.copy_location(ast.Dict(keys, [k.value for k in given]), call)

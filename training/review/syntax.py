@@ -12,6 +12,9 @@ from typing import Any
 MOST_KEPT = 4000  # nodes that a list of them is kept of
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 LoopNode = ast.For | ast.AsyncFor | ast.While
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+OWN = {*FUNCTIONS, ast.ClassDef, ast.Lambda}  # what has nodes of its own
 # Fields that hold no node, or, `ctx`, one that says nothing: two in five of all nodes are a Load or a Store.
 PLAIN = {"ctx", "id", "attr", "arg", "kind", "type_comment", "level", "module", "conversion", "is_async", "simple", "name", "asname", "rest", "kwd_attrs"}
 _FIELDS: dict[type[ast.AST], tuple[str, ...]] = dict.fromkeys((ast.Constant, ast.MatchSingleton, ast.Global, ast.Nonlocal), ())
@@ -285,7 +288,7 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
     while pending:
         current = pending.pop()
         found.append(current)
-        if not isinstance(current, (FunctionNode, ast.ClassDef, ast.Lambda)):
+        if current.__class__ not in OWN:
             pending.extend(children(current))
     if len(found) <= MOST_KEPT:
         node._own = tuple(found)  # type: ignore[attr-defined]
@@ -309,7 +312,7 @@ def defaults(node: ast.AST) -> dict[str, ast.expr]:
     >>> sorted(defaults(ast.parse("def f(a, b=1, *, c, d=2): ...").body[0]))
     ['b', 'd']
     """
-    if not isinstance(node, FunctionNode):
+    if not isinstance(node, FUNCTIONS):
         return {}
     given = node.args
     positional = [*given.posonlyargs, *given.args]

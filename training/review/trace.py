@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from training.review.kinds import is_model, is_optimizer, is_scaler, is_scheduler
 from training.review.program import Program, Scope, argument
-from training.review.syntax import FunctionNode, LoopNode, children, dotted, is_false, keyword, last_name, method, receiver
+from training.review.syntax import FUNCTIONS, LoopNode, children, dotted, is_false, keyword, last_name, method, receiver
 
 MOST_EVENTS = 4000  # of one trace
 DEPTH = 4
@@ -121,7 +121,7 @@ class Tracer:
         node = frame.scope.node
         self.visited.add(frame.scope)
         kept = self.contexts, self.branches
-        if isinstance(node, FunctionNode):
+        if isinstance(node, FUNCTIONS):
             for decorator in node.decorator_list:
                 target = decorator.func if isinstance(decorator, ast.Call) else decorator
                 self.contexts += ((self.program.resolve(target) or dotted(target), decorator),)

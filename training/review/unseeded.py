@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.program import Program
-from training.review.syntax import FunctionNode, dotted, last_name, method, walk
+from training.review.syntax import FUNCTIONS, dotted, last_name, method, walk
 
 ORDERS = {"random.shuffle", "random.sample"}
 CHOOSES = {"random.random", "random.uniform", "random.choice", "random.choices"}
@@ -21,7 +21,7 @@ def unseeded_split(program: Program) -> Iterator[tuple[ast.Call, str]]:
     seeds = {program.resolve(c.func) for c in program.all_calls if c.args}
     if not seeds & GLOBAL_SEEDS or {"random.seed", "random.setstate"} & seeds:
         return
-    own = {s.name for s in program.scopes if isinstance(s.node, FunctionNode)}
+    own = {s.name for s in program.scopes if isinstance(s.node, FUNCTIONS)}
     named = [c for c in program.all_calls if "seed" in last_name(c.func).lower() and last_name(c.func) not in own]
     if any(program.resolve(c.func) not in SETS_SEEDS and method(c) not in ("manual_seed", "initial_seed") for c in named):
         return  # by a helper of another file

@@ -10,7 +10,7 @@ from training.review.program import Program, Scope, argument
 from training.review.sides import latest, of_one_side, side_of, targets_of
 from training.review.splitting import is_part, sources_of
 from training.review.syntax import (
-    FunctionNode,
+    FUNCTIONS,
     constant,
     defaults,
     dotted,
@@ -238,7 +238,7 @@ def _stands_for_labels(program: Program, node: ast.expr) -> bool:
 
 def draws_rows(scope: Scope) -> bool:
     """Whether a function draws its rows at random: it makes up data."""
-    return isinstance(scope.node, FunctionNode) and any(isinstance(n, ast.Call) and last_name(n.func) in DRAWS for n in own_nodes(scope.node))
+    return isinstance(scope.node, FUNCTIONS) and any(isinstance(n, ast.Call) and last_name(n.func) in DRAWS for n in own_nodes(scope.node))
 
 
 def rates_by_group(program: Program) -> Iterator[tuple[ast.Call, ast.expr, str]]:
