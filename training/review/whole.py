@@ -15,6 +15,7 @@ from training.review.syntax import (
     defaults,
     dotted,
     identifiers,
+    is_true,
     keyword,
     last_name,
     method,
@@ -331,6 +332,7 @@ def _becomes_column(program: Program, call: ast.Call) -> bool:
 def copies(program: Program) -> Iterator[tuple[ast.Call, ast.expr]]:
     """Rows that are put a second time beside all of them, or drawn with replacement: the call, and the table."""
     yield from _appended_twice(program)
+    yield from _drawn_again(program)
     for call in program.calls_of("sample", *JOINED):
         if method(call) == "sample" and (of := receiver(call)) is not None and getattr(keyword(call, "replace"), "value", False) is True:
             yield call, of
@@ -347,6 +349,18 @@ def copies(program: Program) -> Iterator[tuple[ast.Call, ast.expr]]:
                 if table is not None and plain(table) in whole and plain(element) != plain(table):
                     yield call, table
                     break
+
+
+def _drawn_again(program: Program) -> Iterator[tuple[ast.Call, ast.expr]]:
+    """Rows whose numbers are drawn with replacement, put beside others: `picked = rng.choice(cases.index, n, replace=True)`, `pd.concat([rest, cases.loc[picked]])`."""
+    for call in program.calls_of("choice"):
+        if not is_true(keyword(call, "replace", 2)):
+            continue
+        scope, drawn = program.scope(call), set(targets_of(program, call))
+        for joined in (c for c in program.calls_of(*JOINED) if program.scope(c) is scope):
+            for taken in (n for n in walk(joined) if isinstance(n, ast.Subscript) and (n.slice is call or last_name(n.slice) in drawn)):
+                table = taken.value.value if isinstance(taken.value, ast.Attribute) and taken.value.attr in ("loc", "iloc") else taken.value
+                yield call, table
 
 
 def _appended_twice(program: Program) -> Iterator[tuple[ast.Call, ast.expr]]:
