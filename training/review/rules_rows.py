@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from training.review.copied import copies_before_split
 from training.review.findings import Place, Subject, rule
 from training.review.owners import KEPT_TOGETHER, rows_of_owners, tables_of_owners
-from training.review.program import Program, Scope, argument
+from training.review.program import Program, Scope
 from training.review.sides import divisions, given_back, of_one_side, takes, trivial_groups
-from training.review.splitting import before, is_part, line_of, shares_rows, shuffled_cuts, sources_of, splits, stored
+from training.review.splitting import asked_by, before, is_part, line_of, shares_rows, shuffled_cuts, sources_of, splits, stored
 from training.review.syntax import calls, constant, dotted, identifiers, is_false, keyword, last_name, method, names_read, receiver, walk, words
 from training.review.whole import copies, plain
 from training.review.windows import cut_into_windows, random_parts
@@ -74,21 +74,11 @@ def resample_before_split(subject: Subject) -> Iterator[Place]:
         places = [(call, read), *((c, c) for c in given_back(program, call))]
         kept = [(d.node, d.scope, d.parts) for d in divisions(program) if d.groups is None or trivial_groups(program, d.groups, d.scope)]
         for split, scope, parts in (*splits(program), *kept):
-            at = [(split, scope, parts), *_asked_by(program, scope, parts)]
+            at = [(split, scope, parts), *asked_by(program, split, scope, parts)]
             if any(before(program, c, there) and shares_rows(program, c, r, given, inside, there) for c, r in places for there, inside, given in at):
                 yield call, f"rows are resampled here, and split only in line {line_of(split)}", scope.node if scope.name else split
                 return
     yield from copies_before_split(program)
-
-
-def _asked_by(program: Program, scope: Scope, parts: list[ast.expr]) -> Iterator[tuple[ast.Call, Scope, list[ast.expr]]]:
-    """The calls of a function that splits the rows which it is given, and what they give it."""
-    rows = parts[0] if parts else None
-    if isinstance(rows, ast.Name) and rows.id in scope.parameters and rows.id not in scope.bindings:
-        for call, caller in program.call_sites[scope]:
-            given = argument(call, scope, rows.id)
-            if given is not None:
-                yield call, caller, [given]
 
 
 def resampled(program: Program) -> Iterator[tuple[ast.Call, ast.expr, ast.expr]]:

@@ -10,7 +10,7 @@ from training.review.learned import fitted_on_the_whole, of_each_side, of_the_wh
 from training.review.program import Program, Scope
 from training.review.rules_codes import per_side
 from training.review.sides import divided, given_back, of_one_side
-from training.review.splitting import FOLDS, GROUP_FOLDS, before, cuts, indexed, is_part, line_of, shares_rows, splits, stored, values_read
+from training.review.splitting import FOLDS, GROUP_FOLDS, asked_by, before, cuts, indexed, is_part, line_of, shares_rows, splits, stored, values_read
 from training.review.syntax import calls, constant, identifiers, last_name, method, names_read, receiver, walk, words
 from training.review.whole import LABEL_WORDS, draws_rows, normalisations, put_together, rates_by_group, rates_of_a_helper, shares_of_labels, table_of
 
@@ -157,7 +157,7 @@ def _means_present(program: Program, name: str, call: ast.Call) -> bool:
 def _tables_with(program: Program, rate: ast.Call) -> list[ast.Call]:
     """The calls of a function that stores what was made of a rate as a column of the table that it gives back."""
     scope = program.scope(rate)
-    returned = {n.value.id for n in walk(scope.node) if isinstance(n, ast.Return) and isinstance(n.value, ast.Name)}
+    returned = {name for n in walk(scope.node) if isinstance(n, ast.Return) for name in names_read(n.value)}
     stored = [n for n in walk(scope.node) if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Subscript) and n.lineno > rate.lineno]
     mapped = any(
         last_name(n.targets[0].value) in returned and any(method(c) == "map" for c in calls(n.value)) for n in stored if isinstance(n.targets[0], ast.Subscript)
@@ -265,7 +265,8 @@ def target_encoding_before_split(subject: Subject) -> Iterator[Place]:
     for call, table, label in (*rates_by_group(program), *rates_of_a_helper(program), *shares_of_labels(program)):
         sites = [(call, table), *((c, c) for c in (*given_back(program, call), *_tables_with(program, call)))]
         for split, scope, parts in (*splits(program, by_group=True), *divided(program)):
-            if any(before(program, c, split) and shares_rows(program, c, r, parts, scope, split) for c, r in sites):
+            at = [(split, scope, parts), *asked_by(program, split, scope, parts)]
+            if any(before(program, c, there) and shares_rows(program, c, r, given, inside, there) for c, r in sites for there, inside, given in at):
                 yield (
                     call,
                     f"the {'shares' if last_name(call.func) == 'crosstab' else 'mean'} of {label!r} by group is taken over all rows, which are split only in line {line_of(split)}",

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from functools import lru_cache
 
-from training.review.program import Program, Scope
+from training.review.program import Program, Scope, argument
 from training.review.syntax import dotted, last_name, method, names_read, receiver, walk, words
 
 SPLITTERS = {
@@ -137,6 +137,16 @@ def shares_rows(program: Program, call: ast.expr, rows: ast.expr, parts: list[as
     }
     behind = {b for part in parts[:1] for n in names_read(part) for b in sources_of(n, scope, split.lineno)}
     return bool((made | names_read(rows)) & behind) and not any(is_part(n) for part in parts[:1] for n in names_read(part) if n not in made)
+
+
+def asked_by(program: Program, split: ast.expr, scope: Scope, parts: list[ast.expr]) -> Iterator[tuple[ast.expr, Scope, list[ast.expr]]]:
+    """The calls of a function that splits rows which it is given, and what they give it."""
+    behind = {b for part in parts[:1] for n in names_read(part) for b in sources_of(n, scope, line_of(split))}
+    for name in (n for n in scope.parameters if n in behind):
+        for call, caller in program.call_sites[scope]:
+            given = argument(call, scope, name)
+            if given is not None and caller is not scope:
+                yield call, caller, [given]
 
 
 def handed_back(program: Program, call: ast.expr | ast.stmt) -> list[ast.Call]:

@@ -205,6 +205,16 @@ def label_columns(program: Program) -> Set[str]:
             found.add(str(constant(call.args[0])))
         elif method(call) == "drop":
             found |= {n.value for n in walk(call) if isinstance(n, ast.Constant) and isinstance(n.value, str) and words(n.value) & LABEL_WORDS}
+    return found | _named_as_label(program)
+
+
+def _named_as_label(program: Program) -> set[str]:
+    """Texts that are given to a parameter which is named after labels, `Table("died")` of `def __init__(self, target)`."""
+    found: set[str] = set()
+    for function, sites in program.call_sites.items():
+        for name in (p for p in function.parameters if words(p) & LABEL_WORDS):
+            given = (constant(argument(call, function, name)) for call, _ in sites)
+            found |= {text for text in given if isinstance(text, str) and text.isidentifier()}
     return found
 
 
