@@ -46,6 +46,7 @@ class Divided:
     place: Place  # where it was divided
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)  # [N, W] each
     fed: frozenset[Any] | None = None  # names of columns that the network is given; None where that is not known
+    gone: Mapping[Any, np.ndarray] = field(default_factory=dict)  # [N] each, that the table had before they were left out
 
 
 def look(watch: Watch, table: Divided) -> None:
@@ -60,7 +61,7 @@ def look(watch: Watch, table: Divided) -> None:
 def _persons(watch: Watch, table: Divided) -> None:
     """Rows of one person on both sides; of one of anything else, which the network is not given, where all its rows have one label: to know it is to know the label."""
     truth = table.columns.get(table.label)
-    for name, who in table.columns.items():
+    for name, who in (*table.columns.items(), *table.gone.items()):
         named = isinstance(name, str) and bool(KEPT_TOGETHER & words(name)) and words(name) <= KEPT_TOGETHER | WHO
         if name == table.label or not (named or (who.dtype.kind in "iuUSO" and truth is not None and table.fed is not None and name not in table.fed)):
             continue
@@ -221,7 +222,7 @@ def _encoded(watch: Watch, table: Divided) -> None:
     if truth is None:
         return
     keys = 0
-    for key, names in [*table.columns.items()][:COLUMNS]:
+    for key, names in [*table.gone.items(), *table.columns.items()][:COLUMNS]:
         codes = codes_of(names) if key != table.label else np.empty(0, dtype=np.int64)
         if keys == KEYS or not GROUPS <= codes.max(initial=-1) + 1 <= len(names) / 1.5:
             continue

@@ -39,6 +39,15 @@ class Part:
 
 
 @dataclass(eq=False)
+class Made:
+    """A table that was made of another one, row by row: columns were left out or put beside it, or rows were put in another order."""
+
+    frame: Any  # kept, so that its id is its own
+    root: Any  # the first table
+    positions: np.ndarray  # of its rows [N] in the first one
+
+
+@dataclass(eq=False)
 class Frames:
     """Listens to pandas, and at the end knows parts by the labels that loaders gave, or that became tensors."""
 
@@ -46,6 +55,7 @@ class Frames:
     loaders: Loaders
     parts: dict[int, Part] = field(default_factory=dict)  # by id of the frame that the program holds
     tables: dict[int, Table] = field(default_factory=dict)
+    made: dict[int, Made] = field(default_factory=dict)  # by id of the frame
     vectors: list[np.ndarray] = field(default_factory=list)
     kept: int = 0  # cells
 
@@ -63,13 +73,15 @@ class Frames:
             around(pandas.DataFrame, name, self._taken)
         for name in ("tensor", "as_tensor", "from_numpy"):
             around(torch, name, self._made)
-        for name in ("reset_index", "copy"):
+        for name in ("reset_index", "copy", "drop", "sort_values", "assign"):
             around(pandas.DataFrame, name, self._passed)
+        around(pandas, "concat", self._joined)
         around(located, "__getitem__", self._located)
 
     def _taken(self, original: Callable[..., Any], frame: Any, *args: Any, **kwargs: Any) -> Any:
         found = original(frame, *args, **kwargs)
-        self._note(frame, found)
+        if not kwargs.get("ignore_index"):
+            self._note(frame, found)
         return found
 
     def _located(self, original: Callable[..., Any], indexer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -93,10 +105,34 @@ class Frames:
 
     def _passed(self, original: Callable[..., Any], frame: Any, *args: Any, **kwargs: Any) -> Any:
         found = original(frame, *args, **kwargs)
-        part = self.parts.get(id(frame))
+        if not kwargs.get("ignore_index"):
+            self._derive(frame, found, in_order=original.__name__ == "reset_index")
+        part = self.parts.get(id(frame)) if original.__name__ in ("reset_index", "copy") else None
         if part is not None and isinstance(found, self.kind) and len(found) == len(frame) and not self.watch.quiet:
             self._keep(Part(part.table, part.positions, found))
         return found
+
+    def _joined(self, original: Callable[..., Any], objs: Any, *args: Any, **kwargs: Any) -> Any:
+        found = original(objs, *args, **kwargs)
+        if isinstance(objs, (list, tuple)) and objs and kwargs.get("axis", args[0] if args else 0) in (1, "columns"):
+            self._derive(objs[0], found)
+        return found
+
+    @guarded
+    def _derive(self, frame: Any, found: Any, in_order: bool = False) -> None:
+        """Keep of which rows of the first table a table of as many rows was made: by their index, or in the order in which they stand."""
+        if self.watch.quiet or found is frame or not isinstance(found, self.kind) or not isinstance(frame, self.kind) or not FEWEST <= len(found) == len(frame):
+            return
+        if len(self.made) >= MOST_PARTS or self.kept + found.size > MOST_KEPT or not frame.index.is_unique:
+            return
+        with self.watch.unwatched():
+            there = np.arange(len(frame)) if in_order else frame.index.get_indexer(found.index)
+            if (there < 0).any() or not found.index.is_unique:
+                return
+            above = self.made.get(id(frame))
+            root, before = (above.root, above.positions) if above is not None else (frame, np.arange(len(frame)))
+            self.made[id(found)] = Made(found, root, before[there])
+            self.kept += found.size
 
     def _keep(self, part: Part) -> None:
         if len(self.parts) < MOST_PARTS and self.kept + part.frame.size <= MOST_KEPT:
@@ -106,7 +142,10 @@ class Frames:
     @guarded
     def _note(self, frame: Any, found: Any) -> None:
         """Keep which rows were taken."""
-        if self.watch.quiet or not isinstance(found, self.kind) or not isinstance(frame, self.kind) or not FEWEST <= len(found) < len(frame):
+        if self.watch.quiet or not isinstance(found, self.kind) or not isinstance(frame, self.kind) or not FEWEST <= len(found) <= len(frame):
+            return
+        if len(found) == len(frame):
+            self._derive(frame, found)
             return
         if frame.size > MOST_CELLS or not frame.index.is_unique:
             return
@@ -133,7 +172,13 @@ class Frames:
             known = [(len(part.frame) == max(len(other.frame) for other, _ in found), part, column) for part, column in found]
         for mine, theirs, label in _sides(known):
             columns = {c: mine.table.frame[c].to_numpy() for c in mine.table.frame.columns[:COLUMNS]}
-            look(self.watch, Divided(columns, mine.positions, theirs.positions, label, mine.table.place))
+            look(self.watch, Divided(columns, mine.positions, theirs.positions, label, mine.table.place, gone=self._gone(mine.table.frame)))
+
+    def _gone(self, frame: Any) -> dict[Any, np.ndarray]:
+        """The columns that the first table had which a table was made of, in the order of its rows."""
+        made = self.made.get(id(frame))
+        names = made.root.columns.difference(frame.columns, sort=False) if made is not None else ()
+        return {c: made.root[c].to_numpy()[made.positions] for c in names if made is not None}
 
     def _parts_with(self, labels: np.ndarray, in_place: bool = False) -> Iterator[tuple[Part, Any]]:
         """Parts of that many rows, with a column of just these labels, scaled perhaps: in any order, or in that of the rows."""
