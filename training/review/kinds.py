@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
 from functools import lru_cache
 
 from training.review.program import Origin, Program, Scope
@@ -100,21 +99,6 @@ def is_model(program: Program, node: ast.expr | None, scope: Scope) -> bool:
 @lru_cache(maxsize=1 << 14)
 def _sounds_like_a_network(name: str) -> bool:
     return bool(MODEL.match(name))
-
-
-@lru_cache(maxsize=1)  # of the file that is under review: many rules ask
-def _calls_of_torch(program: Program) -> dict[str, list[ast.Call]]:
-    found: dict[str, list[ast.Call]] = defaultdict(list)
-    for call in program.all_calls:
-        name = program.resolve(call.func)
-        if name.startswith("torch."):
-            found[name.rpartition(".")[2]].append(call)
-    return found
-
-
-def torch_calls(program: Program, name: str) -> list[ast.Call]:
-    """The calls of what torch has under this name, whatever it was imported as: those of which `is_torch(call.func, name)` holds."""
-    return _calls_of_torch(program).get(name, [])
 
 
 def is_frozen_name(key: str) -> bool:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import torch_calls
+from training.review.lookups import torch_calls
 from training.review.program import Program, Scope
 from training.review.sides import side_of, side_of_names, targets_of
 from training.review.syntax import calls, constant, identifiers, is_true, keyword, last_name, method, receiver, walk

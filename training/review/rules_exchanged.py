@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import torch_calls
+from training.review.lookups import torch_calls
 from training.review.program import Program, Scope
 from training.review.reached import is_asked_for, is_started
 from training.review.syntax import FUNCTIONS, calls, children, constant, dotted, identifiers, last_name, method, own_nodes, walk, words

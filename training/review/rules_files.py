@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import is_model, is_optimizer, is_optimizer_origin, is_scheduler, torch_calls
+from training.review.kinds import is_model, is_optimizer, is_optimizer_origin, is_scheduler
+from training.review.lookups import torch_calls
 from training.review.program import Origin, Program, Scope
 from training.review.settings import settings
 from training.review.syntax import constant, dotted, identifiers, is_false, keyword, last_name, method, receiver, walk, words

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import looks_held_out, looks_trained_on, torch_calls
+from training.review.kinds import looks_held_out, looks_trained_on
+from training.review.lookups import torch_calls
 from training.review.program import Program
 from training.review.settings import argument_of, partial_calls
 from training.review.syntax import (

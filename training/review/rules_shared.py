@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.freezing import switches
-from training.review.kinds import is_model, looks_held_out, torch_calls
+from training.review.kinds import is_model, looks_held_out
 from training.review.leaves import leaves
+from training.review.lookups import torch_calls
 from training.review.program import Program, Scope
 from training.review.rules_distributed import REDUCES
 from training.review.rules_loader import PREPARES, is_distributed, name_of
