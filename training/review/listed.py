@@ -34,7 +34,8 @@ def with_lists(tree: ast.Module) -> tuple[ast.Module, dict[str, str]]:
     if not any(_begins(n) for n in nodes):
         return tree, {}
     lists = _Lists()
-    return located(cast(ast.Module, lists.visit(tree))), lists.stand_for
+    made = cast(ast.Module, lists.visit(tree))
+    return (located(made) if lists.changed else tree), lists.stand_for
 
 
 def _begins(node: ast.AST) -> bool:
@@ -77,7 +78,9 @@ class _Lists(Rewriter):
         if self.known:
             self.bound = _bound(node)
             self.known = {name: values for name, values in self.known.items() if name not in self.bound}
-        node.body = [made for s in node.body for made in _listed(self.visit(s))]
+        body = [made for s in node.body for made in _listed(self.visit(s))]
+        self.changed |= len(body) != len(node.body)
+        node.body = body
         self.known, self.function, self.bound, self.places = outer
         return node
 
@@ -106,6 +109,7 @@ class _Lists(Rewriter):
                 and all(isinstance(e, ast.Name) for e in elements)
             ):
                 node.value = ast.copy_location(ast.Tuple([copy.deepcopy(e) for e in elements], ast.Load()), node.value)
+                self.changed = True
             return node
         values = node.value.elts if isinstance(node.value, (ast.List, ast.Tuple)) else []
         if not isinstance(target, ast.Name) or not 1 < len(values) <= FEW or any(isinstance(v, NO_VALUES) for v in values):

@@ -13,6 +13,7 @@ from training.review.listed import with_lists
 from training.review.phases import sides_by_name, with_phases
 from training.review.syntax import (
     FUNCTIONS,
+    LEAVES,
     FunctionNode,
     children,
     dotted,
@@ -135,7 +136,9 @@ class Program:
         forget(node)
         for child in children(node):
             self.parents[child] = node
-            if isinstance(child, FUNCTIONS):
+            if child.__class__ in LEAVES:
+                self.scope_of[child] = scope
+            elif isinstance(child, FUNCTIONS):
                 inner = self._enter(child, owner if isinstance(node, ast.ClassDef) else scope.owner, scope)
                 (self.methods[node] if isinstance(node, ast.ClassDef) else scope.functions)[child.name] = inner
             elif isinstance(child, ast.ClassDef):
@@ -183,17 +186,21 @@ class Program:
             self.attributes[scope.owner].setdefault(target.attr, []).append(binding)
 
     def _link_calls(self) -> None:
-        for node, scope in list(self.scope_of.items()):
-            if isinstance(node, ast.Call):
-                for called in self.callees(node, scope):
-                    self.call_sites[called].append((node, scope))
+        made = [(node, scope) for node, scope in self.scope_of.items() if isinstance(node, ast.Call)]
+        for node, scope in made:
+            for called in self.callees(node, scope):
+                self.call_sites[called].append((node, scope))
         self._linked = True
-        named = {name for own in self.methods.values() for name in own}
-        for node, scope in list(self.scope_of.items()):  # methods of what a function is given: known once its callers are
-            if isinstance(node, ast.Call) and method(node) in named and isinstance(of := receiver(node), ast.Name) and of.id in scope.parameters:
+        for node, scope in made:  # methods of what a function is given: known once its callers are
+            if method(node) in self.defined and isinstance(of := receiver(node), ast.Name) and of.id in scope.parameters:
                 for called in self.callees(node, scope) if of.id not in ("self", "cls") else ():
                     self.call_sites[called].append((node, scope))
         self._origins.clear()
+
+    @cached_property
+    def defined(self) -> set[str]:
+        """The names of all methods of the file's classes."""
+        return {name for own in self.methods.values() for name in own}
 
     def resolve(self, node: ast.AST | None) -> str:
         """The canonical dotted name, e.g. `torch.nn.functional.softmax`; empty where its root is no import."""
@@ -361,6 +368,8 @@ class Program:
         if isinstance(target, ast.Name) and target.id in ("self", "cls") and scope.owner:
             found = self.find_method(scope.owner, name)
             return [found] if found else []
+        if name not in self.defined:
+            return []
         owners = {self.classes[o.name] for o in self.origins(target, scope) if o.name in self.classes} if target is not None else set()
         return [m for m in (self.find_method(owner, name) for owner in owners) if m]
 

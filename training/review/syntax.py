@@ -36,7 +36,6 @@ LEAVES = {
     ast.Name,
     ast.Constant,
     ast.alias,
-    ast.arg,
     *ast.operator.__subclasses__(),
     *ast.cmpop.__subclasses__(),
     *ast.boolop.__subclasses__(),
@@ -176,6 +175,7 @@ class Rewriter(ast.NodeTransformer):
 
     visitors: dict[type[ast.AST], Callable[[Any, Any], Any]]
     stay: set[type]  # of what is left as it is
+    changed = False  # whether anything was
 
     def visit(self, node: ast.AST) -> Any:
         """What stands for a node, statements for a statement perhaps."""
@@ -197,11 +197,14 @@ class Rewriter(ast.NodeTransformer):
                         made += new
                     elif new is not None or part is None:
                         made.append(new)
-                value[:] = made
+                if len(made) != len(value) or any(a is not b for a, b in zip(made, value, strict=True)):
+                    value[:] = made
+                    self.changed = True
             elif value.__class__ not in stay:
                 new = self.visit(value)
                 if new is not value:
                     setattr(node, name, new)
+                    self.changed = True
         return node
 
 
