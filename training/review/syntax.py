@@ -248,7 +248,8 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
         return iter(known)
     found = [node]
     for current in found:
-        found.extend(children(current))
+        kept = getattr(current, "_children", None)
+        found.extend(children(current) if kept is None else kept)
     if len(found) <= MOST_KEPT:
         node._walked = tuple(found)  # type: ignore[attr-defined]
     return iter(found)
@@ -292,7 +293,8 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
         current = pending.pop()
         found.append(current)
         if current.__class__ not in OWN:
-            pending.extend(children(current))
+            kept = getattr(current, "_children", None)
+            pending.extend(children(current) if kept is None else kept)
     if len(found) <= MOST_KEPT:
         node._own = tuple(found)  # type: ignore[attr-defined]
     return iter(found)
