@@ -112,9 +112,10 @@ def tables_of_owners(program: Program) -> Iterator[tuple[ast.expr, str]]:
             if not _counted_only(program, column):
                 continue
             known = _handed_round(program, maker, table)
+            held = {table} if any(isinstance(n, ast.Attribute) and n.attr == table and isinstance(n.ctx, ast.Store) for n in own_nodes(maker.node)) else set()
             for split, scope, parts in (*splits(program), *shuffled_cuts(program)):
                 behind = {b for part in parts for n in names_read(part) for b in sources_of(n, scope, line_of(split))}
-                if any(s is scope and n in behind for s, n in known):
+                if any(s is scope and n in behind for s, n in known) or any(isinstance(p, ast.Attribute) and p.attr in held for p in parts):
                     yield split, f"rows are split at random, though {column!r} (line {line_of(outer)}) says that several belong together"
                     break
 
@@ -186,7 +187,7 @@ def _tables_by_rows(program: Program, maker: Scope) -> Iterator[tuple[str, str, 
                 bound = program.parents[frame]
                 table = last_name(bound.targets[0]) if isinstance(bound, ast.Assign) else ""
                 for column in _columns_of(call.args[0], keyword(frame, "columns", 2), person):
-                    if words(column) & KEPT_TOGETHER or (_varied(program, outer, call) and _said_once(program, column)):
+                    if words(column) & KEPT_TOGETHER or ((_varied(program, outer, call) or _is_window(program, outer, call)) and _said_once(program, column)):
                         yield column, table, outer
 
 
@@ -198,6 +199,16 @@ def _varied(program: Program, outer: ast.For, put: ast.Call) -> bool:
     inside = {id(n) for n in walk(inner)}
     made = {last_name(t) for n in own_nodes(outer) if isinstance(n, ast.Assign) and id(n) not in inside for t in n.targets if isinstance(t, ast.Name)}
     return any(made & {last_name(a) for a in c.args} and program.callees(c, program.scope(c)) for c in calls(put.args[0]))
+
+
+def _is_window(program: Program, outer: ast.For, put: ast.Call) -> bool:
+    """Whether the rows of an inner loop are windows along what the outer one goes through: `for start in range(0, size - window + 1, hop)`."""
+    inner = next((a for a in program.ancestors(put) if isinstance(a, ast.For)), outer)
+    over = inner.iter
+    if inner is outer or not isinstance(over, ast.Call) or last_name(over.func) != "range" or len(over.args) != 3 or not isinstance(inner.target, ast.Name):
+        return False
+    said = {w for a in over.args for n in identifiers(a) for w in words(n)}
+    return bool(said & {"window", "windows", "win", "hop", "stride"}) and inner.target.id in names_read(put.args[0])
 
 
 def _said_once(program: Program, column: str) -> bool:
