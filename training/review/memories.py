@@ -32,7 +32,8 @@ class Kept(NamedTuple):
     def of_end(self, program: Program, scope: Scope) -> str | None:
         """How a function that reads the rewards of this memory leaves out the ends; None where it reads them, or where that is not certain."""
         if self.fields:
-            loads = {n.attr for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}
+            again = self._made_again(program)
+            loads = {n.attr for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load) and id(n) not in again}
             loads |= {str(n.slice.value) for n in program.nodes[ast.Subscript] if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Constant)}
             here = {n.attr for n in own_nodes(scope.node) if isinstance(n, ast.Attribute)}
             if any(isinstance(n, ast.Tuple) and isinstance(n.ctx, ast.Store) and len(n.elts) == self.size for n in walk(program.tree)):
@@ -58,6 +59,12 @@ class Kept(NamedTuple):
             return f"[{self.position}] is never read"
         names = read[self.position]
         return f"{min(names)}, which holds it, is never read" if "" not in names and not names & _loads(scope) else None
+
+    def _made_again(self, program: Program) -> set[int]:
+        """The nodes by which one such transition is made of others, as a batch of them: what they read goes where the rest goes."""
+        bound = program.parents[self.node]
+        name = self.node.name if isinstance(self.node, ast.ClassDef) else last_name(bound.targets[0]) if isinstance(bound, ast.Assign) else ""
+        return {id(n) for call in program.calls_of(name) for n in walk(call)} if name else set()
 
     def _unpacked(self, program: Program, scope: Scope) -> list[ast.Tuple]:
         """Where a function takes such a transition, or a batch of them, apart."""

@@ -368,4 +368,5 @@ def _entries(value: ast.expr) -> set[str]:
     found = {last_name(c.func) for c in calls(value)}
     whole = any(last_name(c.func) in ("nonzero", "argwhere") and keyword(c, "dim") is None for c in calls(value))
     turned = any(isinstance(n, ast.UnaryOp) for n in walk(value))  # `(~adj).nonzero()`: pairs without a link
-    return found if whole and not turned else set()
+    flat = {"flatten", "squeeze", "ravel"} & found  # `(y == c).nonzero().flatten()`: numbers of rows
+    return found if whole and not turned and not flat else set()
