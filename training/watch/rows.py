@@ -129,6 +129,8 @@ class Rows:
             return
         if call.inputs[0][0].numel() > 20_000 or len(call.inputs) > 2:
             return
+        if len(call.inputs) == 2 and call.outputs and call.outputs[0].shape == call.inputs[0].shape:
+            return  # of noise and its time: sampling feeds the network what it gave before
         self._forwarded(call)
 
     def _forwarded(self, call: Call) -> None:
