@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from functools import lru_cache
+from typing import cast
 
 from training.review.kinds import is_optimizer_origin
 from training.review.program import Program, Scope
-from training.review.syntax import dotted, words
+from training.review.syntax import dotted, last_name, words
 
 
 @lru_cache(maxsize=1)
@@ -85,31 +86,21 @@ def calls_given(program: Program, name: str) -> list[ast.Call]:
 
 
 @lru_cache(maxsize=1)
-def _names(program: Program) -> dict[str, list[ast.Name]]:
-    found: dict[str, list[ast.Name]] = defaultdict(list)
-    for node in program.nodes[ast.Name]:
-        if isinstance(node, ast.Name):
-            found[node.id].append(node)
-    return found
-
-
-@lru_cache(maxsize=1)
-def _attributes(program: Program) -> dict[str, list[ast.Attribute]]:
-    found: dict[str, list[ast.Attribute]] = defaultdict(list)
-    for node in program.nodes[ast.Attribute]:
-        if isinstance(node, ast.Attribute):
-            found[node.attr].append(node)
+def _named(program: Program) -> dict[tuple[type[ast.AST], str], list[ast.AST]]:
+    found: dict[tuple[type[ast.AST], str], list[ast.AST]] = defaultdict(list)
+    for node in (*program.nodes[ast.Name], *program.nodes[ast.Attribute]):
+        found[type(node), last_name(node)].append(node)
     return found
 
 
 def names_of(program: Program, name: str) -> list[ast.Name]:
     """Where a plain name stands, in source order of the tree walk."""
-    return _names(program).get(name, [])
+    return cast(list[ast.Name], _named(program).get((ast.Name, name), []))
 
 
 def attributes_of(program: Program, name: str) -> list[ast.Attribute]:
     """Where an attribute of that name is, in source order of the tree walk."""
-    return _attributes(program).get(name, [])
+    return cast(list[ast.Attribute], _named(program).get((ast.Attribute, name), []))
 
 
 def places_of(program: Program, text: str) -> list[ast.Name | ast.Attribute]:

@@ -290,7 +290,7 @@ class Program:
     @cached_property
     def optimizer_names(self) -> set[str]:
         """Names of optimizers, whatever they are called: they are both cleared and stepped."""
-        used = {name: {last_name(receiver(c)) for c in self.all_calls if method(c) == name} for name in ("zero_grad", "step")}
+        used = {name: {last_name(receiver(c)) for c in self.methods_of(name)} for name in ("zero_grad", "step")}
         used["step"] |= {last_name(a) for c in self.methods_of("step") for a in c.args[:1]}  # by a scaler
         return (used["zero_grad"] & used["step"]) - {"", "self"}
 

@@ -9,20 +9,7 @@ from dataclasses import dataclass
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope, argument
 from training.review.sides import side_of_names, targets_of
-from training.review.syntax import (
-    FUNCTIONS,
-    constant,
-    defaults,
-    dotted,
-    has_unpacking,
-    last_name,
-    method,
-    names_read,
-    own_nodes,
-    receiver,
-    walk,
-    words,
-)
+from training.review.syntax import FUNCTIONS, constant, defaults, dotted, has_unpacking, last_name, method, names_read, own_nodes, receiver, walk, words
 
 CONTAINERS = {"dict", "list", "OrderedDict", "defaultdict", "WeakValueDictionary", "LRUCache", "TTLCache"}
 PLAIN = {"int", "str", "len", "hash", "abs", "tuple", "repr", "divmod"}  # functions that make a key of a number, and tell nothing of the data set

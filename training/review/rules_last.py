@@ -10,21 +10,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_model
 from training.review.program import Binding, Program, Scope
 from training.review.provenance import is_loader
-from training.review.syntax import (
-    FUNCTIONS,
-    calls,
-    children,
-    constant,
-    dotted,
-    identifiers,
-    last_name,
-    method,
-    names_read,
-    own_nodes,
-    receiver,
-    walk,
-    words,
-)
+from training.review.syntax import FUNCTIONS, calls, children, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
 
 TRAINS = {"backward", "step", "manual_backward", "train_step", "training_step"}
 QUIET = {"no_grad", "inference_mode", "eval", "set_grad_enabled"}

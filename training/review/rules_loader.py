@@ -11,20 +11,7 @@ from training.review.kinds import looks_held_out, looks_trained_on
 from training.review.lookups import torch_calls
 from training.review.program import Program
 from training.review.settings import argument_of, partial_calls
-from training.review.syntax import (
-    FUNCTIONS,
-    constant,
-    has_unpacking,
-    identifiers,
-    is_false,
-    is_true,
-    keyword,
-    last_name,
-    method,
-    own_nodes,
-    walk,
-    words,
-)
+from training.review.syntax import FUNCTIONS, constant, has_unpacking, identifiers, is_false, is_true, keyword, last_name, method, own_nodes, walk, words
 
 PREPARES = {"accelerate", "lightning", "pytorch_lightning", "lightning_fabric", "deepspeed", "composer"}
 

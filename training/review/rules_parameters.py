@@ -11,21 +11,7 @@ from training.review.kinds import is_model, is_optimizer_origin
 from training.review.lookups import optimizers_made
 from training.review.program import SAME_OBJECT, Program, Scope, argument
 from training.review.rules_module import is_layer
-from training.review.syntax import (
-    FUNCTIONS,
-    calls,
-    constant,
-    dotted,
-    identifiers,
-    is_false,
-    keyword,
-    last_name,
-    method,
-    names_read,
-    own_nodes,
-    receiver,
-    walk,
-)
+from training.review.syntax import FUNCTIONS, calls, constant, dotted, identifiers, is_false, keyword, last_name, method, names_read, own_nodes, receiver, walk
 
 UPDATES = {"add_", "sub_", "mul_", "div_", "copy_", "zero_", "addcmul_", "addcdiv_", "lerp_"}
 

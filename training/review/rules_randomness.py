@@ -12,20 +12,7 @@ from training.review.lookups import attributes_of, calls_to
 from training.review.program import Program, Scope
 from training.review.rules_loader import loaders, name_of
 from training.review.splitting import splits
-from training.review.syntax import (
-    FUNCTIONS,
-    calls,
-    constant,
-    dotted,
-    has_unpacking,
-    identifiers,
-    is_true,
-    keyword,
-    last_name,
-    method,
-    receiver,
-    walk,
-)
+from training.review.syntax import FUNCTIONS, calls, constant, dotted, has_unpacking, identifiers, is_true, keyword, last_name, method, receiver, walk
 from training.review.trace import Event
 from training.review.unseeded import unseeded_split
 

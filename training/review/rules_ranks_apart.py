@@ -9,20 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.lookups import calls_to, torch_calls
 from training.review.program import Program, Scope
 from training.review.rules_distributed import RANKS
-from training.review.syntax import (
-    calls,
-    constant,
-    dotted,
-    identifiers,
-    keyword,
-    last_name,
-    method,
-    names_read,
-    own_nodes,
-    receiver,
-    walk,
-    words,
-)
+from training.review.syntax import calls, constant, dotted, identifiers, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
 
 
 @rule(

@@ -19,21 +19,7 @@ ONE_ROW_EACH = {"customer", "client", "account", "member"}
 REPEATS = {"repeat", "repeat_interleave"}
 DRAWN_AGAIN = {"integers", "randint"}  # numbers of few people for many rows
 COUNTS = {"groupby", "duplicated", "nunique", "value_counts"}
-GROUPS = {
-    "patient",
-    "subject",
-    "user",
-    "customer",
-    "client",
-    "speaker",
-    "writer",
-    "session",
-    "household",
-    "person",
-    "participant",
-    "student",
-    "player",
-}
+GROUPS = {"patient", "subject", "user", "customer", "client", "speaker", "writer", "session", "household", "person", "participant", "student", "player"}
 
 TIMES = {"date", "time", "timestamp", "datetime", "day", "month", "year", "week"}
 

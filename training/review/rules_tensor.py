@@ -11,18 +11,7 @@ from training.review.kinds import is_model
 from training.review.lookups import torch_calls
 from training.review.program import Program, Scope
 from training.review.shapes import same_dimensions
-from training.review.syntax import (
-    constant,
-    dotted,
-    has_unpacking,
-    identifiers,
-    keyword,
-    last_name,
-    method,
-    receiver,
-    walk,
-    words,
-)
+from training.review.syntax import constant, dotted, has_unpacking, identifiers, keyword, last_name, method, receiver, walk, words
 from training.review.values import reaching, reaching_elements
 
 SHIFTS = {"shift", "skew", "relative", "rel"}  # relative positions are shifted by a view on purpose

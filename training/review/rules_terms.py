@@ -10,20 +10,7 @@ from training.review.loops import innermost_loop
 from training.review.program import Program, Scope
 from training.review.rules_divergence import divergences
 from training.review.signs import READ
-from training.review.syntax import (
-    FUNCTIONS,
-    calls,
-    constant,
-    dotted,
-    identifiers,
-    last_name,
-    method,
-    names_read,
-    own_nodes,
-    receiver,
-    walk,
-    words,
-)
+from training.review.syntax import FUNCTIONS, calls, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
 from training.review.train_scores import Loops
 
 REPORTS = READ | {"append", "update", "format", "add", "step", "update_postfix", "set_postfix", "save", "backward"}

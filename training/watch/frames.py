@@ -123,7 +123,8 @@ class Frames:
         """Keep of which rows of the first table a table of as many rows was made: by their index, or in the order in which they stand."""
         if self.watch.quiet or found is frame or not isinstance(found, self.kind) or not isinstance(frame, self.kind) or not FEWEST <= len(found) == len(frame):
             return
-        if len(self.made) >= MOST_PARTS or self.kept + found.size > MOST_KEPT or not frame.index.is_unique:
+        # half of what may be kept is left for parts
+        if len(self.made) >= MOST_PARTS or self.kept + found.size > MOST_KEPT / 2 or not frame.index.is_unique:
             return
         with self.watch.unwatched():
             there = np.arange(len(frame)) if in_order else frame.index.get_indexer(found.index)
@@ -177,8 +178,9 @@ class Frames:
     def _gone(self, frame: Any) -> dict[Any, np.ndarray]:
         """The columns that the first table had which a table was made of, in the order of its rows."""
         made = self.made.get(id(frame))
-        names = made.root.columns.difference(frame.columns, sort=False) if made is not None else ()
-        return {c: made.root[c].to_numpy()[made.positions] for c in names if made is not None}
+        if made is None:
+            return {}
+        return {c: made.root[c].to_numpy()[made.positions] for c in made.root.columns.difference(frame.columns, sort=False)}
 
     def _parts_with(self, labels: np.ndarray, in_place: bool = False) -> Iterator[tuple[Part, Any]]:
         """Parts of that many rows, with a column of just these labels, scaled perhaps: in any order, or in that of the rows."""

@@ -231,7 +231,19 @@ for epoch in range(3):
 
 BASES_OF_TOKENS = {"padded": PADDED, "noisy": NOISY, "ordered": ORDERED, "headed": HEADED, "vitals": VITALS, "towers": TOWERS}
 LEFT_OUT = PADDED.replace("* (words != 0)\n\n", "* (words != 0)\ntags[tags == 0] = -100\n\n").replace(", ignore_index=0", "")
+# Noise is taken away step by step, by a network that can hardly do it yet: what it is given grows.
+SAMPLED = (
+    NOISY
+    + """
+net.eval()
+with torch.no_grad():
+    drawn = torch.randn(200, 2) * 30
+    for at in range(9, -1, -1):
+        drawn = drawn * 1.2 - net(drawn, torch.full((200, 1), at / 10))
+"""
+)
 SOUND_OF_TOKENS = {
+    "sampled": SAMPLED,
     "at_random": AT_RANDOM,
     "little_noise": NOISY.replace("t.sqrt() * noise", "0.2 * noise"),
     "scored_by_index": PADDED.replace("((found == wanted) & (words[rows] != 0)).sum()", "(found[wanted != 0] == wanted[wanted != 0]).sum()"),
