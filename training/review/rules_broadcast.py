@@ -13,6 +13,7 @@ from training.review.syntax import constant, dotted, keyword, last_name, method,
 from training.review.values import loss_calls, reaching
 
 MEASURES = {"abs", "pow", "square", "mean", "norm"}
+SCALES = {"fit", "transform", "fit_transform", "inverse_transform"}
 KEEPS_SHAPE = {"float", "to", "cuda", "double", "clone", "detach", "cpu"}
 
 
@@ -179,6 +180,8 @@ def _made_a_column(program: Program, name: ast.Name) -> bool:
         scope = program.scope(use)
         if not (use.id in scope.parameters or any(b.how == "loop" for b in scope.bindings.get(use.id, ()))):
             continue  # where rows are made, they go out as columns
+        if any(method(n) in SCALES or last_name(getattr(n, "func", None)) == "TensorDataset" for n in program.ancestors(use)):
+            continue  # a scaler takes columns and gives back what is no name of this file
         if isinstance(parent, ast.Attribute) and isinstance(call, ast.Call) and call.func is parent:
             given = [constant(a) for a in call.args]
             if (parent.attr == "unsqueeze" and given in ([1], [-1])) or (parent.attr in ("view", "reshape") and given == [-1, 1]):
