@@ -23,7 +23,7 @@ from training.models.causal_transformer import positions_of
 from training.overfit import LR, LR_SMALL, MAX_SECONDS, Curve, descend, undecided
 from training.probe import Probe
 
-ROWS, POSITIONS = 4, 128  # of the batch, at most
+ROWS, POSITIONS = 4, 64  # of the batch, at most
 BY_HEART = 0.1
 
 

@@ -44,7 +44,9 @@ from training.probe import Probe, first_rows, spread_rows
 from training.review.own_module import review_own_module
 from training.targets import targets_of
 
-SAMPLE_ROWS = 512  # for the initial loss
+SAMPLE_ROWS = 256  # for the initial loss
+LARGE, ROWS_OF_LARGE = 2**18, 16  # weights: such a network learns sixteen rows as surely as thirty-two, in half the time
+EFFECT_ROWS = 4
 COMPANY_ROWS = 16  # for what rows do to each other
 GRADIENT_STEPS = 3  # a layer behind one that starts at zero gets its gradient from the second step on
 LOUD, TOO_LOUD = 1.5, 2.5  # deviation of the first scores that is warned of, and that stops
@@ -87,9 +89,9 @@ def preflight(run: RunSpec) -> PreflightReport:
     if texts:
         report = inspect_tokens(declaration, run.statistics, network, train)
     else:
-        report = inspect(
-            declaration, run.statistics, network, first_rows(train, SAMPLE_ROWS), spread_rows(train, ROWS, targets_of(declaration, run.statistics))
-        )
+        rows = ROWS_OF_LARGE if sum(p.numel() for p in network.parameters()) > LARGE else ROWS
+        spread = spread_rows(train, rows, targets_of(declaration, run.statistics))
+        report = inspect(declaration, run.statistics, network, first_rows(train, SAMPLE_ROWS), spread)
     results = [judged(r, declaration) for r in (targets, *reviewed, *report.checks.results, optimizer, *check_smoothing(declaration, run.statistics))]
     if not any(r.verdict == "fail" for r in results):  # the steps below would only fail for the same reason
         results += [judged(r, declaration) for r in try_out(declaration, run.statistics, train)]
@@ -152,7 +154,7 @@ def first_passes(subject: Subject, check_forward: Callable[[Subject], CheckResul
         PreflightError: they cannot be run, break the contract, or leave something behind that is not allowed.
     """
     results = []
-    for check in (check_forward, lambda fresh: check_effects(fresh.network, fresh.loss, fresh.spread)):
+    for check in (check_forward, lambda fresh: check_effects(fresh.network, fresh.loss, fresh.spread.first(EFFECT_ROWS))):
         results.append(judged(check(replace(subject, network=copy.deepcopy(subject.network))), subject.declaration))
         if results[-1].verdict == "fail":
             raise PreflightError(line(results[-1]))

@@ -33,18 +33,18 @@ from training.sampling import Sampler
 from training.targets import targets_of
 from training.trial import Trial
 
-ROWS, TEXTS = 32, 8  # of a step
+ROWS, TEXTS = 16, 4  # of a step
 STEPS = 10  # at a rate that rises to its peak
 DIVERGED, ROSE = 10.0, 2.0  # loss after these steps, as a multiple of the first
 ERASED, SHRUNK = 0.05, 0.01  # of a weight, by weight decay in one step: more than any batch can write back
 HEAVY = 1.0  # weight decay that is at fault itself, where a rate that is too high may be with less
 LEAST_MOVE, FROZEN_MOVE = 0.01, 1e-6  # of the weights' size, in the whole run: of the network, of one group
-SLOPE_ROWS = 16
-RESUMED_ROWS = 16  # of each of the steps that are compared to the bit
+SLOPE_ROWS = 8
+RESUMED_ROWS = 8  # of each of the steps that are compared to the bit
 EXPORTED_ROWS = (1, 3)
 MEMORY_SHARE = 0.9  # of what is free
-WINDOW_ROWS = 128  # most rows of a step that is timed
-TIMED_STEPS, TRIAL_SECONDS = 5, 0.5
+WINDOW_ROWS = 32  # most rows of a step that is timed
+TIMED_STEPS, TRIAL_SECONDS = 5, 0.25
 
 
 def try_out(declaration: Declaration, statistics: Statistics, train: dict[str, np.ndarray]) -> list[CheckResult]:

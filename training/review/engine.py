@@ -14,7 +14,7 @@ from training.review.findings import RULES, Finding, Rule, Subject
 from training.review.program import Program
 from training.review.rules import LOADED
 from training.review.sources import RULE_FAILED, WHOLE_FILE, Source, Unreadable, allowances_of, read_source
-from training.review.syntax import uncollected
+from training.uncollected import uncollected
 
 RELEVANT = ("torch", "sklearn", "imblearn", "accelerate", "transformers", "lightning")
 PARALLEL_FROM = 40  # files; below that a second process costs more than it saves

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
+
+from training.uncollected import uncollected
 
 MOST_KEPT = 4000  # nodes that a list of them is kept of
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
@@ -29,18 +29,6 @@ class _Fields(dict[type[ast.AST], tuple[str, ...]]):
 
 
 _FIELDS = _Fields(dict.fromkeys((ast.Constant, ast.MatchSingleton, ast.Global, ast.Nonlocal), ()))
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Without the garbage collector, which would look through the nodes of a tree again and again; what is left is collected at once, behind it."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 LEAVES = {
