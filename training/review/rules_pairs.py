@@ -18,6 +18,8 @@ MAPS = {
 DRAWS = {"random", "rand", "randint", "uniform", "integers", "randrange", "choice"}
 MOVES = {"flip", "hflip", "vflip", "fliplr", "flipud", "rot90", "rotate", "roll", "crop", "affine", "transpose", "resized_crop"}
 EXACT = {"flip", "rot90", "roll"}  # of whole pixels: what they are given is how far, and nothing else
+WRAPS = {"from_numpy", "as_tensor", "tensor", "asarray", "array", "ascontiguousarray", "to_tensor"}
+RETYPES = {"float", "long", "int", "bool", "double", "to", "astype", "copy", "clone", "unsqueeze", "contiguous"}
 TRANSFORMS = {"RandomHorizontalFlip", "RandomVerticalFlip", "RandomCrop", "RandomResizedCrop", "RandomRotation", "RandomAffine", "RandomPerspective"}
 REPEATS_DRAW = {"manual_seed", "seed", "set_state", "setstate", "set_rng_state", "fork_rng", "get_params", "get_state", "getstate"}
 
@@ -93,11 +95,26 @@ def _left_behind(program: Program, scope: Scope) -> str:
         if len(masks) != 1 or not any(IMAGES & words(n) and n not in masks for n in given):
             continue
         bound = scope.bindings.get(masks[0], [])
-        looked_up = len(bound) == 1 and any(isinstance(n, ast.Subscript) for n in walk(bound[0].value)) and not any(_is_draw(n) for n in walk(bound[0].value))
+        made = [b for b in bound if not _only_wraps(b.value, masks[0])]
+        looked_up = len(made) == 1 and any(isinstance(n, ast.Subscript) for n in walk(made[0].value)) and not any(_is_draw(n) for n in walk(made[0].value))
         read = [n for n in own_nodes(scope.node) if isinstance(n, ast.Name) and n.id == masks[0] and isinstance(n.ctx, ast.Load)]
-        if looked_up and len(read) == 1:
+        if looked_up and len(read) == 1 + len(bound) - len(made):
             return masks[0]
     return ""
+
+
+def _only_wraps(value: ast.expr, name: str) -> bool:
+    """Whether a value is the same pixels in another type or with a channel in front: `torch.from_numpy(mask)[None].float()`."""
+    if isinstance(value, ast.Name):
+        return value.id == name
+    if isinstance(value, ast.Subscript):
+        return constant(value.slice) is None and isinstance(value.slice, ast.Constant) and _only_wraps(value.value, name)
+    if not isinstance(value, ast.Call):
+        return False
+    if last_name(value.func) in WRAPS and value.args:
+        return _only_wraps(value.args[0], name)
+    inner = receiver(value)
+    return method(value) in RETYPES and inner is not None and _only_wraps(inner, name)
 
 
 def _moved_elsewhere(scope: Scope) -> str:

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.syntax import identifiers, last_name, method, walk, words
+from training.review.syntax import constant, identifiers, last_name, method, walk, words
 
 CRITIC = {"value", "values", "baseline", "baselines", "critic", "v"}
 LOGS = ({"log", "prob"}, {"log", "probs"}, {"logp"}, {"logprob"}, {"logprobs"}, {"log", "pi"}, {"nlp"})
@@ -49,13 +49,11 @@ def advantage_with_gradient(subject: Subject) -> Iterator[Place]:
             continue
         for weight, other in ((node.left, node.right), (node.right, node.left)):
             scope = program.scope(node)
-            if (
-                isinstance(weight, ast.Name)
-                and of_logs(other)
-                and (value := _value_in(program, weight, scope))
-                and _learned_by(program, {weight.id, value}, scope)
-            ):
-                yield node, f"{weight.id} holds the gradient of {value}, and weighs {ast.unparse(other)}"
+            if not isinstance(weight, ast.Name) or not of_logs(other):
+                continue
+            value = _value_in(program, weight, scope)
+            if value is not None and _learned_by(program, {weight.id, ast.unparse(value)}, scope):
+                yield node, f"{weight.id} holds the gradient of {ast.unparse(value)}, and weighs {ast.unparse(other)}"
                 break
 
 
@@ -72,19 +70,37 @@ def _is_log(name: str) -> bool:
     return any(kind <= said for kind in LOGS)
 
 
-def _value_in(program: Program, weight: ast.Name, scope: Scope) -> str:
+def _value_in(program: Program, weight: ast.Name, scope: Scope) -> ast.expr | None:
     """The critic's value that is taken from something in the only value of a name, where nothing cuts its gradient."""
     bound = program.bindings_of(weight, scope)
     if len(bound) != 1 or bound[0].how != "assign" or not isinstance(bound[0].value, ast.BinOp) or not isinstance(bound[0].value.op, ast.Sub):
-        return ""
+        return None
     made, within = bound[0].value, bound[0].scope
     if identifiers(made) & CUTS or any(isinstance(a, ast.With) and "no_grad" in identifiers(a) for a in program.ancestors(bound[0].statement)):
-        return ""
+        return None
     taken = made.right
-    if not isinstance(taken, ast.Name) or not words(taken.id) & CRITIC or "old" in words(taken.id):
-        return ""
-    cut = any(identifiers(b.value) & CUTS for b in program.bindings_of(taken, within))
-    return "" if cut else taken.id
+    if not words(_called(taken)) & CRITIC or "old" in words(_called(taken)):
+        return None
+    cut = isinstance(taken, ast.Name) and any(identifiers(b.value) & CUTS for b in program.bindings_of(taken, within))
+    return None if cut else taken
+
+
+def _called(value: ast.expr) -> str:
+    """The name of a value, or the key or attribute by which a batch holds it: `values`, `batch["value"]`, `batch.value`."""
+    if isinstance(value, ast.Subscript):
+        return key if isinstance(key := constant(value.slice), str) else ""
+    return value.id if isinstance(value, ast.Name) else value.attr if isinstance(value, ast.Attribute) else ""
+
+
+def _parts(node: ast.AST) -> set[str]:
+    """The names, attributes and looked up entries within an expression, as they are written."""
+    return {ast.unparse(n) for n in walk(node) if isinstance(n, (ast.Name, ast.Attribute, ast.Subscript))}
+
+
+def _is_of(node: ast.AST, names: set[str]) -> bool:
+    """Whether an expression holds one of these values, and no other of a critic: values of before are compared with new ones, and learn nothing."""
+    critics = {ast.unparse(n) for n in walk(node) if isinstance(n, (ast.Subscript, ast.Attribute)) and words(_called(n)) & CRITIC}
+    return bool(_parts(node) & names) and critics <= names
 
 
 def _is_figure(program: Program, node: ast.AST) -> bool:
@@ -98,11 +114,15 @@ def _is_figure(program: Program, node: ast.AST) -> bool:
 def _learned_by(program: Program, names: set[str], scope: Scope) -> bool:
     """Whether one of these names is squared, or given to a loss that the critic learns by."""
     for node in walk(scope.node):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and identifiers(node.left) & names and not _is_figure(program, node):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and _is_of(node.left, names) and not _is_figure(program, node):
             return True
         if not isinstance(node, ast.Call):
             continue
-        squared = method(node) in ("pow", "square") and bool(identifiers(node.func) & names) and not _is_figure(program, node)
-        if squared or (program.is_torch(node.func, "mse_loss", "smooth_l1_loss", "huber_loss", "square") and any(identifiers(a) & names for a in node.args)):
+        squared = method(node) in ("pow", "square") and _is_of(node.func, names) and not _is_figure(program, node)
+        if squared or (
+            program.is_torch(node.func, "mse_loss", "smooth_l1_loss", "huber_loss", "square")
+            and any(_parts(a) & names for a in node.args)
+            and all(_is_of(a, names) for a in node.args if _parts(a) & names)
+        ):
             return True
     return False

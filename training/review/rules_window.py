@@ -35,14 +35,15 @@ def fits(steps: Steps, branch: ast.If) -> bool:
 
 
 def _counts_full_windows(subject: Subject, branch: ast.If) -> bool:
-    """Whether the file reckons with `len(loader) // n` steps an epoch, n being the window's size."""
-    sizes = {last_name(n.right) for n in walk(branch.test) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod)} - {""}
+    """Whether the file reckons with `len(loader) // n` steps an epoch, or looks at `len(loader) % n`, n being the window's size."""
+    sizes = {ast.unparse(n.right) for n in walk(branch.test) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod)}
+    sizes |= {size.rpartition(".")[2] for size in sizes}
     return any(
         isinstance(n, ast.BinOp)
-        and isinstance(n.op, ast.FloorDiv)
+        and isinstance(n.op, (ast.FloorDiv, ast.Mod))
         and isinstance(n.left, ast.Call)
         and last_name(n.left.func) == "len"
-        and last_name(n.right) in sizes
+        and ({ast.unparse(n.right), last_name(n.right)} & sizes)
         for n in subject.program.nodes[ast.BinOp]
     )
 
