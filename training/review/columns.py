@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import cast
 
-from training.review.syntax import Rewriter, last_name, located, method, whole
+from training.review.syntax import Rewriter, last_name, located, method, of_kind
 
 OF_TABLES = {
     *("index", "values", "columns", "shape", "size", "dtypes", "dtype", "T", "loc", "iloc", "at", "iat", "str", "dt", "cat", "name", "names", "empty"),
@@ -24,13 +24,8 @@ def with_columns(tree: ast.Module, aliases: dict[str, str]) -> ast.Module:
     if not any(name.partition(".")[0] == "pandas" for name in aliases.values()):
         return tree
     columns = _columns(tree)
-    classes = {n.name for n in whole(tree) if isinstance(n, ast.ClassDef)} | {"parse_args", "SimpleNamespace", "namedtuple"}
-    objects = {
-        last_name(t)
-        for n in whole(tree)
-        if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call) and last_name(n.value.func) in classes
-        for t in n.targets
-    }
+    classes = {n.name for n in of_kind(tree, ast.ClassDef)} | {"parse_args", "SimpleNamespace", "namedtuple"}
+    objects = {last_name(t) for n in of_kind(tree, ast.Assign) if isinstance(n.value, ast.Call) and last_name(n.value.func) in classes for t in n.targets}
     other = objects | NO_TABLES | set(aliases)
     return located(cast(ast.Module, _Columns(columns, other).visit(tree))) if columns else tree
 
@@ -38,14 +33,14 @@ def with_columns(tree: ast.Module, aliases: dict[str, str]) -> ast.Module:
 def _columns(tree: ast.Module) -> set[str]:
     """Texts that name a column: keys of a table that is made, and what is written or read by a text."""
     found: set[str] = set()
-    for node in whole(tree):
-        keys: list[ast.expr | None] = []
-        if isinstance(node, ast.Call) and last_name(node.func) in ("DataFrame", "assign"):
-            keys = [k for a in node.args if isinstance(a, ast.Dict) for k in a.keys]
-            found |= {k.arg for k in node.keywords if k.arg and last_name(node.func) == "assign"}
-        elif isinstance(node, ast.Subscript):
-            keys = list(node.slice.elts) if isinstance(node.slice, ast.List) else [node.slice]
-        found |= {k.value for k in keys if isinstance(k, ast.Constant) and isinstance(k.value, str) and k.value.isidentifier()}
+    keys: list[ast.expr | None] = []
+    for call in of_kind(tree, ast.Call):
+        if last_name(call.func) in ("DataFrame", "assign"):
+            keys += [k for a in call.args if isinstance(a, ast.Dict) for k in a.keys]
+            found |= {k.arg for k in call.keywords if k.arg and last_name(call.func) == "assign"}
+    for node in of_kind(tree, ast.Subscript):
+        keys += node.slice.elts if isinstance(node.slice, ast.List) else [node.slice]
+    found |= {k.value for k in keys if isinstance(k, ast.Constant) and isinstance(k.value, str) and k.value.isidentifier()}
     return found - OF_TABLES
 
 

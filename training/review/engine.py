@@ -44,30 +44,42 @@ def review_source(source: Source, rules: Sequence[Rule], seen: Sequence[Finding]
         rules: that run.
         seen: findings of a run of the same source, added where reading did not find the same mistake.
     """
-    try:
-        tree = source.parse()
-    except Unreadable as error:
-        return [error.finding]
-    allowances = allowances_of(source)
-    found: list[Finding] = []
-    if any(name in source.text for name in RELEVANT):
+    with uncollected():  # until the tree is let go: what is freed at once leaves its place in the processor's cache to the next file's
         try:
-            with uncollected():
-                subject = Subject(Program(tree, source.path))
-                found = [f for rule in rules for f in _applied(rule, subject, source)]
-        except RecursionError:
-            return [Unreadable(source.path, 1, 1, "cannot be reviewed: an expression is nested too deeply; break it up").finding]
+            found = _found(source, rules)
+        except Unreadable as error:
+            return [error.finding]
+    allowances = allowances_of(source)
     read = {f.rule for f in found}
     found += [f for f in seen if f.rule not in read]
     judged = allowances.judge(found, {r.id for r in rules} | {f.rule for f in seen})
     return sorted(judged, key=lambda f: (f.cell, f.line, f.column, f.rule))
 
 
+def _found(source: Source, rules: Sequence[Rule]) -> list[Finding]:
+    """What the rules find in a source.
+
+    Raises:
+        Unreadable: it is no Python, or nested too deeply.
+    """
+    tree = source.parse()
+    if not any(name in source.text for name in RELEVANT):
+        return []
+    try:
+        subject = Subject(Program(tree, source.path))
+        return [f for rule in rules for f in _applied(rule, subject, source)]
+    except RecursionError:
+        raise Unreadable(source.path, 1, 1, "cannot be reviewed: an expression is nested too deeply; break it up") from None
+
+
 def _applied(rule: Rule, subject: Subject, source: Source) -> list[Finding]:
     """What a rule finds; its own failure is a finding too, since it must neither hide what the others find nor pass for a file without this mistake."""
     try:
+        told = list(rule.findings(subject))
+        if not told:
+            return []
         found: dict[tuple[int, str], Finding] = {}
-        for f in rule.findings(subject):  # one line may break a rule in several places: once is enough
+        for f in told:  # one line may break a rule in several places: once is enough
             found.setdefault((f.line, f.message), f)
         return list(
             {(f.line, f.column): f for f in (source.placed(_as_written(f, subject.program)) for f in found.values())}.values()
@@ -77,8 +89,8 @@ def _applied(rule: Rule, subject: Subject, source: Source) -> list[Finding]:
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         what = f"{type(error).__name__}: {error}; {Path(place.filename).name}:{place.lineno}"
-        told = f"{rule.id} {rule.name} could not be applied to this file, the other rules were ({what}); this is a mistake of bulkhead: please report it with the file"
-        return [Finding(RULE_FAILED, subject.program.path, 1, 1, 1, 1, told, "warning", WHOLE_FILE)]
+        said = f"{rule.id} {rule.name} could not be applied to this file, the other rules were ({what}); this is a mistake of bulkhead: please report it with the file"
+        return [Finding(RULE_FAILED, subject.program.path, 1, 1, 1, 1, said, "warning", WHOLE_FILE)]
 
 
 def _as_written(finding: Finding, program: Program) -> Finding:

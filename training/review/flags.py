@@ -7,7 +7,7 @@ import copy
 from dataclasses import dataclass
 from typing import cast
 
-from training.review.syntax import located, names_read, whole
+from training.review.syntax import located, names_read, of_kind, whole
 
 BETTER = {"min": (ast.Lt, ast.LtE), "max": (ast.Gt, ast.GtE)}
 
@@ -76,7 +76,7 @@ def with_flags(tree: ast.Module) -> ast.Module:
             best = acc
             save(net.state_dict(), top)
     """
-    if not any(isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in BETTER and len(n.args) == 2 for n in whole(tree)):
+    if not any(isinstance(n.func, ast.Name) and n.func.id in BETTER and len(n.args) == 2 for n in of_kind(tree, ast.Call)):
         return tree
     put = False
     for node in whole(tree):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Set
-from functools import lru_cache
 from typing import NamedTuple
 
 from training.review.program import Program, Scope
@@ -13,7 +12,7 @@ from training.review.rules_codes import per_side
 from training.review.shares import derived
 from training.review.sides import divisions, elements_of, of_one_side, row_takes, side_of, takes, targets_of
 from training.review.splitting import cuts, is_part, line_of, splits, stored
-from training.review.syntax import calls, constant, dotted, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.syntax import calls, constant, dotted, keyword, last_name, method, names_read, once, own_nodes, receiver, walk, words
 from training.review.whole import CENTRES, LABEL_WORDS, centred, label_columns, over_rows
 
 STATISTICS = CENTRES | {"std", "var", "max", "quantile", "percentile", "nanstd", "nanpercentile", "nanquantile"}
@@ -31,7 +30,7 @@ class Sides(NamedTuple):
     parts: frozenset[str]
 
 
-@lru_cache(maxsize=1)  # of the file that is under review: several rules ask
+@once
 def sides_of_tables(program: Program) -> list[Sides]:
     """Every table that has one value in its function, and of which sides are taken there."""
     found: dict[tuple[Scope, str], tuple[ast.expr, set[int], set[str]]] = {}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import copy
+from bisect import bisect_left
 from collections import defaultdict
-from typing import cast
+from typing import Any, cast
 
-from training.review.syntax import Rewriter, below, located, walk_afresh, whole
+from training.review.syntax import Rewriter, below, located, of_kind, walk_afresh
 
 FEW = 4  # values of a list that is written out
 NO_VALUES = (ast.Starred, ast.Constant, ast.Lambda)
@@ -28,14 +29,15 @@ def with_lists(tree: ast.Module) -> tuple[ast.Module, dict[str, str]]:
     >>> named
     {'sets_0': 'sets[0]', 'sets_1': 'sets[1]'}
     """
-    nodes = whole(tree)
-    if not any(isinstance(n, (ast.ListComp, ast.GeneratorExp)) or (isinstance(n, ast.Call) and _is_map(n)) for n in nodes):
+    made: list[ast.expr] = [*of_kind(tree, ast.ListComp), *of_kind(tree, ast.GeneratorExp), *filter(_is_map, of_kind(tree, ast.Call))]
+    kept = of_kind(tree, ast.Assign)
+    if not made or not any(_begins(n) for n in (*made, *kept)):
         return tree, {}
-    if not any(_begins(n) for n in nodes):
-        return tree, {}
-    lists = _Lists()
-    made = cast(ast.Module, lists.visit(tree))
-    return (located(made) if lists.changed else tree), lists.stand_for
+    unpacked = [n for n in kept if isinstance(n.targets[0], (ast.Tuple, ast.List)) or isinstance(n.value, (ast.List, ast.Tuple))]
+    places = [n for n in of_kind(tree, ast.Subscript) if _number(n.slice) is not None]
+    lists = _Lists(sorted({n.lineno for nodes in (made, unpacked, places) for n in nodes}))
+    written = cast(ast.Module, lists.visit(tree))
+    return (located(written) if lists.changed else tree), lists.stand_for
 
 
 def _begins(node: ast.AST) -> bool:
@@ -57,12 +59,21 @@ def _is_map(call: ast.Call) -> bool:
 
 
 class _Lists(Rewriter):
-    def __init__(self) -> None:
+    def __init__(self, lines: list[int]) -> None:
+        self.lines = lines  # on which something may change, in order
         self.stand_for: dict[str, str] = {}
         self.function: ast.Module | ast.FunctionDef = ast.Module([], [])  # at hand
         self.bound: dict[str, int] | None = None  # how often each of its names gets a value, once that is asked
         self.places: set[str] | None = None  # its names that are asked for by place
         self.known: dict[str, list[ast.expr]] = {}  # the values of each list that the function at hand binds once
+
+    def visit(self, node: ast.AST) -> Any:
+        """What stands for a node; statements without a line on which something may change are left as they are."""
+        if isinstance(node, ast.stmt):
+            at = bisect_left(self.lines, node.lineno)
+            if at == len(self.lines) or self.lines[at] > (node.end_lineno or node.lineno):
+                return node
+        return super().visit(node)
 
     def visit_Module(self, node: ast.Module) -> ast.AST:
         """The statements of the file."""

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from functools import lru_cache
 from typing import cast
 
 from training.review.kinds import is_optimizer_origin
 from training.review.program import Program, Scope
-from training.review.syntax import dotted, last_name, words
+from training.review.syntax import dotted, last_name, once, words
 
 
-@lru_cache(maxsize=1)
+@once
 def _by_name(program: Program) -> dict[str, list[tuple[int, ast.Call]]]:
     """The calls by canonical dotted name, each with its place in `all_calls`; those of what is not imported left out."""
     found: dict[str, list[tuple[int, ast.Call]]] = defaultdict(list)
@@ -22,7 +21,7 @@ def _by_name(program: Program) -> dict[str, list[tuple[int, ast.Call]]]:
     return found
 
 
-@lru_cache(maxsize=1)
+@once
 def _names_in_torch(program: Program) -> dict[str, list[str]]:
     """Canonical names of what is called of torch, by their last part."""
     found: dict[str, list[str]] = defaultdict(list)
@@ -54,19 +53,19 @@ def torch_calls(program: Program, *names: str) -> list[ast.Call]:
     return calls_to(program, *(full for name in dict.fromkeys(names) for full in known.get(name, ())))
 
 
-@lru_cache(maxsize=1)
+@once
 def made_names(program: Program) -> frozenset[str]:
     """The last parts of the names of everything that is called, as an `Origin` has them."""
     return frozenset([(program.resolve(c.func) or dotted(c.func)).rpartition(".")[2] for c in program.all_calls])
 
 
-@lru_cache(maxsize=1)
+@once
 def spoken_words(program: Program) -> frozenset[str]:
     """The words of all names and attributes of the file."""
     return frozenset[str]().union(*map(words, program.identifiers))
 
 
-@lru_cache(maxsize=1)
+@once
 def _keywords(program: Program) -> dict[str | None, list[tuple[ast.Call, ast.keyword]]]:
     found: dict[str | None, list[tuple[ast.Call, ast.keyword]]] = defaultdict(list)
     for call in program.all_calls:
@@ -85,7 +84,7 @@ def calls_given(program: Program, name: str) -> list[ast.Call]:
     return [call for call, _ in _keywords(program).get(name, ())]
 
 
-@lru_cache(maxsize=1)
+@once
 def _named(program: Program) -> dict[tuple[type[ast.AST], str], list[ast.AST]]:
     found: dict[tuple[type[ast.AST], str], list[ast.AST]] = defaultdict(list)
     for node in (*program.nodes[ast.Name], *program.nodes[ast.Attribute]):
@@ -110,7 +109,7 @@ def places_of(program: Program, text: str) -> list[ast.Name | ast.Attribute]:
     return [n for n in found if dotted(n) == text]
 
 
-@lru_cache(maxsize=1)
+@once
 def optimizers_made(program: Program) -> tuple[tuple[ast.Call, Scope], ...]:
     """Every call that makes an optimizer of torch and is given something, and its function."""
     named = [c for c in program.all_calls if c.args and (program.resolve(c.func) or dotted(c.func)).startswith("torch.optim.")]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from functools import lru_cache
 from typing import NamedTuple
 
 from training.review.findings import Subject
 from training.review.kinds import is_optimizer_origin
 from training.review.program import Program, Scope
-from training.review.syntax import FUNCTIONS, LOOPS, dotted, last_name, own_nodes, receiver, walk, words
+from training.review.syntax import FUNCTIONS, LOOPS, dotted, last_name, once, own_nodes, receiver, walk, words
 from training.review.trace import Event, Loop
 
 
@@ -58,7 +57,7 @@ def common_loop(a: Event, b: Event) -> Loop | None:
     return shared[-1] if shared else None
 
 
-@lru_cache(maxsize=1)  # of the file that is under review: many rules ask
+@once
 def step_groups(subject: Subject) -> tuple[Steps, ...]:
     """Every optimizer step of every trace."""
     steps = [(trace, position) for trace in subject.traces for position, event in enumerate(trace) if event.kind == "step"]

@@ -6,7 +6,7 @@ import ast
 import copy
 from typing import cast
 
-from training.review.syntax import Rewriter, below, dotted, last_name, located, walk, walk_afresh, whole, words
+from training.review.syntax import Rewriter, below, dotted, last_name, located, of_kind, walk, walk_afresh, whole, words
 
 TRAIN, HELD = {"train", "training", "tr", "fit"}, {"val", "valid", "validation", "test", "testing", "eval", "evaluation", "dev", "holdout"}
 MOST = 4  # phases
@@ -20,8 +20,8 @@ def sides_by_name(tree: ast.Module) -> tuple[ast.Module, dict[str, str]]:
     ('fit(train_loaders, val_loaders)', "loaders['val']")
     """
     keys: dict[str, set[str]] = {}
-    for node in whole(tree):
-        if isinstance(node, ast.Subscript) and (key := _side_key(node)) and (of := dotted(node.value)):
+    for node in of_kind(tree, ast.Subscript):
+        if (key := _side_key(node)) and (of := dotted(node.value)):
             keys.setdefault(of, set()).add(key)
     sided = {of for of, said in keys.items() if any(words(k) & TRAIN for k in said) and any(words(k) & HELD for k in said)}
     if not sided:
@@ -81,10 +81,11 @@ def with_phases(tree: ast.Module) -> tuple[ast.Module, dict[int, int]]:
     >>> [lines[n.lineno] for n in tree.body], tree.body[0].lineno < tree.body[1].lineno
     ([2, 2], True)
     """
-    if not any(isinstance(n, ast.Constant) and isinstance(n.value, str) and n.value in TRAIN for n in whole(tree)):
+    if not any(isinstance(n.value, str) and n.value in TRAIN for n in of_kind(tree, ast.Constant)):
         return tree, {}
     known = _lists(tree)
-    if not any(isinstance(n, (ast.For, ast.DictComp)) and _elements(n.iter if isinstance(n, ast.For) else n.generators[0].iter, known) for n in whole(tree)):
+    loops = [n.iter for n in of_kind(tree, ast.For)] + [n.generators[0].iter for n in of_kind(tree, ast.DictComp)]
+    if not any(_elements(over, known) for over in loops):
         return tree, {}
     phases = _Phases(known)
     written = located(cast(ast.Module, phases.visit(tree)))
@@ -116,8 +117,8 @@ def _renumbered(tree: ast.Module, loops: list[tuple[int, int, int]]) -> dict[int
 def _lists(tree: ast.Module) -> dict[str, list[ast.expr]]:
     """The texts in the lists, or keys of the tables, that a name of the file is bound to, where there is one such name."""
     found: dict[str, list[list[ast.expr]]] = {}
-    for node in whole(tree):
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+    for node in of_kind(tree, ast.Assign):
+        if len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             found.setdefault(node.targets[0].id, []).append(_elements(node.value, {}))
     return {name: lists[0] for name, lists in found.items() if len(lists) == 1 and lists[0]}
 

@@ -20,11 +20,11 @@ from training.review.syntax import (
     forget,
     identifiers,
     import_aliases,
+    kinds,
     last_name,
     method,
     own_nodes,
     receiver,
-    walk,
     words,
 )
 
@@ -240,10 +240,7 @@ class Program:
     @cached_property
     def nodes(self) -> dict[type[ast.AST], list[ast.AST]]:
         """All nodes by type, in source order of the tree walk."""
-        found: dict[type[ast.AST], list[ast.AST]] = defaultdict(list)
-        for node in walk(self.tree):
-            found[type(node)].append(node)
-        return found
+        return kinds(self.tree)
 
     @cached_property
     def all_calls(self) -> list[ast.Call]:

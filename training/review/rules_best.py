@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 
 from training.review.direction import direction
 from training.review.findings import Place, Subject, rule
@@ -25,6 +24,7 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
+    once,
     own_nodes,
     receiver,
     walk,
@@ -123,7 +123,7 @@ def _becomes_there(program: Program, node: ast.If, best: ast.expr, scope: Scope)
     return not inside or any(b.statement not in otherwise for b in inside)
 
 
-@lru_cache(maxsize=1)  # of the file that is under review: three rules ask
+@once
 def _keeping(program: Program) -> tuple[ast.If, ...]:
     return tuple(n for n in program.nodes[ast.If] if isinstance(n, ast.If) and _keeps_weights(n))
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import lru_cache
 
 from training.review.findings import Place, Subject, rule
 from training.review.lookups import keywords_of
 from training.review.program import Program
 from training.review.signs import Signs
-from training.review.syntax import children, constant, dotted, exponent, identifiers, is_true, last_name, method, receiver, walk, words
+from training.review.syntax import children, constant, dotted, exponent, identifiers, is_true, last_name, method, once, receiver, walk, words
 from training.review.values import number
 
 THROUGH = {"sum", "mean", "flatten", "view", "reshape", "squeeze"}
@@ -131,7 +130,7 @@ def divergence_sign(node: ast.expr) -> int:
     return -signs[0] if len(set(signs)) == 1 else 0
 
 
-@lru_cache(maxsize=1)  # of the file that is under review: many rules ask
+@once
 def divergences(program: Program) -> tuple[tuple[ast.BinOp, ast.expr, ast.expr], ...]:
     """Every `1 + a - b² - exp(a)` or its negative: the expression, a, which is a log variance, and b, a mean."""
     found = []

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import lru_cache
 
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import HELD_OUT, is_frozen_name, looks_held_out
 from training.review.loops import last_name_of_key
 from training.review.program import Program, Scope
-from training.review.syntax import dotted, identifiers, is_false, last_name, method, own_nodes, receiver, walk, words
+from training.review.syntax import dotted, identifiers, is_false, last_name, method, once, own_nodes, receiver, walk, words
 from training.review.trace import Event, Loop
 from training.review.unnamed import collected_with_gradients, never_in_eval_mode, switching_never_off
 
 QUIET = {"no_grad", "inference_mode", "set_grad_enabled", "eval_mode"}
 
 
-@lru_cache(maxsize=1)  # of the file that is under review: several rules ask
+@once
 def evaluations(subject: Subject) -> tuple[tuple[Loop, list[Event], list[Event]], ...]:
     """Loops over validation or test batches: the loop, the forward passes in it, and the trace.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import NamedTuple
 
 from training.review.findings import Place, Subject, rule
@@ -12,7 +11,7 @@ from training.review.lookups import keywords_of
 from training.review.program import Program, Scope
 from training.review.rules_policy import CRITIC, LOGS, of_logs
 from training.review.signs import Signs, is_turned
-from training.review.syntax import calls, dotted, exponent, identifiers, is_true, keyword, last_name, method, own_nodes, receiver, walk, words
+from training.review.syntax import calls, dotted, exponent, identifiers, is_true, keyword, last_name, method, once, own_nodes, receiver, walk, words
 from training.review.values import value_of
 
 REWARDS = {"reward", "rewards", "return", "returns", "advantage", "advantages", "adv", "advs", "gae", "gaes", "gain", "gains", "delta", "deltas", "td"}
@@ -106,7 +105,7 @@ def _has_opponent(product: Product) -> bool:
     return any(product.node not in walk(o) and any(ast.unparse(n) == gain for n in walk(o) if isinstance(n, ast.Name)) for o in others)
 
 
-@lru_cache(maxsize=1)  # of the file that is under review: two rules ask
+@once
 def _products(program: Program) -> tuple[Product, ...]:
     return tuple(_found_products(program))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import lru_cache
 
 from training.review.adversaries import judges_held_twice
 from training.review.findings import Place, Subject, rule
@@ -14,7 +13,7 @@ from training.review.lookups import attributes_of, calls_within, names_of
 from training.review.program import Program, Scope
 from training.review.rules_module import is_layer
 from training.review.saved import trains
-from training.review.syntax import calls, constant, dotted, identifiers, keyword, last_name, method, own_nodes, receiver, walk
+from training.review.syntax import calls, constant, dotted, identifiers, keyword, last_name, method, once, own_nodes, receiver, walk
 
 DEPTH = 3
 OWN_USES = {"state_dict", "train", "to", "cuda"}
@@ -57,7 +56,7 @@ def parameters_in_two_groups(subject: Subject) -> Iterator[Place]:
         yield optimizer, f"the parameters of {judge} are in the optimizer of line {own.lineno} too, and a step of this one undoes what that one has learned"
 
 
-@lru_cache(maxsize=2)  # of the file that is under review: many rules ask
+@once
 def _optimizers(program: Program) -> tuple[tuple[ast.Call, Scope], ...]:
     """Every call that makes an optimizer of torch."""
     made = [(c, program.scope(c)) for c in calls_within(program, "torch.optim.")]

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import lru_cache
 
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_model
 from training.review.program import Binding, Program, Scope
 from training.review.provenance import is_loader
-from training.review.syntax import FUNCTIONS, calls, children, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.syntax import (
+    FUNCTIONS,
+    calls,
+    children,
+    constant,
+    dotted,
+    identifiers,
+    last_name,
+    method,
+    names_read,
+    once,
+    own_nodes,
+    receiver,
+    walk,
+    words,
+)
 
 TRAINS = {"backward", "step", "manual_backward", "train_step", "training_step"}
 QUIET = {"no_grad", "inference_mode", "eval", "set_grad_enabled"}
@@ -68,7 +82,7 @@ def only_last_batch_counts(subject: Subject) -> Iterator[Place]:
             yield call, f"{ast.unparse(call)} is the value of the last batch, and nothing reads the others", loop
 
 
-@lru_cache(maxsize=1)  # of the file that is under review: two rules ask
+@once
 def evaluating(program: Program) -> tuple[tuple[ast.For, Scope], ...]:
     """Loops that call a network and train nothing, in code that switches gradients or the train mode off; none that ends in its first round."""
     return tuple(_evaluating(program))

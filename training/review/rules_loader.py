@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import lru_cache
 
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import looks_held_out, looks_trained_on
 from training.review.lookups import torch_calls
 from training.review.program import Program
 from training.review.settings import argument_of, partial_calls
-from training.review.syntax import FUNCTIONS, constant, has_unpacking, identifiers, is_false, is_true, keyword, last_name, method, own_nodes, walk, words
+from training.review.syntax import FUNCTIONS, constant, has_unpacking, identifiers, is_false, is_true, keyword, last_name, method, once, own_nodes, walk, words
 
 PREPARES = {"accelerate", "lightning", "pytorch_lightning", "lightning_fabric", "deepspeed", "composer"}
 
 
-@lru_cache(maxsize=2)  # of the file that is under review: many rules ask
+@once
 def loaders(program: Program) -> tuple[ast.Call, ...]:
     """Every `DataLoader` of torch that is made in the file."""
     called = [(c, program.resolve(c.func)) for c in program.all_calls]
@@ -36,7 +35,7 @@ def name_of(program: Program, call: ast.AST) -> str:
     return last_name(targets[0])
 
 
-@lru_cache(maxsize=2)  # of the file that is under review: many rules ask
+@once
 def is_distributed(program: Program) -> bool:
     """Whether the file runs a process for each device itself."""
     names = ("DistributedDataParallel", "init_process_group", "FullyShardedDataParallel", "fully_shard", "init_device_mesh")

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import lru_cache
 
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_model, is_optimizer_origin
 from training.review.lookups import optimizers_made
 from training.review.program import SAME_OBJECT, Program, Scope, argument
 from training.review.rules_module import is_layer
-from training.review.syntax import FUNCTIONS, calls, constant, dotted, identifiers, is_false, keyword, last_name, method, names_read, own_nodes, receiver, walk
+from training.review.syntax import (
+    FUNCTIONS,
+    calls,
+    constant,
+    dotted,
+    identifiers,
+    is_false,
+    keyword,
+    last_name,
+    method,
+    names_read,
+    once,
+    own_nodes,
+    receiver,
+    walk,
+)
 
 UPDATES = {"add_", "sub_", "mul_", "div_", "copy_", "zero_", "addcmul_", "addcdiv_", "lerp_"}
 
@@ -79,7 +93,7 @@ def _where_made(value: ast.expr) -> ast.expr:
     return _where_made(inner) if isinstance(inner, ast.Call) else value
 
 
-@lru_cache(maxsize=2)  # of the file that is under review: many rules ask
+@once
 def _optimizers(program: Program) -> tuple[tuple[Scope, ast.Call, str], ...]:
     """Every optimizer over all parameters of one network: where, the call, and the network's name."""
     return tuple(_found_optimizers(program))

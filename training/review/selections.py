@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
 from training.review.intervals import ALL, Interval, interval
 from training.review.program import Binding, Program, Scope
 from training.review.sides import PERMUTED, latest, origin_key, row_takes, side_of, side_of_names, targets_of
 from training.review.splitting import line_of
-from training.review.syntax import constant, keyword, last_name, method, names_read, receiver, walk
+from training.review.syntax import constant, keyword, last_name, method, names_read, once, receiver, walk
 
 ANEW = {"read", "readlines", "pop", "next", "uuid4", "uuid1", "token_hex", "urandom"}  # which give something else each time
 SEEDED = {"manual_seed", "default_rng", "RandomState", "Random"}
@@ -30,7 +29,7 @@ class Chosen:
     draw: ast.Call | None = None
 
 
-@lru_cache(maxsize=2)  # of the file that is under review: several rules ask
+@once
 def chosen(program: Program) -> tuple[Chosen, ...]:
     """Every row selection that is bound to the name of a side."""
     return tuple(_chosen(program))

@@ -12,7 +12,7 @@ from functools import lru_cache
 from training.review.kinds import looks_held_out
 from training.review.program import Binding, Program, Scope, argument
 from training.review.splitting import handed_back, line_of, splits, values_read
-from training.review.syntax import constant, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.syntax import constant, keyword, last_name, method, names_read, once, own_nodes, receiver, walk, words
 
 PERMUTED = {"permutation", "randperm"}
 DRAWN = {"rand", "random", "rand_like", "uniform", "binomial", "bernoulli", "random_sample", "choice"}
@@ -114,7 +114,7 @@ def _returned_as(program: Program, node: ast.expr, statement: ast.Return) -> tup
     return tuple(n for n in found if n)
 
 
-@lru_cache(maxsize=1)  # of the file that is under review: several rules ask
+@once
 def all_names(program: Program) -> frozenset[str]:
     """The names, attributes and parameters of a file."""
     return program.identifiers | {p for s in program.scopes for p in s.parameters}
@@ -125,7 +125,7 @@ def elements_of(target: ast.expr) -> list[ast.expr]:
     return target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
 
 
-@lru_cache(maxsize=2)  # of the file that is under review: many rules ask
+@once
 def row_takes(program: Program) -> tuple[tuple[ast.expr, ast.expr, ast.expr], ...]:
     """`t[s]`, `t.iloc[s]`, `t.loc[s, …]`, `Subset(t, s)`, `t.take(s)`, `t.index_select(0, s)`: the expression, the table and what selects, columns or rows."""
     return tuple(_row_takes(program))
@@ -191,7 +191,7 @@ def ranges(program: Program) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]]:
                 break
 
 
-@lru_cache(maxsize=1)  # of the file that is under review: many rules ask
+@once
 def takes(program: Program) -> list[Take]:
     """Every expression that takes one side's rows of a table, in order of lines."""
     known = {id(call): call for call, _, _ in splits(program, by_group=True)}
@@ -307,7 +307,7 @@ def is_random_order(program: Program, key: str, scope: Scope) -> bool:
     return any(c.args and last_name(c.args[0]) == name for c in program.calls_of("shuffle"))
 
 
-@lru_cache(maxsize=1)
+@once
 def dividing(program: Program) -> list[list[Take]]:
     """Takes that belong together, one list for each way in which rows are divided into sides."""
     families: dict[tuple[int, object, str], list[Take]] = defaultdict(list)
@@ -316,7 +316,7 @@ def dividing(program: Program) -> list[list[Take]]:
     return [members for members in families.values() if _divides(program, members)]
 
 
-@lru_cache(maxsize=1)
+@once
 def divisions(program: Program) -> list[Division]:
     """Every place where rows of one table go to different sides, in its function, and where a caller hands the table to that function."""
     calls_by_id = {id(call): call for call, _, _ in splits(program, by_group=True)}

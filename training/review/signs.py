@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-from functools import lru_cache
 
 from training.review.program import Binding, Program, Scope
-from training.review.syntax import constant, defaults, identifiers, last_name, walk, words
+from training.review.syntax import constant, defaults, identifiers, last_name, once, walk, words
 from training.review.values import reaching
 
 DEPTH = 8
@@ -175,7 +174,7 @@ class Signs:
         return not before or max(before, key=lambda b: self.program.statement(b.statement).lineno).value is value
 
 
-@lru_cache(maxsize=1)  # of the file that is under review
+@once
 def _negative_names(program: Program) -> frozenset[str]:
     """Names that are given a negative number somewhere: factors that turn a sign round."""
     found: set[str] = set()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import NamedTuple
 
 from training.review.lookups import calls_to
 from training.review.program import Program, Scope
-from training.review.syntax import constant, identifiers, last_name, method, walk
+from training.review.syntax import constant, identifiers, last_name, method, once, walk
 from training.review.values import number, reaching_elements
 
 DEPTH = 40
@@ -27,7 +26,7 @@ class Term(NamedTuple):
     subtracted: bool
 
 
-@lru_cache(maxsize=2)  # of the file that is under review: many rules ask
+@once
 def slopes(program: Program) -> tuple[ast.Call, ...]:
     """Every call of `torch.autograd.grad`."""
     return tuple(calls_to(program, "torch.autograd.grad", "torch.autograd.functional.jacobian"))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Iterator, Set
 
 from training.review.program import Program, Scope, argument
-from training.review.syntax import dotted, last_name, method, names_read, receiver, walk, words
+from training.review.syntax import dotted, last_name, method, names_read, once, receiver, walk, words
 
 SPLITTERS = {
     "train_test_split": slice(None),
@@ -23,14 +22,22 @@ FOLDS = {"KFold", "StratifiedKFold", "ShuffleSplit", "StratifiedShuffleSplit", "
 Split = tuple[ast.Call, Scope, list[ast.expr]]
 
 
-@lru_cache(maxsize=2)  # of the file that is under review: many rules ask
 def splits(program: Program, by_group: bool = False) -> tuple[Split, ...]:
     """Every random split of rows, or of groups too: the call, its scope and what is split, rows first and labels after them."""
-    return tuple(_splits(program, by_group))
+    return _splits_by_group_too(program) if by_group else _splits_of_rows(program)
 
 
-def _splits(program: Program, by_group: bool) -> Iterator[Split]:
-    folds = FOLDS | GROUP_FOLDS if by_group else FOLDS
+@once
+def _splits_of_rows(program: Program) -> tuple[Split, ...]:
+    return tuple(_splits(program, FOLDS))
+
+
+@once
+def _splits_by_group_too(program: Program) -> tuple[Split, ...]:
+    return tuple(_splits(program, FOLDS | GROUP_FOLDS))
+
+
+def _splits(program: Program, folds: Set[str]) -> Iterator[Split]:
     for call in program.calls_of("split", *SPLITTERS):
         name, scope = last_name(call.func), program.scope(call)
         if name in SPLITTERS and program.resolve(call.func).startswith(("sklearn.model_selection.", "torch.utils.data.")):
@@ -39,7 +46,7 @@ def _splits(program: Program, by_group: bool) -> Iterator[Split]:
             yield call, scope, call.args
 
 
-@lru_cache(maxsize=1)  # of the file that is under review: many rules ask
+@once
 def cuts(program: Program) -> tuple[tuple[ast.expr, Scope, list[ast.expr]], ...]:
     """`rows[:cut]` and `rows[cut:]` in one function, where the cut is a share of the rows."""
     return tuple(_cuts(program))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, wraps
+from typing import Any, TypeVar
 
 from training.uncollected import uncollected
 
@@ -15,6 +16,9 @@ LoopNode = ast.For | ast.AsyncFor | ast.While
 # The same for `isinstance`, which takes half as long with a tuple.
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
+Kind = TypeVar("Kind", bound=ast.AST)
+About = TypeVar("About")
+Answer = TypeVar("Answer")
 OWN = {*FUNCTIONS, ast.ClassDef, ast.Lambda}  # what has nodes of its own
 # Fields that hold no node, or, `ctx`, one that says nothing: two in five of all nodes are a Load or a Store.
 PLAIN = {"ctx", "id", "attr", "arg", "kind", "type_comment", "level", "module", "conversion", "is_async", "simple", "name", "asname", "rest", "kwd_attrs"}
@@ -55,13 +59,12 @@ def import_aliases(tree: ast.Module) -> dict[str, str]:
     {'F': 'torch.nn.functional', 'nn': 'torch.nn'}
     """
     found: dict[str, str] = {}
-    for node in whole(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                found[alias.asname or alias.name.partition(".")[0]] = alias.name if alias.asname else alias.name.partition(".")[0]
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            for alias in node.names:
-                found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    for plain in of_kind(tree, ast.Import):
+        for alias in plain.names:
+            found[alias.asname or alias.name.partition(".")[0]] = alias.name if alias.asname else alias.name.partition(".")[0]
+    for node in of_kind(tree, ast.ImportFrom):
+        for alias in node.names if not node.level else ():
+            found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
     return found
 
 
@@ -207,10 +210,26 @@ def whole(tree: ast.Module) -> tuple[ast.AST, ...]:
     return known
 
 
+def kinds(tree: ast.Module) -> dict[type[ast.AST], list[Any]]:
+    """All nodes of a file by their type, each in the order of `whole`; found once until it is rewritten."""
+    known: dict[type[ast.AST], list[Any]] | None = getattr(tree, "_kinds", None)
+    if known is None:
+        known = defaultdict(list)
+        for node in whole(tree):
+            known[node.__class__].append(node)
+        tree._kinds = known  # type: ignore[attr-defined]
+    return known
+
+
+def of_kind(tree: ast.Module, kind: type[Kind]) -> list[Kind]:
+    """The nodes of a file that are of one type."""
+    return kinds(tree).get(kind, [])
+
+
 def located(tree: ast.Module) -> ast.Module:
     """The tree after it was rewritten, its new parts with the places of what they stand in; `ast.fix_missing_locations` only where one lacks its own."""
     forget(tree)
-    if any("lineno" in n._attributes and not hasattr(n, "lineno") for n in whole(tree)):
+    if any("lineno" in kind._attributes and any(not hasattr(n, "lineno") for n in nodes) for kind, nodes in kinds(tree).items()):
         ast.fix_missing_locations(tree)
     return tree
 
@@ -227,7 +246,7 @@ def children(node: ast.AST) -> tuple[ast.AST, ...]:
 def forget(node: ast.AST) -> None:
     """Drop what was found of a node before it was rewritten, or copied from another."""
     kept = node.__dict__
-    for name in ("_children", "_walked", "_identifiers", "_own", "_whole"):
+    for name in ("_children", "_walked", "_identifiers", "_own", "_whole", "_kinds"):
         if name in kept:
             del kept[name]
 
@@ -287,6 +306,21 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
     if len(found) <= MOST_KEPT:
         node._own = tuple(found)  # type: ignore[attr-defined]
     return iter(found)
+
+
+def once(question: Callable[[About], Answer]) -> Callable[[About], Answer]:
+    """A question about a file that many rules ask: answered once, and the answer kept with the file, which can be let go then."""
+    key = f"{question.__module__}.{question.__qualname__}"
+
+    @wraps(question)
+    def ask(about: About) -> Answer:
+        answers = about.__dict__
+        if key not in answers:
+            answers[key] = question(about)
+        known: Answer = answers[key]
+        return known
+
+    return ask
 
 
 @lru_cache(maxsize=1 << 14)

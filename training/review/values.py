@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import NamedTuple
 
 from training.review.kinds import is_model
 from training.review.lookups import made_names
 from training.review.program import WRAPPERS, Program, Scope, argument
-from training.review.syntax import constant, defaults, dotted, keyword, method, own_nodes, receiver
+from training.review.syntax import constant, defaults, dotted, keyword, method, once, own_nodes, receiver
 
 NAMES = 4  # that a number is followed through
 ACTIVATIONS = {
@@ -40,7 +39,7 @@ class LossCall(NamedTuple):
     scope: Scope
 
 
-@lru_cache(maxsize=1)  # of the file that is under review: many rules ask
+@once
 def loss_calls(program: Program) -> tuple[LossCall, ...]:
     """Every computed loss whose kind is certain."""
     return tuple(_loss_calls(program))
@@ -53,7 +52,7 @@ def _loss_calls(program: Program) -> Iterator[LossCall]:
             yield LossCall(call, kind, scores, keyword(call, "targets" if kind == "ctc" else "target", 1), program.scope(call))
 
 
-@lru_cache(maxsize=1)
+@once
 def loss_kinds(program: Program) -> dict[ast.Call, str]:
     """Of each call of the file that computes a loss which."""
     return {call: kind for call in program.all_calls if (kind := loss_kind(program, call, program.scope(call)))}

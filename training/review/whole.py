@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Set
-from functools import lru_cache
 
 from training.review.program import Program, Scope, argument
 from training.review.sides import latest, of_one_side, side_of, targets_of
@@ -20,6 +19,7 @@ from training.review.syntax import (
     last_name,
     method,
     names_read,
+    once,
     own_nodes,
     receiver,
     walk,
@@ -192,7 +192,7 @@ def _is_used(program: Program, call: ast.Call) -> bool:
     return False
 
 
-@lru_cache(maxsize=1)  # of the file that is under review: several rules ask
+@once
 def label_columns(program: Program) -> Set[str]:
     """Names of columns that are the label: given as labels, left out of the features, or kept under a label's name."""
     found: set[str] = {"target", "label"}
