@@ -136,6 +136,39 @@ def test_rows_of_both_sides_may_be_scored_at_once_and_told_apart_behind_that(tmp
     assert [(f["rule"], f["line"]) for f in told["findings"]] == [("BH803", 17)]
 
 
+WINDOWS = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def fit(rows, window=4):
+    torch.manual_seed(0)
+    x = torch.randn(rows, 3)
+    loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8, shuffle=True)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for epoch in range(4):
+        optimizer.zero_grad()
+        for i, (a, b) in enumerate(loader):
+            (nn.functional.mse_loss(model(a), b) / window).backward()
+            if (i + 1) % window == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+fit(ROWS)
+"""
+
+
+@pytest.mark.req("M5")
+@pytest.mark.parametrize(("rows", "told"), [(256, False), (264, True)])
+def test_a_run_shows_whether_batches_are_left_behind_the_last_window(tmp_path: Path, rows: int, told: bool) -> None:
+    (tmp_path / "train.py").write_text(WINDOWS.replace("ROWS", str(rows)))
+    assert "BH122" in call(tmp_path, "train.py").stdout  # how many batches there are cannot be read
+    assert ("BH122" in call(tmp_path, "train.py", "--run").stdout) == told
+
+
 @pytest.mark.long
 def test_a_run_that_fails_or_shows_nothing_is_told_as_that(tmp_path: Path) -> None:
     (tmp_path / "allowed.py").write_text(RUNS.replace(".backward()", ".backward()  # bulkhead: allow[BH310] a broadcast is wanted in this test"))

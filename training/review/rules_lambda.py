@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_optimizer_origin
 from training.review.lookups import torch_calls
 from training.review.program import Program, Scope
-from training.review.syntax import FUNCTIONS, constant, dotted, keyword, last_name, own_nodes
+from training.review.syntax import FUNCTIONS, constant, dotted, keyword, last_name, own_nodes, words
 
 
 @rule(
@@ -46,9 +46,9 @@ def lambda_returns_rate(subject: Subject) -> Iterator[Place]:
         if given is None or not call.args:
             continue
         rates = [keyword(o.call, "lr", 1) for o in program.origins(call.args[0], scope) if is_optimizer_origin(o)]
-        returned = _returned(program, given, scope)
+        returned = [part for value in _returned(program, given, scope) for part in _bounded(value)]
         for rate in rates:
-            if rate is not None and any(any(_same(rate, f) for f in _factors(value)) for value in returned):
+            if rate is not None and any(_same(rate, f) or _held_as(program, rate, f) for value in returned for f in _factors(value)):
                 yield call, f"what LambdaLR multiplies the rate with contains the rate {ast.unparse(rate)} itself"
 
 
@@ -78,8 +78,7 @@ def warmup_divided_to_zero(subject: Subject) -> Iterator[Place]:
     for call in torch_calls(program, "LambdaLR"):
         given = keyword(call, "lr_lambda", 1)
         for value in _returned(program, given, program.scope(call)) if given is not None else ():
-            bounded = value.args if isinstance(value, ast.Call) and last_name(value.func) in ("min", "max") else [value]
-            for part in bounded:
+            for part in _bounded(value):
                 if isinstance(part, ast.BinOp) and isinstance(part.op, ast.FloorDiv) and not isinstance(part.left, ast.Constant) and constant(part.right) != 1:
                     yield part, f"{ast.unparse(part)} is 0 until the warm-up is over"
 
@@ -108,6 +107,46 @@ def _returned(program: Program, given: ast.expr, scope: Scope) -> list[ast.expr]
 
 def _returns(function: Scope) -> list[ast.expr]:
     return [n.value for n in own_nodes(function.node) if isinstance(n, ast.Return) and n.value is not None] if isinstance(function.node, FUNCTIONS) else []
+
+
+def _bounded(value: ast.expr) -> list[ast.expr]:
+    """What `min` or `max` chooses from, else the value itself."""
+    return value.args if isinstance(value, ast.Call) and last_name(value.func) in ("min", "max") else [value]
+
+
+def _held_as(program: Program, rate: ast.expr, factor: ast.expr) -> bool:
+    """Whether a name in the function of a schedule stands for the entry of a configuration that is the rate, there or where the schedule is made."""
+    scope = program.scope(factor)
+    for _ in range(2):  # a name, of which a parameter may be given the value
+        if not isinstance(factor, ast.Name):
+            break
+        bound = program.bindings_of(factor, scope)
+        given = [] if bound else _arguments(program, factor.id, scope)
+        if len(bound) == 1 and bound[0].how == "assign" and bound[0].index is None:
+            factor, scope = bound[0].value, bound[0].scope
+        elif len(given) == 1:
+            factor = given[0]
+        else:
+            return False
+    key = _entry(factor)
+    return key == _entry(rate) and bool({"lr", "rate"} & words(key))
+
+
+def _arguments(program: Program, name: str, scope: Scope | None) -> list[ast.expr]:
+    """What calls in this file give the function around that has a parameter of this name."""
+    while scope is not None and name not in scope.parameters:
+        scope = scope.parent
+    if scope is None:
+        return []
+    given = [keyword(call, name, scope.parameters.index(name)) for call, _ in program.call_sites[scope]]
+    return [g for g in given if g is not None]
+
+
+def _entry(value: ast.expr) -> str:
+    """The key or attribute by which a configuration holds a value: `lr` of `config["lr"]` and of `args.lr`; empty for anything else."""
+    if isinstance(value, ast.Subscript):
+        return key if isinstance(key := constant(value.slice), str) else ""
+    return value.attr if isinstance(value, ast.Attribute) else ""
 
 
 def _factors(value: ast.expr) -> list[ast.expr]:

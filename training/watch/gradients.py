@@ -321,6 +321,11 @@ class Gradients:
         self._in_turns()
         self._thawed()
 
+    def even_windows(self) -> bool | None:
+        """Whether every window of several batches was of the same size, and none was left over; None where no step used several."""
+        several = [h for h in self.held.values() if max((w for w, _ in h.windows), default=1) >= TWICE]
+        return all(len({w for w, _ in h.windows}) == 1 and not h.left_over and not h.since for h in several) if several else None
+
     def _thawed(self) -> None:
         """Networks that were unfrozen after their optimizer had been made of what was not frozen."""
         for held in self.held.values():

@@ -62,7 +62,7 @@ def run_watched(program: Path, arguments: list[str], seconds: float, ranks: int,
                 f"{program} ended its process itself (exit code {processes[0].returncode}), so that nothing could be told; see its messages above"
             )
         raise ConfigError(f"{program} made no optimizer step for so long that it was ended; give --seconds more, or --args for a smaller run")
-    merged = first or {"found": [], "steps": 0, "backwards": 0, "complete": False, "error": "", "failures": []}
+    merged = first or {"found": [], "steps": 0, "backwards": 0, "complete": False, "error": "", "failures": [], "even_windows": None}
     for other in told[ranks:]:
         merged |= {name: max(merged[name], (other or merged)[name]) for name in ("steps", "backwards")}
         merged["complete"] = merged["complete"] and other is not None and other["complete"]
@@ -70,6 +70,8 @@ def run_watched(program: Path, arguments: list[str], seconds: float, ranks: int,
     for other in told:
         merged["found"] += [f for f in (other or {"found": []})["found"] if f not in merged["found"]]
         merged["error"] = merged["error"] or (other or {"error": "a rank that waited for the others without end"})["error"]
+    windows = {(other or {"even_windows": False})["even_windows"] for other in told}
+    merged["even_windows"] = True in windows and False not in windows
     known = {f["rule"] for f in merged["found"]}
     merged["found"] += [{"rule": s.rule, "path": s.place.path, "line": s.place.line, "message": s.message} for s in seen if s.rule not in known]
     return merged

@@ -114,7 +114,7 @@ def watched(
         What is reported, and what it raised.
     """
     seen = Watch(program, seconds, calls.with_name(f"{calls.stem.rpartition('-')[0]}stop") if calls else None, leads)
-    functions, ranks_told = _listen(seen, calls)
+    functions, ranks_told, even_windows = _listen(seen, calls)
     if folder is not None:
         Spawned(seen, folder).install()
     error, error_at = "", None
@@ -144,13 +144,14 @@ def watched(
         "error": error,
         "error_at": error_at,
         "failures": sorted(set(seen.failures)),
+        "even_windows": even_windows() if seen.complete else False,
         "ranks": ranks_told(),
     }
     return report, left
 
 
-def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], dict[str, Any]]]:
-    """Put all listeners in place; the one for functions, and what is compared between ranks."""
+def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], dict[str, Any]], Callable[[], bool | None]]:
+    """Put all listeners in place; the one for functions, what is compared between ranks, and whether windows of batches left nothing over."""
     forwards = Forwards(seen)
     loaders = Loaders(seen, forwards)
     gradients = Gradients(seen, forwards, loaders.draws)
@@ -227,7 +228,7 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
         Updates(seen, gradients),
         movement,
     ]
-    return functions, lambda: ranks.told(rows.first(), next((h.made for h in gradients.held.values()), None), sides.told())
+    return functions, lambda: ranks.told(rows.first(), next((h.made for h in gradients.held.values()), None), sides.told()), gradients.even_windows
 
 
 def one_rank(program: Path) -> None:

@@ -33,7 +33,7 @@ HORIZON, BATCHES, FEWEST, WIDEST = 3, 4, 8, 512  # values that are forecast, bat
 AGAIN = 10  # times that a row is given
 DIGITS = 4  # after the point, of a sine that comes round
 HALF = 0.5  # of the values
-COLUMNS = 2  # that are scaled so, before it is told
+COLUMNS, MANY = 2, 100  # that are scaled so, before it is told; one more for each so many, since of hundreds a few are so by chance
 
 
 @dataclass(eq=False)
@@ -296,7 +296,7 @@ class Rows:
             )
         elif any(scaled_alone(rows, train) for rows in (other, *self._phases_alone(history, len(train[0])))):
             self.watch.tell("BH502", f"{len(other)} held-out rows have mean 0 and deviation 1: they are scaled by statistics of their own", place)
-        elif int((standard(together) & ~standard(train)).sum()) >= COLUMNS:
+        elif int((standard(together) & ~standard(train)).sum()) >= _enough(train):
             self.watch.tell(
                 "BH503", "train and held-out rows have mean 0 and deviation 1 together, train rows alone have not: the scaling was fitted on both", place
             )
@@ -393,7 +393,16 @@ def scaled_alone(rows: Tensor, train: Tensor) -> bool:
     (True, False)
     """
     columns = standard(rows).nonzero().reshape(-1).tolist()
-    return sum(not _comes_round(rows[:, c], train[:, c]) for c in columns) >= COLUMNS
+    return sum(not _comes_round(rows[:, c], train[:, c]) for c in columns) >= _enough(rows)
+
+
+def _enough(rows: Tensor) -> int:
+    """How many columns have to be scaled so: more of many, of which some are so by chance.
+
+    >>> [_enough(torch.zeros(9, columns)) for columns in (3, 600)]
+    [2, 8]
+    """
+    return COLUMNS + rows.shape[1] // MANY
 
 
 def _comes_round(values: Tensor, train: Tensor) -> bool:
