@@ -402,7 +402,7 @@ def _enough(rows: Tensor) -> int:
     >>> [_enough(torch.zeros(9, columns)) for columns in (3, 600)]
     [2, 8]
     """
-    return COLUMNS + rows.shape[1] // MANY
+    return COLUMNS + int(rows.shape[1]) // MANY
 
 
 def _comes_round(values: Tensor, train: Tensor) -> bool:
