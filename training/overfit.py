@@ -126,7 +126,9 @@ def learn(network: nn.Module, loss: Loss, probe: Probe, outputs: int, lr: float,
 def descend(network: nn.Module, loss: Loss, probe: Probe, constant: float, goal: float | None, lr: float, deadline: float) -> Curve:
     """Train a copy of the network until its loss is at the goal (default: near zero by its first loss), or as `learn` ends."""
     student = without_dropout(copy.deepcopy(network))
-    optimizer = torch.optim.AdamW([p for p in student.parameters() if p.requires_grad], lr=lr, weight_decay=0.0)
+    parameters = [p for p in student.parameters() if p.requires_grad]
+    fused = all(p.dtype in (torch.float32, torch.float64) for p in parameters)  # goes once over each tensor; torch refuses it for other types
+    optimizer = torch.optim.AdamW(parameters, lr=lr, weight_decay=0.0, fused=fused)
     losses, reached = list[float](), False
     for step in range(STEPS):
         optimizer.zero_grad(set_to_none=True)

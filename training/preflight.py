@@ -86,15 +86,15 @@ def preflight(run: RunSpec) -> PreflightReport:
     require_layout(network, declaration.train)
     Augment(declaration.train.augment, 0, as_tensors(train))
     optimizer = check_optimizer(declaration, network, run.arrays.train.rows)
+    large = sum(p.numel() for p in network.parameters()) > LARGE
     if texts:
         report = inspect_tokens(declaration, run.statistics, network, train)
     else:
-        rows = ROWS_OF_LARGE if sum(p.numel() for p in network.parameters()) > LARGE else ROWS
-        spread = spread_rows(train, rows, targets_of(declaration, run.statistics))
+        spread = spread_rows(train, ROWS_OF_LARGE if large else ROWS, targets_of(declaration, run.statistics))
         report = inspect(declaration, run.statistics, network, first_rows(train, SAMPLE_ROWS), spread)
     results = [judged(r, declaration) for r in (targets, *reviewed, *report.checks.results, optimizer, *check_smoothing(declaration, run.statistics))]
     if not any(r.verdict == "fail" for r in results):  # the steps below would only fail for the same reason
-        results += [judged(r, declaration) for r in try_out(declaration, run.statistics, train)]
+        results += [judged(r, declaration) for r in try_out(declaration, run.statistics, train, large)]
     seconds = time.monotonic() - started
     return report.model_copy(update={"checks": CheckReport(results=tuple(results)), "seconds": seconds})
 

@@ -33,7 +33,7 @@ from training.sampling import Sampler
 from training.targets import targets_of
 from training.trial import Trial
 
-ROWS, TEXTS = 16, 4  # of a step
+ROWS, ROWS_OF_LARGE, TEXTS = 32, 8, 4  # of a step
 STEPS = 10  # at a rate that rises to its peak
 DIVERGED, ROSE = 10.0, 2.0  # loss after these steps, as a multiple of the first
 ERASED, SHRUNK = 0.05, 0.01  # of a weight, by weight decay in one step: more than any batch can write back
@@ -43,21 +43,22 @@ SLOPE_ROWS = 8
 RESUMED_ROWS = 8  # of each of the steps that are compared to the bit
 EXPORTED_ROWS = (1, 3)
 MEMORY_SHARE = 0.9  # of what is free
-WINDOW_ROWS = 32  # most rows of a step that is timed
+WINDOW_ROWS, WINDOW_OF_LARGE = 128, 32  # most rows of a step that is timed
 TIMED_STEPS, TRIAL_SECONDS = 5, 0.25
 
 
-def try_out(declaration: Declaration, statistics: Statistics, train: dict[str, np.ndarray]) -> list[CheckResult]:
+def try_out(declaration: Declaration, statistics: Statistics, train: dict[str, np.ndarray], large: bool = False) -> list[CheckResult]:
     """Rates, gradient, resume, export and cost, on a network whose gradients were found sound.
 
     Args:
         declaration: of the run.
         statistics: fitted on train.
         train: arrays of the train side.
+        large: whether the network has so many weights that each step is dear.
     """
     train_rows = len(train["label"])
-    few = TEXTS if statistics.tokens is not None else ROWS
-    window = first_rows(train, min(micro_rows(declaration.train, train_rows), few if statistics.tokens is not None else WINDOW_ROWS))
+    few, most = (TEXTS, TEXTS) if statistics.tokens is not None else (ROWS_OF_LARGE, WINDOW_OF_LARGE) if large else (ROWS, WINDOW_ROWS)
+    window = first_rows(train, min(micro_rows(declaration.train, train_rows), most))
     trial = Trial(declaration, statistics, make_loss(declaration, statistics), first_rows(train, few), window)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(declaration.train.seed)
