@@ -46,7 +46,7 @@ from training.targets import targets_of
 
 SAMPLE_ROWS = 256  # for the initial loss
 LARGE, ROWS_OF_LARGE = 2**18, 16  # weights: such a network learns sixteen rows as surely as thirty-two, in half the time
-EFFECT_ROWS = 4
+EFFECT_ROWS = 4  # for what a pass leaves behind, which any batch shows
 COMPANY_ROWS = 16  # for what rows do to each other
 GRADIENT_STEPS = 3  # a layer behind one that starts at zero gets its gradient from the second step on
 LOUD, TOO_LOUD = 1.5, 2.5  # deviation of the first scores that is warned of, and that stops

@@ -33,7 +33,7 @@ from training.sampling import Sampler
 from training.targets import targets_of
 from training.trial import Trial
 
-ROWS, ROWS_OF_LARGE, TEXTS = 32, 8, 4  # of a step
+ROWS, TEXTS = 32, 4  # of a step: classes of fewer rows are told apart at any rate, however high
 STEPS = 10  # at a rate that rises to its peak
 DIVERGED, ROSE = 10.0, 2.0  # loss after these steps, as a multiple of the first
 ERASED, SHRUNK = 0.05, 0.01  # of a weight, by weight decay in one step: more than any batch can write back
@@ -57,7 +57,7 @@ def try_out(declaration: Declaration, statistics: Statistics, train: dict[str, n
         large: whether the network has so many weights that each step is dear.
     """
     train_rows = len(train["label"])
-    few, most = (TEXTS, TEXTS) if statistics.tokens is not None else (ROWS_OF_LARGE, WINDOW_OF_LARGE) if large else (ROWS, WINDOW_ROWS)
+    few, most = (TEXTS, TEXTS) if statistics.tokens is not None else (ROWS, WINDOW_OF_LARGE if large else WINDOW_ROWS)
     window = first_rows(train, min(micro_rows(declaration.train, train_rows), most))
     trial = Trial(declaration, statistics, make_loss(declaration, statistics), first_rows(train, few), window)
     with torch.random.fork_rng(devices=[]):

@@ -95,6 +95,17 @@ def test_global_randomness_and_the_network_are_left_as_they_were() -> None:
     assert all(p.grad is None for p in network.parameters())
 
 
+@pytest.mark.req("M4")
+@pytest.mark.parametrize(("hidden", "rows", "rate"), [([64], 32, 1e-3), ([600, 600], 16, 1e-3), ([600, 600], 16, 30.0)])
+def test_a_large_network_is_tried_on_fewer_rows_and_a_rate_that_is_too_high_is_seen_all_the_same(
+    tmp_path: Path, hidden: list[int], rows: int, rate: float
+) -> None:
+    run = write_run(tmp_path, declare("binary", {"kind": "mlp", "hidden": hidden}, optimizer={"kind": "adamw", "lr": rate, "weight_decay": 0.0}))
+    report = preflight(run)
+    assert found(report, "overfit").figures["rows"] == rows and found(report, "overfit").verdict == "pass"
+    assert (found(report, "rates").verdict == "fail") == (rate > 1), found(report, "rates").summary
+
+
 # ------------------------------------------------------------------------------------- planted faults
 
 

@@ -9,7 +9,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_optimizer_origin
 from training.review.lookups import torch_calls
 from training.review.program import Program, Scope
-from training.review.syntax import FUNCTIONS, constant, dotted, keyword, last_name, own_nodes, words
+from training.review.syntax import FUNCTIONS, constant, dotted, entry, keyword, last_name, own_nodes, words
 
 
 @rule(
@@ -125,28 +125,21 @@ def _held_as(program: Program, rate: ast.expr, factor: ast.expr) -> bool:
         if len(bound) == 1 and bound[0].how == "assign" and bound[0].index is None:
             factor, scope = bound[0].value, bound[0].scope
         elif len(given) == 1:
-            factor = given[0]
+            factor, scope = given[0]
         else:
             return False
-    key = _entry(factor)
-    return key == _entry(rate) and bool({"lr", "rate"} & words(key))
+    key = entry(factor)
+    return key == entry(rate) and bool({"lr", "rate"} & words(key))
 
 
-def _arguments(program: Program, name: str, scope: Scope | None) -> list[ast.expr]:
-    """What calls in this file give the function around that has a parameter of this name."""
+def _arguments(program: Program, name: str, scope: Scope | None) -> list[tuple[ast.expr, Scope]]:
+    """What calls in this file give the function around that has a parameter of this name, and where they stand."""
     while scope is not None and name not in scope.parameters:
         scope = scope.parent
     if scope is None:
         return []
-    given = [keyword(call, name, scope.parameters.index(name)) for call, _ in program.call_sites[scope]]
-    return [g for g in given if g is not None]
-
-
-def _entry(value: ast.expr) -> str:
-    """The key or attribute by which a configuration holds a value: `lr` of `config["lr"]` and of `args.lr`; empty for anything else."""
-    if isinstance(value, ast.Subscript):
-        return key if isinstance(key := constant(value.slice), str) else ""
-    return value.attr if isinstance(value, ast.Attribute) else ""
+    given = [(keyword(call, name, scope.parameters.index(name)), around) for call, around in program.call_sites[scope]]
+    return [(value, around) for value, around in given if value is not None]
 
 
 def _factors(value: ast.expr) -> list[ast.expr]:

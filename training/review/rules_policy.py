@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from training.review.findings import Place, Subject, rule
 from training.review.program import Program, Scope
-from training.review.syntax import constant, identifiers, last_name, method, walk, words
+from training.review.syntax import entry, identifiers, last_name, method, walk, words
 
 CRITIC = {"value", "values", "baseline", "baselines", "critic", "v"}
 LOGS = ({"log", "prob"}, {"log", "probs"}, {"logp"}, {"logprob"}, {"logprobs"}, {"log", "pi"}, {"nlp"})
@@ -87,9 +87,7 @@ def _value_in(program: Program, weight: ast.Name, scope: Scope) -> ast.expr | No
 
 def _called(value: ast.expr) -> str:
     """The name of a value, or the key or attribute by which a batch holds it: `values`, `batch["value"]`, `batch.value`."""
-    if isinstance(value, ast.Subscript):
-        return key if isinstance(key := constant(value.slice), str) else ""
-    return value.id if isinstance(value, ast.Name) else value.attr if isinstance(value, ast.Attribute) else ""
+    return value.id if isinstance(value, ast.Name) else entry(value)
 
 
 def _parts(node: ast.AST) -> set[str]:

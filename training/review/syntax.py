@@ -112,6 +112,13 @@ def keyword(call: ast.Call, name: str, position: int | None = None) -> ast.expr 
     return None
 
 
+def entry(node: ast.AST | None) -> str:
+    """The key or attribute by which something holds a value: `lr` of `config["lr"]` and of `args.lr`; empty for anything else."""
+    if isinstance(node, ast.Subscript):
+        return key if isinstance(key := constant(node.slice), str) else ""
+    return node.attr if isinstance(node, ast.Attribute) else ""
+
+
 def has_unpacking(call: ast.Call) -> bool:
     """Whether arguments come from `*args` or `**kwargs`, so that what is absent cannot be known."""
     return any(k.arg is None for k in call.keywords) or any(isinstance(a, ast.Starred) for a in call.args)

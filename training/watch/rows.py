@@ -391,6 +391,13 @@ def scaled_alone(rows: Tensor, train: Tensor) -> bool:
     >>> turns = 2**0.5 * torch.stack([(hour * torch.pi / 12).sin(), (hour * torch.pi / 12).cos()], dim=1)
     >>> scaled_alone((x - x.mean(0)) / x.std(0), turns), scaled_alone(turns, turns)
     (True, False)
+
+    Of hundreds of columns, as those of a window are, a few have it by chance.
+
+    >>> wide = torch.randn(480, 600, dtype=torch.float64)
+    >>> some = torch.cat([((wide - wide.mean(0)) / wide.std(0))[:, :3], wide[:, 3:]], 1)
+    >>> scaled_alone(some, wide), scaled_alone((wide - wide.mean(0)) / wide.std(0), wide)
+    (False, True)
     """
     columns = standard(rows).nonzero().reshape(-1).tolist()
     return sum(not _comes_round(rows[:, c], train[:, c]) for c in columns) >= _enough(rows)

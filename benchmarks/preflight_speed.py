@@ -1,0 +1,66 @@
+"""How long preflight takes for each built-in model.
+
+    python -m benchmarks.preflight_speed
+
+Each model with its defaults, in a process of its own, on made-up rows: a table of 30 numeric and 4 categorical columns, images of
+28 x 28, texts in sequences of 128 letters. Start of torch's compiler included. Exit code 0 where each stays below ten seconds. How long
+a plain Python loop takes is told beside it: machines differ by more than versions of preflight do.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from benchmarks.made_up import prepare, prepare_images, prepare_texts
+from schemas.records import RunSpec
+
+MOST_SECONDS = 10.0
+ROWS, ROUNDS = 4000, 10_000_000
+MODELS = {
+    prepare: ("linear", "mlp", "resmlp", "ft_transformer"),
+    prepare_images: ("cnn",),
+    prepare_texts: ("causal_transformer",),
+}
+
+
+def seconds_of(run: RunSpec) -> float:
+    """Seconds of a preflight, which has to pass.
+
+    Raises:
+        PreflightError: it did not.
+    """
+    from training.preflight import preflight, require_passed
+
+    report = preflight(run)
+    require_passed(report)
+    return report.seconds
+
+
+def main() -> int:
+    """Measure, print, and say by the exit code whether each was fast enough."""
+    slowest = 0.0
+    with tempfile.TemporaryDirectory() as name:
+        for made, kinds in MODELS.items():
+            folder = Path(name, made.__name__)
+            folder.mkdir()
+            run = made(folder, ROWS)
+            for kind in kinds:
+                declared = run.model_copy(update={"declaration": run.declaration | {"model": {"kind": kind}}})
+                with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:
+                    seconds = alone.submit(seconds_of, declared).result()
+                print(f"{kind:20}{seconds:5.1f} s", flush=True)
+                slowest = max(slowest, seconds)
+    started, total = time.perf_counter(), 0
+    for number in range(ROUNDS):
+        total += number * number & 7
+    print(f"{ROUNDS:,} rounds of a loop: {time.perf_counter() - started:.1f} s")
+    return 0 if slowest < MOST_SECONDS else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
