@@ -28,10 +28,10 @@ def rotation(positions: Tensor, size: int, dtype: torch.dtype) -> Rotation:
 
 
 def turned(x: Tensor, by: Rotation) -> Tensor:
-    """Queries or keys [B, H, T, D], each pair (i, i + D / 2) turned by its angle."""
+    """Queries and keys [..., B, H, T, D], each pair (i, i + D / 2) turned by its angle."""
     cos, sin = (part.to(x.dtype) for part in by)
-    first, second = x.chunk(2, dim=3)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=3)
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
 class SelfAttention(nn.Module):
@@ -71,14 +71,27 @@ class SelfAttention(nn.Module):
             causal: Let token i see none after i; together with `mask` both must allow it.
             rotation: From `rotation`: turns queries and keys by their positions, so that scores depend on distances.
         """
-        # [B, T, 3W] -> three of [B, H, T, D]
-        query, key, value = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in self.project(x).chunk(3, dim=2))
-        if rotation is not None:
-            query, key = turned(query, rotation), turned(key, rotation)
+        parts = self._by_head(self.project(x), 3)
+        query, key = (parts[:2] if rotation is None else turned(parts[:2], rotation)).unbind(0)
         if mask is not None and causal:
             length = x.shape[1]
             mask = mask & torch.ones(length, length, dtype=torch.bool, device=x.device).tril()
+        return self._mixed(query, key, parts[2], mask, causal and mask is None)
+
+    def first(self, x: Tensor) -> Tensor:
+        """The first token of `forward(x)` alone, which looks at all: [B, T, W] → [B, 1, W]."""
+        width = x.shape[2]
+        query = F.linear(x[:, :1], self.project.weight[:width], self.project.bias[:width])
+        others = F.linear(x, self.project.weight[width:], self.project.bias[width:])
+        key, value = self._by_head(others, 2).unbind(0)
+        return self._mixed(self._by_head(query, 1)[0], key, value)
+
+    def _by_head(self, projected: Tensor, parts: int) -> Tensor:
+        """[B, T, P W] → [P, B, H, T, D]."""
+        return projected.unflatten(2, (parts, self.heads, -1)).permute(2, 0, 3, 1, 4)
+
+    def _mixed(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+        """Of each query [B, H, Q, D] the mixture of values [B, H, T, D], [B, Q, W]."""
         rate = self.dropout.p if self.training else 0.0  # the function itself drops in eval mode too
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=rate, is_causal=causal and mask is None)
-        # [B, H, T, D] -> [B, T, W]
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=rate, is_causal=causal)
         return self.merge(mixed.transpose(1, 2).flatten(2))

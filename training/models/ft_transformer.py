@@ -80,11 +80,13 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """`x + attention(norm(x))`, then `x + feed_forward(norm(x))`; the first block's tokens enter attention without a norm, as in the source.
 
-    The last layers of both parts are scaled by 1/√depth, so that the sum over blocks keeps its scale.
+    The last block computes the class token alone: nobody reads the others after it. The last layers of both parts are
+    scaled by 1/√depth, so that the sum over blocks keeps its scale.
     """
 
-    def __init__(self, config: FtTransformerModel, first: bool) -> None:
+    def __init__(self, config: FtTransformerModel, first: bool, last: bool) -> None:
         super().__init__()
+        self.last = last
         self.attention_norm = nn.Identity() if first else nn.LayerNorm(config.width)
         self.attention = SelfAttention(config.width, config.heads, config.attention_dropout)
         init_linear_(self.attention.merge, gain=1 / math.sqrt(config.depth))
@@ -93,8 +95,9 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(config.residual_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, T, W] → [B, T, W]."""
-        x = x + self.dropout(self.attention(self.attention_norm(x)))
+        """[B, T, W] → [B, T, W], of the last block [B, 1, W]."""
+        normed = self.attention_norm(x)
+        x = x[:, :1] + self.dropout(self.attention.first(normed)) if self.last else x + self.dropout(self.attention(normed))
         return x + self.dropout(self.feed_forward(self.forward_norm(x)))
 
 
@@ -107,7 +110,7 @@ class FtTransformer(nn.Module):
     def __init__(self, shape: ModelShape, config: FtTransformerModel) -> None:
         super().__init__()
         self.tokens = Tokenizer(shape, config.width)
-        self.blocks = nn.Sequential(*(Block(config, first=index == 0) for index in range(config.depth)))
+        self.blocks = nn.Sequential(*(Block(config, first=index == 0, last=index == config.depth - 1) for index in range(config.depth)))
         self.norm = nn.LayerNorm(config.width)
         self.head = Head(config.width, shape)
 

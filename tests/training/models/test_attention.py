@@ -42,6 +42,16 @@ def test_equal_to_torchs_multi_head_attention(causal: bool, masked: bool) -> Non
 
 
 @pytest.mark.req("M1")
+def test_the_first_token_alone_and_its_gradient_are_what_they_are_among_all() -> None:
+    layer, x = SelfAttention(W, H).double(), tokens().double().requires_grad_()
+    expected, found = layer(x)[:, :1], layer.first(x)
+    torch.testing.assert_close(found, expected)
+    of = [x, *layer.parameters()]
+    for ours, theirs in zip(*(torch.autograd.grad(y.square().sum(), of) for y in (found, expected)), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.req("M1")
 def test_a_later_token_another_document_or_another_row_changes_nothing() -> None:
     layer, x = SelfAttention(W, H).eval(), tokens()
     before = layer(x, documents(), causal=True)

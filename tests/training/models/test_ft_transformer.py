@@ -89,6 +89,19 @@ def test_the_feed_forward_part_is_gated(activation: Any, function: Any) -> None:
     torch.testing.assert_close(part(x), (value * function(gate)) @ part.contract.weight.T + part.contract.bias)
 
 
+@pytest.mark.req("M1")
+@pytest.mark.parametrize("depth", [1, 3])
+def test_the_last_block_computes_the_token_that_is_read_and_no_other(depth: int) -> None:
+    toy, network, body = small(depth=depth)
+    network.double().eval()
+    batch = {name: t.double() if t.is_floating_point() else t for name, t in toy.batch(5)[0].items()}
+    found = network(batch)
+    assert body.blocks(body.tokens(batch)).shape == (5, 1, 16) and [block.last for block in body.blocks] == [False] * (depth - 1) + [True]
+    body.blocks[-1].last = False
+    assert body.blocks(body.tokens(batch)).shape == (5, 9, 16)
+    torch.testing.assert_close(network(batch), found)
+
+
 @pytest.mark.req("M2")
 @pytest.mark.parametrize("depth", [1, 3, 12])
 def test_activations_keep_their_scale_over_any_depth(depth: int) -> None:
