@@ -24,7 +24,7 @@ from training.separable import linear_loss
 
 ROWS, FEWER_ROWS = 32, 8
 STEPS = 400
-WARM_UP = 20
+WARM_UP = 10
 NEAR_ZERO = 0.02
 LR, LR_SMALL, LR_LARGE, LR_LINEAR = 2e-3, 1e-2, 5e-2, 0.1
 PATIENCE = 100  # steps without a gain of 2 % after which an attempt is given up

@@ -1,7 +1,8 @@
 """What would fail after hours fails here in seconds: model, loss and labels on a few train rows.
 
 Every check says what was found and, when it fails, what is probably wrong and where. The network is a copy with
-its initial weights; nothing is changed, the global random state neither. One process, on the CPU.
+its initial weights; nothing is changed, the global random state neither. On the CPU, with the first steps of the
+training in a copy of the process.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from schemas.config import Declaration
 from schemas.errors import ConfigError, PreflightError, first_few
 from schemas.load import declare
 from schemas.records import CheckReport, CheckResult, PreflightReport, RunSpec, Statistics
+from training.aside import checked_aside
 from training.augment import Augment
 from training.batches import as_tensors
 from training.data.leakage.verdict import judged
@@ -38,13 +40,13 @@ from training.preflight_modes import check_modes
 from training.preflight_optimizer import check_optimizer, check_smoothing
 from training.preflight_parameters import check_parameters
 from training.preflight_scores import scored, with_other_first_row
-from training.preflight_trial import try_out
+from training.preflight_trial import check_cost, first_steps, make_trial
 from training.preflight_verdict import SAME, failed, judged_loss, largest_difference, line, passed, summed_up
 from training.probe import Probe, first_rows, spread_rows
 from training.review.own_module import review_own_module
 from training.targets import targets_of
 
-SAMPLE_ROWS = 256  # for the initial loss
+SAMPLE_ROWS, SAMPLE_OF_LARGE = 256, 128  # for the initial loss
 LARGE, ROWS_OF_LARGE = 2**18, 16  # weights: such a network learns sixteen rows as surely as thirty-two, in half the time
 EFFECT_ROWS = 4  # for what a pass leaves behind, which any batch shows
 COMPANY_ROWS = 16  # for what rows do to each other
@@ -87,14 +89,17 @@ def preflight(run: RunSpec) -> PreflightReport:
     Augment(declaration.train.augment, 0, as_tensors(train))
     optimizer = check_optimizer(declaration, network, run.arrays.train.rows)
     large = sum(p.numel() for p in network.parameters()) > LARGE
-    if texts:
-        report = inspect_tokens(declaration, run.statistics, network, train)
-    else:
-        spread = spread_rows(train, ROWS_OF_LARGE if large else ROWS, targets_of(declaration, run.statistics))
-        report = inspect(declaration, run.statistics, network, first_rows(train, SAMPLE_ROWS), spread)
-    results = [judged(r, declaration) for r in (targets, *reviewed, *report.checks.results, optimizer, *check_smoothing(declaration, run.statistics))]
-    if not any(r.verdict == "fail" for r in results):  # the steps below would only fail for the same reason
-        results += [judged(r, declaration) for r in try_out(declaration, run.statistics, train, large)]
+    trial = make_trial(declaration, run.statistics, train, large)
+    with checked_aside(first_steps(trial)) as tried:
+        if texts:
+            report = inspect_tokens(declaration, run.statistics, network, train)
+        else:
+            spread = spread_rows(train, ROWS_OF_LARGE if large else ROWS, targets_of(declaration, run.statistics))
+            report = inspect(declaration, run.statistics, network, first_rows(train, SAMPLE_OF_LARGE if large else SAMPLE_ROWS), spread)
+        results = [judged(r, declaration) for r in (targets, *reviewed, *report.checks.results, optimizer, *check_smoothing(declaration, run.statistics))]
+        sound = not any(r.verdict == "fail" for r in results)  # else the first steps would only fail for the same reason
+        results += [judged(r, declaration) for r in tried()] if sound else []
+    results += [judged(check_cost(trial), declaration)] if sound else []  # alone, as it looks at the time
     seconds = time.monotonic() - started
     return report.model_copy(update={"checks": CheckReport(results=tuple(results)), "seconds": seconds})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -15,10 +16,12 @@ from training.preflight_verdict import SAME, failed, largest_difference, passed
 from training.trial import Trial
 
 SAVED_AFTER = 2  # steps
+ROWS = 8  # of each of the steps
 
 
 def check_resume(trial: Trial) -> CheckResult:
     """A network that was saved and loaded makes the same next step, to the bit."""
+    trial = replace(trial, probe=trial.probe.first(ROWS))
     network, optimizer = trial.fresh()
     scored(network, trial.probe.inputs)  # what is kept for eval mode must not outlive the weights that it was made of
     for step in range(SAVED_AFTER):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -40,15 +41,14 @@ ERASED, SHRUNK = 0.05, 0.01  # of a weight, by weight decay in one step: more th
 HEAVY = 1.0  # weight decay that is at fault itself, where a rate that is too high may be with less
 LEAST_MOVE, FROZEN_MOVE = 0.01, 1e-6  # of the weights' size, in the whole run: of the network, of one group
 SLOPE_ROWS = 8
-RESUMED_ROWS = 8  # of each of the steps that are compared to the bit
 EXPORTED_ROWS = (1, 3)
 MEMORY_SHARE = 0.9  # of what is free
 WINDOW_ROWS, WINDOW_OF_LARGE = 128, 32  # most rows of a step that is timed
 TIMED_STEPS, TRIAL_SECONDS = 5, 0.25
 
 
-def try_out(declaration: Declaration, statistics: Statistics, train: dict[str, np.ndarray], large: bool = False) -> list[CheckResult]:
-    """Rates, gradient, resume, export and cost, on a network whose gradients were found sound.
+def make_trial(declaration: Declaration, statistics: Statistics, train: dict[str, np.ndarray], large: bool = False) -> Trial:
+    """What the checks below are made on.
 
     Args:
         declaration: of the run.
@@ -56,19 +56,23 @@ def try_out(declaration: Declaration, statistics: Statistics, train: dict[str, n
         train: arrays of the train side.
         large: whether the network has so many weights that each step is dear.
     """
-    train_rows = len(train["label"])
+    rows = len(train["label"])
     few, most = (TEXTS, TEXTS) if statistics.tokens is not None else (ROWS, WINDOW_OF_LARGE if large else WINDOW_ROWS)
-    window = first_rows(train, min(micro_rows(declaration.train, train_rows), most))
-    trial = Trial(declaration, statistics, make_loss(declaration, statistics), first_rows(train, few), window)
+    window = first_rows(train, min(micro_rows(declaration.train, rows), most))
+    return Trial(declaration, statistics, make_loss(declaration, statistics), first_rows(train, few), window, rows)
+
+
+def first_steps(trial: Trial) -> dict[str, Callable[[], CheckResult]]:
+    """Checks of export, rates, gradient and resume by the name of their result, for a network whose gradients were found sound; the longest first."""
+    checks = {"export": check_export, "rates": check_rates, "gradcheck": check_gradient, "resume": check_resume}
+    return {name: partial(_seeded, check, trial) for name, check in checks.items()}
+
+
+def _seeded(check: Callable[[Trial], CheckResult], trial: Trial) -> CheckResult:
+    """Each check draws the same numbers wherever and after whichever it is made."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(declaration.train.seed)
-        return [
-            check_rates(trial, train_rows),
-            check_gradient(trial),
-            check_resume(replace(trial, probe=trial.probe.first(RESUMED_ROWS))),
-            check_export(trial),
-            check_cost(trial, train_rows),
-        ]
+        torch.manual_seed(trial.declaration.train.seed)
+        return check(trial)
 
 
 # ----------------------------------------------------------------------------------------- gradient
@@ -93,18 +97,18 @@ def check_gradient(trial: Trial) -> CheckResult:
 # -------------------------------------------------------------------------------------------- rates
 
 
-def check_rates(trial: Trial, train_rows: int) -> CheckResult:
+def check_rates(trial: Trial) -> CheckResult:
     """The declared optimizer at its peak rates neither drives the loss away nor leaves the weights where they are, of no group."""
     _, optimizer = trial.fresh()
     decay = judge_decay({g["name"]: (g["lr"], g["weight_decay"]) for g in optimizer.param_groups})
     if decay is not None and max(g["weight_decay"] for g in optimizer.param_groups) >= HEAVY:
         return decay
-    losses, moves = rising_steps(trial, train_rows)
+    losses, moves = rising_steps(trial)
     judged = judge_rates(losses, max(g["lr"] for g in optimizer.param_groups), moves)
     if judged.verdict == "pass" and decay is not None:
         return decay
     train = trial.declaration.train
-    if judged.verdict == "pass" or train.clip == "none" or not moves[""] < LEAST_MOVE or rising_steps(trial, train_rows, clipped=False)[1][""] < LEAST_MOVE:
+    if judged.verdict == "pass" or train.clip == "none" or not moves[""] < LEAST_MOVE or rising_steps(trial, clipped=False)[1][""] < LEAST_MOVE:
         return judged
     found = f"with gradients clipped to {train.clip_at:g} the weights could move by {moves['']:.2g} of their size in the whole run: the clipping takes what the rate would do."
     return CheckResult(name="rates", verdict="fail", summary=found, remedy="raise train.clip_at, to 1 for a norm", figures=judged.figures)
@@ -128,7 +132,7 @@ def judge_decay(groups: dict[str, tuple[float, float]]) -> CheckResult | None:
     )
 
 
-def rising_steps(trial: Trial, train_rows: int, clipped: bool = True) -> tuple[list[float], dict[str, float]]:
+def rising_steps(trial: Trial, clipped: bool = True) -> tuple[list[float], dict[str, float]]:
     """Ten steps on one batch with rates that rise to their peaks: the losses, and by how much of their size weights could move in the whole run.
 
     Returns:
@@ -146,7 +150,7 @@ def rising_steps(trial: Trial, train_rows: int, clipped: bool = True) -> tuple[l
         if not math.isfinite(losses[-1]):
             break
     # the rates rose from a tenth of the peak to the peak: the steps made here count for about half as many
-    updates = _updates(trial.declaration, train_rows) / (STEPS / 2)
+    updates = _updates(trial.declaration, trial.rows) / (STEPS / 2)
     moves = {name: updates * _share(before[name], parameters) for name, parameters in groups.items()}
     return losses, {**moves, "": updates * _share([p for b in before.values() for p in b], [p for g in groups.values() for p in g])}
 
@@ -260,7 +264,7 @@ def _filled(trial: Trial, example: dict[str, Tensor], rows: int) -> dict[str, Te
 # --------------------------------------------------------------------------------------------- cost
 
 
-def check_cost(trial: Trial, train_rows: int) -> CheckResult:
+def check_cost(trial: Trial) -> CheckResult:
     """Time and memory of the run, estimated from steps here; a warning where the memory is not there."""
     train = trial.declaration.train
     network, optimizer = trial.fresh()
@@ -275,8 +279,8 @@ def check_cost(trial: Trial, train_rows: int) -> CheckResult:
     states = sum(t.numel() * t.element_size() for state in optimizer.state.values() for t in state.values() if isinstance(t, Tensor))
     shared = train.ranks if train.parallel == "fsdp" else 1
     exchanged = weights if train.ranks > 1 and shared == 1 else 0  # DDP's buckets
-    needed = (2 * weights + states + exchanged) / shared + saved.total / len(trial.window) * micro_rows(train, train_rows)
-    return judge_cost(trial.declaration, a_row * train_rows * train.epochs, needed)
+    needed = (2 * weights + states + exchanged) / shared + saved.total / len(trial.window) * micro_rows(train, trial.rows)
+    return judge_cost(trial.declaration, a_row * trial.rows * train.epochs, needed)
 
 
 def judge_cost(declaration: Declaration, seconds: float, needed: float) -> CheckResult:

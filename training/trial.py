@@ -17,13 +17,14 @@ from training.probe import Probe
 
 @dataclass(frozen=True)
 class Trial:
-    """What is tried, and the rows for it: `probe`, a few; `window`, those of a micro-batch, for what they cost."""
+    """What is tried, and the rows for it: `probe`, a few; `window`, those of a micro-batch, for what they cost; of `rows` on the train side."""
 
     declaration: Declaration
     statistics: Statistics
     loss: Loss
     probe: Probe
     window: Probe
+    rows: int
 
     def fresh(self) -> tuple[nn.Module, torch.optim.Optimizer]:
         """The network with its initial weights in train mode, and its optimizer at the peak rates."""

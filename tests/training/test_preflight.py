@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,20 @@ def test_global_randomness_and_the_network_are_left_as_they_were() -> None:
     assert [m.training for m in network.modules()] == modes
     assert all(torch.equal(p, weights[n]) for n, p in network.state_dict().items())
     assert all(p.grad is None for p in network.parameters())
+
+
+@pytest.mark.req("M4")
+@pytest.mark.parametrize("rate", [1e-3, 30.0])
+def test_with_a_second_core_the_report_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rate: float) -> None:
+    run = write_run(tmp_path, declare("multiclass", {"kind": "mlp"}, optimizer={"kind": "adamw", "lr": rate}))
+    threads, reports = torch.get_num_threads(), []
+    torch.set_num_threads(1)
+    for cores in ({0, 1}, {0}):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: cores)
+        reports.append([r for r in preflight(run).checks.results if r.name != "cost"])
+    torch.set_num_threads(threads)
+    assert reports[0] == reports[1]
+    assert [r.verdict for r in reports[0] if r.name in ("export", "rates", "gradcheck", "resume")] == ["pass", "pass" if rate < 1 else "fail", "pass", "pass"]
 
 
 @pytest.mark.req("M4")

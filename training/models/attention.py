@@ -29,7 +29,7 @@ def rotation(positions: Tensor, size: int, dtype: torch.dtype) -> Rotation:
 
 def turned(x: Tensor, by: Rotation) -> Tensor:
     """Queries and keys [..., B, H, T, D], each pair (i, i + D / 2) turned by its angle."""
-    cos, sin = (part.to(x.dtype) for part in by)
+    cos, sin = (part if part.dtype == x.dtype else part.to(x.dtype) for part in by)  # under autocast; else a step of the exported graph
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
