@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = {
@@ -22,6 +23,8 @@ SETTINGS = {
 }
 for _name, _value in SETTINGS.items():
     os.environ.setdefault(_name, _value)
+settings.register_profile("untimed", deadline=None)  # a busy machine is no finding
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

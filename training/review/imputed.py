@@ -1,4 +1,4 @@
-"""Gaps that an imputer fills from the other columns of a table, the label among them."""
+"""Gaps that are filled from the label: by an imputer that is given it among other columns, or by a statistic of the rows of one class."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import ast
 from collections.abc import Iterator
 
 from training.review.program import Program, Scope
-from training.review.syntax import constant, dotted, last_name, method, own_nodes, receiver, walk
+from training.review.syntax import constant, dotted, identifiers, keyword, last_name, method, own_nodes, receiver, walk, words
 
 FROM_OTHERS = {"KNNImputer", "IterativeImputer", "MissForest"}  # what they fill a gap with follows from the other columns of the row
 ROWS, LABEL = {":, :-1"}, {":, -1", ":, -1:"}
 TARGETS = {"target", "label", "y", "outcome"}
+EMPTY = {"isna", "isnull", "isnan"}
+GIVEN = {"to_numpy", "values", "astype", "copy", "tolist", "float", "long"}
 
 
 def filled_from_labels(program: Program) -> Iterator[tuple[ast.expr, str]]:
@@ -53,3 +55,65 @@ def _parted(scope: Scope, name: str) -> bool:
             dropped = {c.value for c in walk(node) if isinstance(c, ast.Constant)}
             taken |= {":, :-1"} if TARGETS & {str(d) for d in dropped} else set()
     return bool(taken & ROWS and taken & LABEL)
+
+
+def filled_by_class(program: Program) -> Iterator[tuple[ast.expr, str]]:
+    """`t[c].fillna(t[LABEL].map(medians))`, `t.fillna(t.groupby(LABEL)[c].transform("median"))`, `t.groupby(LABEL)[c].transform(lambda s: s.fillna(s.mean()))`, or
+    `t.loc[(t[LABEL] == k) & t[c].isna(), c] = …`, where LABEL is what is learned.
+    """
+    for call in program.methods_of("fillna"):
+        by = call.args[0] if call.args else keyword(call, "value")
+        keys = [] if by is None else [*_mapped(by), *_grouped(by)]
+        keys += [k for above in _around(program, call) for k in _grouped(above)]
+        filled = receiver(call)
+        own = ast.dump(filled.slice) if isinstance(filled, ast.Subscript) else ""
+        if key := next((k for k in keys if ast.dump(k) != own and _is_label(program, k)), None):
+            yield call, f"gaps are filled by what the rows of the same {ast.unparse(key)} have, which is the label"
+    for node in program.nodes.get(ast.Assign, ()):
+        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        if not isinstance(target, ast.Subscript) or last_name(target.value) != "loc" or not EMPTY & identifiers(target.slice):
+            continue
+        compared = [n.left for n in walk(target.slice) if isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Eq)]
+        if key := next((c.slice for c in compared if isinstance(c, ast.Subscript) and _is_label(program, c.slice)), None):
+            yield target, f"gaps are filled by what the rows of the same {ast.unparse(key)} have, which is the label"
+
+
+def _mapped(by: ast.expr) -> list[ast.expr]:
+    """The columns that are looked up: `LABEL` of `t[LABEL].map(medians)`."""
+    looked_up = [receiver(c) for c in walk(by) if isinstance(c, ast.Call) and method(c) in ("map", "replace")]
+    return [column.slice for column in looked_up if isinstance(column, ast.Subscript)]
+
+
+def _grouped(node: ast.expr) -> list[ast.expr]:
+    """The columns by which a table is grouped there."""
+    given = [keyword(c, "by", 0) for c in walk(node) if isinstance(c, ast.Call) and method(c) == "groupby"]
+    return [e for g in given if g is not None for e in (g.elts if isinstance(g, (ast.List, ast.Tuple)) else [g])]
+
+
+def _around(program: Program, call: ast.Call) -> list[ast.expr]:
+    """What `transform` or `apply` is called on, where the call stands in the function that they are given."""
+    above: ast.AST | None = program.parents.get(call)
+    while above is not None and not isinstance(above, (ast.Lambda, ast.stmt)):
+        above = program.parents.get(above)
+    asked = program.parents.get(above) if isinstance(above, ast.Lambda) else None
+    of = receiver(asked) if isinstance(asked, ast.Call) and method(asked) in ("transform", "apply") else None
+    return [of] if of is not None else []
+
+
+def _is_label(program: Program, key: ast.expr) -> bool:
+    """Whether a column is what is learned, by its own name or by that which its values get: `y = t[OUTCOME].to_numpy()`."""
+    text = constant(key) if isinstance(key, ast.Constant) else last_name(key)
+    if not isinstance(text, str) or isinstance(key, (ast.Call, ast.BinOp)):
+        return False
+    if TARGETS & words(text):
+        return True
+    dumped = ast.dump(key)
+    for node in program.nodes.get(ast.Assign, ()):
+        names = {n for t in node.targets for n in words(last_name(t))} if isinstance(node, ast.Assign) else set()
+        if names & TARGETS and isinstance(node, ast.Assign):
+            value = node.value
+            while (isinstance(value, ast.Call) and method(value) in GIVEN) or (isinstance(value, ast.Attribute) and value.attr in GIVEN):
+                value = receiver(value) or value.func if isinstance(value, ast.Call) else value.value
+            if isinstance(value, ast.Subscript) and ast.dump(value.slice) == dumped:
+                return True
+    return any(isinstance(s := keyword(c, "stratify"), ast.Subscript) and ast.dump(s.slice) == dumped for c in program.calls_of("train_test_split"))

@@ -351,8 +351,9 @@ def _same_folder_twice(program: Program) -> Iterator[Place]:
 
 
 def _read_whole(program: Program, node: ast.expr) -> set[str]:
-    """Names that are read as they are: not `train_set` of `train_set.mean` among the arguments of a call."""
-    names = [n for n in walk(node) if isinstance(n, ast.Name)]
+    """Names that are read as they are: not `train_set` of `train_set.mean` among the arguments of a call, nor `n_train` of `rows[n_train:]`."""
+    begins = {id(n) for s in walk(node) if isinstance(s, ast.Slice) and s.lower is not None for n in walk(s.lower)}
+    names = [n for n in walk(node) if isinstance(n, ast.Name) and id(n) not in begins]
     within = [n for n in names if isinstance(program.parents[n], ast.Attribute) and any(isinstance(a, ast.Call) for a in _between(program, n, node))]
     return {n.id for n in names if n not in within}
 

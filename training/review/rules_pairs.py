@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.lookups import spoken_words
 from training.review.program import Program, Scope
-from training.review.syntax import calls, constant, dotted, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.syntax import calls, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
 
 IMAGES = {"image", "images", "img", "imgs", "picture", "pictures", "photo", "photos", "scan", "scans", "tile", "tiles", "x"}
 MAPS = {
@@ -17,6 +17,7 @@ MAPS = {
 }  # fmt: skip
 DRAWS = {"random", "rand", "randint", "uniform", "integers", "randrange", "choice"}
 MOVES = {"flip", "hflip", "vflip", "fliplr", "flipud", "rot90", "rotate", "roll", "crop", "affine", "transpose", "resized_crop"}
+TURNS = {"rot90", "rotate", "roll", "affine"}
 EXACT = {"flip", "rot90", "roll"}  # of whole pixels: what they are given is how far, and nothing else
 WRAPS = {"from_numpy", "as_tensor", "tensor", "asarray", "array", "ascontiguousarray", "to_tensor"}
 RETYPES = {"float", "long", "int", "bool", "double", "to", "astype", "copy", "clone", "unsqueeze", "contiguous"}
@@ -85,6 +86,30 @@ def mask_moved_on_its_own(subject: Subject) -> Iterator[Place]:
             moved, how, node = next(iter(alone.values()))
             yield node, f"{moved} is moved by a draw ({how}), and {left} stays where it was"
         yield from _moved_apart(scope)
+        yield from _turned_alone(scope)
+
+
+def _turned_alone(scope: Scope) -> Iterator[Place]:
+    """`image = np.rot90(image, turns)` with turns that are drawn, in a function that gives image and mask back and turns the mask nowhere."""
+    pairs = [n.value.elts for n in own_nodes(scope.node) if isinstance(n, ast.Return) and isinstance(n.value, ast.Tuple)]
+    names = {n for elements in pairs for e in elements[:2] for n in names_read(e)}
+    masks = {n for n in names if MAPS & words(n) and not IMAGES & words(n)}
+    moves = [c for c in own_nodes(scope.node) if isinstance(c, ast.Call) and last_name(c.func) in MOVES]
+    of = {id(c): last_name(c.args[0] if dotted(receiver(c)) in ("np", "numpy", "torch", "TF", "F") and c.args else receiver(c)) for c in moves}
+    if (
+        not masks
+        or any(of[id(c)] in masks and last_name(c.func) in TURNS | {"transpose"} for c in moves)
+        or {"swapaxes", "permute", "T"} & identifiers(scope.node)
+    ):
+        return
+    drawn = {
+        name for name, bound in scope.bindings.items() if any(isinstance(c, ast.Call) and last_name(c.func) in DRAWS for b in bound for c in walk(b.value))
+    }
+    for call in moves:
+        given = {n for a in (*call.args, *(k.value for k in call.keywords)) for n in names_read(a)}
+        together = any(isinstance(c, ast.Call) and c is not call and masks & names_read(c) and drawn & names_read(c) for c in own_nodes(scope.node))
+        if last_name(call.func) in TURNS and of[id(call)] in names and IMAGES & words(of[id(call)]) and given & drawn and not together:
+            yield call, f"{of[id(call)]} is turned by a draw ({last_name(call.func)}), and {sorted(masks)[0]} is not"
 
 
 def _left_behind(program: Program, scope: Scope) -> str:

@@ -104,6 +104,7 @@ def _called(program: Program, call: ast.Call) -> tuple[str, str]:
     if isinstance(above, ast.Call) and isinstance(above.func, ast.Name) and above.func.id == "print":
         said = [n.value for a in above.args for n in walk(a) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
         said_words = "".join(c if c.isalnum() else " " for text in said for c in f"{text} ").split()
+        said_words = [w for before, w in zip(["", *said_words], said_words, strict=False) if before.lower() not in ("before", "after")]  # training
         spoken = {side_of(w) for w in said_words} - {""} if len(said_words) <= FEW_WORDS else set()  # a sentence speaks of other things, too
         measured = [c for a in above.args for c in walk(a) if isinstance(c, ast.Call) and MEASURES & words(last_name(c.func))]
         return (spoken.pop(), f"what is printed as {' '.join(said).strip()!r}") if len(spoken) == 1 and len(measured) == 1 else ("", "")

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.imputed import filled_from_labels
+from training.review.imputed import filled_by_class, filled_from_labels
 from training.review.kinds import looks_held_out, looks_trained_on
 from training.review.lookups import spoken_words
 from training.review.program import Program, Scope
@@ -48,10 +48,11 @@ PLACES = {"mask", "masks", "idx", "index", "indices", "nodes", "ids"}
 )
 def label_among_columns(subject: Subject) -> Iterator[Place]:
     """Rows and labels go together into a split, a data set or a fit: the labels are one column of a table, the rows all columns of it, or all but others;
-    or an imputer that fills gaps from the other columns is given a table of which one column becomes the label.
+    or an imputer that fills gaps from the other columns is given a table of which one column becomes the label; or gaps are filled by a statistic of each class.
     """
     program = subject.program
     yield from filled_from_labels(program)
+    yield from filled_by_class(program)
     for call in program.calls_of(*PAIRS):
         if len(call.args) < 2:
             continue

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Set
 
 from training.review.program import Program, Scope, argument
-from training.review.syntax import dotted, last_name, method, names_read, once, receiver, walk, words
+from training.review.syntax import dotted, last_name, method, names_read, once, own_nodes, receiver, walk, words
 
 SPLITTERS = {
     "train_test_split": slice(None),
@@ -164,5 +164,7 @@ def handed_back(program: Program, call: ast.expr | ast.stmt) -> list[ast.Call]:
     made = stored(statement) | {last_name(t.value) for t in getattr(statement, "targets", ()) if isinstance(t, ast.Subscript)}
     returned = [n for n in walk(scope.node) if isinstance(n, ast.Return) and n.value is not None and program.scope(n) is scope]
     behind = {b for r in returned for n in names_read(r.value) for b in sources_of(n, scope, r.lineno)}
+    listed = [c for c in own_nodes(scope.node) if isinstance(c, ast.Call) and method(c) in ("append", "extend") and last_name(receiver(c)) in behind]
+    behind |= {b for c in listed for a in c.args for n in names_read(a) for b in sources_of(n, scope, c.lineno)}
     sites = [c for c, _ in program.call_sites[scope]] if made & behind or isinstance(statement, ast.Return) else []
     return [c for c in sites if not any(is_part(n) for a in c.args for n in names_read(a))]

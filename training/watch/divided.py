@@ -227,16 +227,17 @@ def _encoded(watch: Watch, table: Divided) -> None:
         if keys == KEYS or not GROUPS <= codes.max(initial=-1) + 1 <= len(names) / 1.5:
             continue
         keys += 1
-        kept = codes >= 0
-        sizes, sums = np.bincount(codes[kept]), np.bincount(codes[kept], truth[kept])
+        rows = np.flatnonzero((codes >= 0) & np.isfinite(truth))  # before gaps are dropped a label of a later row is missing at the end
+        groups = np.unique(codes[rows], return_inverse=True)[1]
+        sizes, sums = np.bincount(groups), np.bincount(groups, truth[rows])
+        mine = np.isin(rows, table.train)
+        of_train = np.bincount(groups[mine], minlength=len(sizes)), np.bincount(groups[mine], truth[rows][mine], minlength=len(sizes))
         for name, values in _numbers(table, "f"):
             if name == key:
                 continue
-            mean = np.bincount(codes[kept], values[kept]) / sizes
-            if not np.isfinite(mean).all() or not np.allclose(mean[codes[kept]], values[kept], rtol=1e-5, atol=1e-8):
+            mean = np.bincount(groups, values[rows]) / sizes
+            if not np.isfinite(mean).all() or not np.allclose(mean[groups], values[rows], rtol=1e-5, atol=1e-8):
                 continue
-            mine = table.train[kept[table.train]]
-            of_train = np.bincount(codes[mine], minlength=len(sizes)), np.bincount(codes[mine], truth[mine], minlength=len(sizes))
             if follows(mean, sizes, sums) or (smoothed(mean, sizes, sums) and not smoothed(mean, *of_train)):
                 told = f"{name!r} follows from the sum of {table.label!r} over all rows of the same {key!r}, those that are evaluated among them"
                 watch.tell("BH504", told, table.place)
@@ -310,7 +311,7 @@ def follows(values: np.ndarray, sizes: np.ndarray, sums: np.ndarray) -> bool:
         alike = sizes == size
         if len(np.unique(sums[alike])) < VALUES:
             continue
-        if values[alike].std() == 0 or abs(np.corrcoef(values[alike], sums[alike])[0, 1]) < STRAIGHT:
+        if values[alike].std() == 0 or not abs(np.corrcoef(values[alike], sums[alike])[0, 1]) >= STRAIGHT:
             return False
         seen += int(alike.sum())
     return seen >= GROUPS

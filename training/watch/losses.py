@@ -132,7 +132,9 @@ class Functions(TorchFunctionMode):
 
     # ---------------------------------------------------------------------------------------- losses
 
-    def _cross_entropy(self, name: str, input: Tensor, target: Tensor, *_: Any, ignore_index: int = -100, reduction: str = "mean", **__: Any) -> None:
+    def _cross_entropy(
+        self, name: str, input: Tensor, target: Tensor, weight: Any = None, *_: Any, ignore_index: int = -100, reduction: str = "mean", **__: Any
+    ) -> None:
         self._told(input, target)
         whole = target.dtype == torch.int64 and reduction == "mean"
         self.valid = int((target != ignore_index).sum()) if whole and bool((target == ignore_index).any()) else 0
@@ -140,16 +142,16 @@ class Functions(TorchFunctionMode):
         axis = 1 if input.ndim > 1 else 0
         self._cut(name, input, ("Relu", "Gelu", "Silu", "Sigmoid", "Tanh"))
         if reduction != "none":
-            self._padding(target, ignore_index)
+            self._padding(target, ignore_index, weight)
         if input.shape[axis] == 1:
             self.often("BH818", "cross_entropy over one score a row is always 0")
         elif input.ndim > 1 and len(input) > 1 and probabilities(input.detach(), axis):
             self.often("BH301", "cross_entropy is given probabilities: it takes raw scores")
 
-    def _nll(self, name: str, input: Tensor, target: Tensor, *_: Any, ignore_index: int = -100, reduction: str = "mean", **__: Any) -> None:
+    def _nll(self, name: str, input: Tensor, target: Tensor, weight: Any = None, *_: Any, ignore_index: int = -100, reduction: str = "mean", **__: Any) -> None:
         self._told(input, target)
         if reduction != "none" and target.dtype == torch.int64:
-            self._padding(target, ignore_index)
+            self._padding(target, ignore_index, weight)
         if (input.detach().logsumexp(1 if input.ndim > 1 else 0).abs() > 1e-2).any():
             self.often("BH303", "nll_loss is given values that are no log-probabilities")
 
@@ -189,8 +191,8 @@ class Functions(TorchFunctionMode):
         if log_input and made in ("Exp", "Softplus"):
             self.often("BH321", f"{name} is given the result of {made.lower()}, and takes the logarithm of a rate")
 
-    def _padding(self, target: Tensor, ignored: int) -> None:
-        """Whether labels at the end of sequences are the padding of the network's embedding, and count."""
+    def _padding(self, target: Tensor, ignored: int, weight: Tensor | None) -> None:
+        """Whether labels at the end of sequences are the padding of the network's embedding, or one label where its tokens are padding, and count."""
         call = self.forwards.last
         given = call.inputs if call is not None else []
         sequences = [t for t in given if t.ndim == 2 and t.dtype == torch.int64]
@@ -198,12 +200,20 @@ class Functions(TorchFunctionMode):
         tokens = next((t for ts in (sequences, [t[:, 1:] for t in sequences]) for t in ts if t.numel() == target.numel() > 0), None)
         if call is None or tokens is None:
             return
-        pads = {m.padding_idx for m in call.module.modules() if isinstance(m, nn.Embedding) and m.padding_idx is not None} - {ignored}
-        for pad in pads:
-            at = target.reshape(tokens.shape) == pad
-            last = at.flip(1).long().cummin(1).values.flip(1).bool()
-            if bool(at.any()) and bool((at == last).all()) and float(at.float().mean()) > FEW and bool((tokens == pad).any()):
-                self.often("BH828", f"{float(at.float().mean()):.0%} of the labels are padding ({pad}), and count in the loss as others do")
+        labels = target.reshape(tokens.shape)
+        for pad in {m.padding_idx for m in call.module.modules() if isinstance(m, nn.Embedding) and m.padding_idx is not None}:
+            behind, filled = at_end(tokens, pad), at_end(labels, pad)
+            if pad != ignored and bool(filled.any()) and bool(((labels == pad) == filled).all()) and bool((tokens == pad).any()):
+                self._padded(filled, pad)
+            elif bool(behind.any()) and bool(((tokens == pad) == behind).all()) and len(values := labels[behind].unique()) == 1:
+                label = int(values)
+                if label != ignored and (weight is None or float(weight[label])):
+                    self._padded(behind, label)
+
+    def _padded(self, places: Tensor, label: int) -> None:
+        share = float(places.float().mean())
+        if share > FEW:
+            self.often("BH828", f"{share:.0%} of the labels are padding ({label}), and count in the loss as others do")
 
     def _out_of_reach(self, scores: Tensor, target: Tensor) -> None:
         low, high = BOUNDS.get(maker(scores), (-math.inf, math.inf))
@@ -283,3 +293,12 @@ class Functions(TorchFunctionMode):
         stack = self.forwards.stack
         if dropout_p > 0 and stack and not stack[-1].training:
             self.often("BH404", f"attention drops out in {type(stack[-1]).__name__} in eval mode", 1)
+
+
+def at_end(rows: Tensor, index: int) -> Tensor:
+    """Which places of [B, T] hold a number, and nothing else behind them.
+
+    >>> at_end(torch.tensor([[5, 0, 6, 0, 0]]), 0).long().tolist()
+    [[0, 0, 0, 1, 1]]
+    """
+    return ~(rows != index).flip(1).long().cummax(1).values.flip(1).bool()

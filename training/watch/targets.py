@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from training.watch.forwards import Call, Forwards
-from training.watch.losses import Functions
+from training.watch.losses import Functions, at_end
 from training.watch.networks import rows_first
 from training.watch.record import Place, Watch
 
@@ -162,15 +162,6 @@ def is_next(inputs: list[Tensor], labels: Tensor, padding: int | None = None) ->
         same |= filled
         return bool(same.all()) and float(filled.float().mean()) < 1 / 2
     return bool(same.all())
-
-
-def at_end(rows: Tensor, index: int) -> Tensor:
-    """Which places of [B, T] hold a number, and nothing else behind them.
-
-    >>> at_end(torch.tensor([[5, 0, 6, 0, 0]]), 0).long().tolist()
-    [[0, 0, 0, 1, 1]]
-    """
-    return ~(rows != index).flip(1).long().cummax(1).values.flip(1).bool()
 
 
 def inside(rows: Tensor, index: int) -> float:

@@ -136,8 +136,53 @@ PLAIN = LOADS.replace(
 )
 IN_TIME = "    return table.iloc[:700], table.iloc[724:]\n"
 
+# Twelve shops a day, and the sales of the day after, which the last day does not have.
+SHOPS = """
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+rng = np.random.default_rng(0)
+days = pd.date_range("2024-01-01", periods=200)
+table = pd.DataFrame({"date": np.repeat(days, 12), "shop": np.tile(np.arange(12), 200)})
+table["sales"] = rng.poisson(20 + 3 * (table["date"].dt.dayofweek >= 5)).astype(float)
+table = table.sort_values(["shop", "date"])
+table["price"] = rng.normal(size=len(table))
+table["weekday"] = np.sin(2 * np.pi * table["date"].dt.dayofweek / 7)
+table["week"] = table.groupby("shop")["sales"].transform(lambda s: s.rolling(7).mean())
+table["next"] = table.groupby("shop")["sales"].shift(-1)
+table = table.dropna().reset_index(drop=True)
+train, test = table[table["date"] < days[150]], table[table["date"] > days[160]]
+INPUTS = ["weekday", "week", "price"]
+mean, std = train[INPUTS].mean(), train[INPUTS].std()
+
+
+def tensors(rows):
+    x = torch.tensor(((rows[INPUTS] - mean) / std).to_numpy(), dtype=torch.float32)
+    return x, torch.tensor(((rows["next"] - 21) / 5).to_numpy(), dtype=torch.float32)
+
+
+net = nn.Sequential(nn.Linear(3, 24), nn.ReLU(), nn.Linear(24, 1), nn.Flatten(0))
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+x, y = tensors(train)
+for epoch in range(4):
+    net.train()
+    for rows in torch.randperm(len(x)).split(100):
+        optimizer.zero_grad()
+        F.mse_loss(net(x[rows]), y[rows]).backward()
+        optimizer.step()
+    net.eval()
+    with torch.no_grad():
+        later, sold = tensors(test)
+        print((net(later) - sold).abs().mean().item())
+"""
+
 BASES_OF_FRAMES = {"frames": VISITS, "frames_loads": LOADS, "frames_plain": PLAIN}
 SOUND_OF_FRAMES = {
+    "frames_shops": SHOPS,
     "frames_folds": VISITS.replace(MAPPED, FOLDS),
     "frames_time": VISITS.replace(BY_PERSON, '    held = frame.groupby("patient_id").cumcount() >= 6\n'),
     "frames_beds": VISITS.replace(RATES, 'every = visits()\nevery["rate"] = rng.normal(size=60)[every["ward"]]\ntrain, test = sides(every)\n'),

@@ -128,15 +128,57 @@ PICTURE = SERIES.replace("pad_sequence([stays[i] for i in rows], batch_first=Tru
 PICTURE = PICTURE.replace("\n\nclass", "\npictures = pad_sequence(stays, batch_first=True)\n\n\nclass", 1)
 PICTURE = PICTURE.replace("        ends = (stays != 0).any(2).sum(1) - 1\n", "").replace(ENDS, "        return self.head(states.mean(1)).squeeze(1)\n")
 
-BASES_OF_LENGTHS = {"lengths": READ, "lengths_placed": PLACED, "lengths_series": SERIES}
+# A tag for each word, of which 0 is one that words have, and -100 where no word is.
+TAGS = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+
+torch.manual_seed(0)
+lines = [torch.randint(1, 20, (int(n),)) for n in torch.randint(4, 16, (300,))]
+tags = [line % 3 for line in lines]
+words = pad_sequence(lines, batch_first=True)
+kinds = pad_sequence(tags, batch_first=True, padding_value=-100)
+
+
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(20, 24, padding_idx=0)
+        self.head = nn.Linear(24, 3)
+
+    def forward(self, words):
+        return self.head(F.relu(self.embed(words)))
+
+
+net = Tagger()
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+for epoch in range(5):
+    net.train()
+    for rows in torch.randperm(240).split(30):
+        optimizer.zero_grad()
+        F.cross_entropy(net(words[rows]).flatten(0, 1), kinds[rows].flatten()).backward()
+        optimizer.step()
+    net.eval()
+    with torch.no_grad():
+        there = words[240:] != 0
+        print((net(words[240:]).argmax(2) == kinds[240:])[there].float().mean().item())
+"""
+
+BASES_OF_LENGTHS = {"lengths": READ, "lengths_placed": PLACED, "lengths_series": SERIES, "lengths_tags": TAGS}
 SOUND_OF_LENGTHS = {
     "lengths_last": RECURRENT.replace(MEAN, LAST),
     "lengths_highest": READ.replace(MEAN, '        return self.head(h.masked_fill(~there, float("-inf")).amax(1))\n'),
     "lengths_codes": CODES,
+    "lengths_weights": TAGS.replace("padding_value=-100", "padding_value=3")
+    .replace("nn.Linear(24, 3)", "nn.Linear(24, 4)")
+    .replace("kinds[rows].flatten())", "kinds[rows].flatten(), torch.tensor([1.0, 1.0, 1.0, 0.0]))"),
     "lengths_picture": PICTURE,
     "lengths_alike": READ.replace(MEAN, "        return self.head(h.mean(1))\n").replace("torch.randint(3, 12, (400,))", "torch.full((400,), 9)"),
 }
 PLANTED_OF_LENGTHS = (
+    Planted("BH828", "lengths_tags", "padding_value=-100", "padding_value=0"),
     Planted("BH860", "lengths", MEAN, "        return self.head(h.mean(1))\n"),
     Planted("BH860", "lengths", MEAN, "        return self.head(h.sum(1) / h.size(1))\n"),
     Planted("BH860", "lengths_series", ENDS, "        return self.head(states[:, -1]).squeeze(1)\n"),
