@@ -61,12 +61,14 @@ def told(planted: Planted, report: dict[str, Any]) -> None:
 
 
 @pytest.mark.req("M5")
+@pytest.mark.timeout(900)  # the first one runs all programs
 @pytest.mark.parametrize("base", ALWAYS_SOUND)
 def test_nothing_is_told_of_a_sound_program(reports: Reports, base: str) -> None:
     nothing_told(reports[base])
 
 
 @pytest.mark.req("M5")
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("planted", [p for p in PLANTED if p.rule in ALWAYS], ids=name_of)
 def test_a_planted_mistake_is_told_by_its_rule(reports: Reports, planted: Planted) -> None:
     told(planted, reports[name_of(planted)])
