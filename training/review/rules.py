@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from training.review import (
     rules_ahead,
+    rules_aliased,
     rules_amounts,
     rules_apart,
     rules_arrays,
@@ -120,6 +121,7 @@ from training.review.findings import RULES, Rule
 from training.review.rules_run import RUN_RULES
 
 FAMILIES = (
+    rules_aliased,
     rules_step,
     rules_schedule,
     rules_lambda,

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from training.watch.forwards import Forwards
-from training.watch.losses import Functions
+from training.watch.losses import Functions, at_end
 from training.watch.record import Place, Watch
 
 FEWEST, CALLS, LOOKED_UP = 3, 10, 300  # rows of an embedding; calls and numbers that are looked up
+PLACES = 4  # in a row, from which on a number that is no padding does not stand at its ends alone
 TWICE = 2
 ROWS, AS_OFTEN = 100_000, 2.5  # of an embedding whose numbers are counted; times more or less than others
 ADDING = ("add", "__add__", "__radd__", "add_", "__iadd__", "sub", "__sub__", "__isub__", "sub_")
@@ -67,13 +68,16 @@ class Lookups:
             known.only = None
 
     def _padding(self, known: Looked, input: Tensor, pad: int | None) -> None:
-        """How often each number comes, as long as nothing is padded with that of the padding: in numbers of one a row, or rows that do not end or begin with it."""
+        """How often each number comes, as long as nothing is padded with that of the padding: in numbers of one a row, or rows in which it stands between others."""
         weight = known.weight()
         if pad is None or known.pad is None or weight is None or len(weight) > ROWS:
             return
         numbers = input.reshape(len(input), -1) if input.ndim else input.reshape(1, 1)
         alone = numbers.shape[1] == 1
         padded = not alone and bool(((numbers[:, -2:] == pad).all(1) | (numbers[:, :2] == pad).all(1)).any())
+        if not padded and numbers.shape[1] >= PLACES:  # of rows in the order of their lengths none need end with two
+            at_ends = at_end(numbers, pad) | at_end(numbers.flip(1), pad).flip(1)
+            padded = bool(at_ends.any()) and bool(((numbers == pad) == at_ends).all())
         if padded or pad != known.pad:
             known.pad = None
             return

@@ -168,6 +168,9 @@ for epoch in range(5):
 
 BASES_OF_LENGTHS = {"lengths": READ, "lengths_placed": PLACED, "lengths_series": SERIES, "lengths_tags": TAGS}
 SOUND_OF_LENGTHS = {
+    "lengths_sorted": READ.replace("    for rows in torch.randperm(320).split(40):\n", "    for k in torch.randperm(16):\n        rows = batches[k]\n")
+    .replace("net = Reader()", "batches = lengths[:320].argsort().split(20)\nnet = Reader()")
+    .replace("net(words[rows])", "net(words[rows][:, : lengths[rows].max()])"),
     "lengths_last": RECURRENT.replace(MEAN, LAST),
     "lengths_highest": READ.replace(MEAN, '        return self.head(h.masked_fill(~there, float("-inf")).amax(1))\n'),
     "lengths_codes": CODES,
