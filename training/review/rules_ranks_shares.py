@@ -1,4 +1,4 @@
-"""Rules BH620 to BH622: a forward outside of `no_sync`, a ratio that is divided by the ranks again, rows that are shared out twice."""
+"""Rules BH620 to BH623: a forward outside of `no_sync`, a ratio that is divided by the ranks again, rows that are shared out twice, gradients that stay on their rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from training.review.lookups import torch_calls
 from training.review.program import Program, Scope
 from training.review.rules_distributed import REDUCES
 from training.review.rules_sides import apart
-from training.review.syntax import calls, dotted, identifiers, keyword, last_name, method, names_read, receiver, walk, words
+from training.review.syntax import calls, constant, dotted, identifiers, keyword, last_name, method, names_read, receiver, walk, words
 
 RANK_SHARES = {"shard", "split_dataset_by_node"}
 
@@ -191,3 +191,86 @@ def _share_of_rank(program: Program, rows: ast.expr, scope: Scope, before: int, 
 
 def _speaks_of_ranks(node: ast.expr | None, what: str) -> bool:
     return node is not None and any(what in words(n) or (what == "world" and {"num", "replicas"} <= words(n)) for n in identifiers(node))
+
+
+@rule(
+    "BH623",
+    "averaged-before-the-step",
+    "error",
+    title="Gradients are averaged over ranks at another micro-batch than the one before the step",
+    why="DDP averages what has been added up when a backward runs outside of `no_sync`. Where that is not the last one before the step, what follows it stays on its rank: ranks step differently, and drift apart.",
+    remedy="one condition for both: `last = (i + 1) % k == 0`, `no_sync` unless it holds, and the step where it does",
+    bad="""
+        import contextlib
+        import torch
+
+        def epoch(ddp, loader, optimizer, criterion, k):
+            for i, (x, y) in enumerate(loader):
+                with contextlib.nullcontext() if i % k == 0 else ddp.no_sync():
+                    (criterion(ddp(x), y) / k).backward()
+                if (i + 1) % k == 0 or i + 1 == len(loader):
+                    optimizer.step()
+                    optimizer.zero_grad()
+        """,
+    good="""
+        import contextlib
+        import torch
+
+        def epoch(ddp, loader, optimizer, criterion, k):
+            for i, (x, y) in enumerate(loader):
+                last = (i + 1) % k == 0 or i + 1 == len(loader)
+                with contextlib.nullcontext() if last else ddp.no_sync():
+                    (criterion(ddp(x), y) / k).backward()
+                if last:
+                    optimizer.step()
+                    optimizer.zero_grad()
+        """,
+)
+def averaged_before_the_step(subject: Subject) -> Iterator[Place]:
+    """In a loop the step and the backward outside of `no_sync` each come at one place of every k, and not at the same."""
+    program = subject.program
+    for choice in (*program.nodes.get(ast.IfExp, ()), *program.nodes.get(ast.If, ())) if program.methods_of("no_sync") else ():
+        if not isinstance(choice, (ast.IfExp, ast.If)):
+            continue
+        local, shared = (any(method(c) == "no_sync" for n in _branch(side) for c in calls(n)) for side in (choice.body, choice.orelse))
+        loop = next((a for a in program.ancestors(choice) if isinstance(a, (ast.For, ast.While))), None)
+        if local is shared or loop is None:
+            continue
+        averaged = _turn(program, choice.test, program.scope(choice), local)
+        for step in (n for n in walk(loop) if isinstance(n, ast.If) and any(method(c) == "step" for s in n.body for c in calls(s))):
+            stepped = _turn(program, step.test, program.scope(step), False)
+            if averaged and stepped and averaged[:2] == stepped[:2] and averaged[2] != stepped[2]:
+                yield choice, f"gradients are averaged where {averaged[3]}, and the step is made where {stepped[3]}"
+
+
+def _branch(side: ast.expr | list[ast.stmt]) -> list[ast.AST]:
+    return list(side) if isinstance(side, list) else [side]
+
+
+def _turn(program: Program, test: ast.expr, scope: Scope, negated: bool) -> tuple[str, str, int, str] | None:
+    """Of `(i + 1) % k == 0` the counter, k, which of the k it is by the counter alone, and the words; of `% k != 0` and the like where that is negated."""
+    if isinstance(test, ast.Name):
+        bound = scope.bindings.get(test.id, ())
+        return _turn(program, bound[0].value, scope, negated) if len(bound) == 1 and bound[0].index is None else None
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And if negated else ast.Or):  # … or at the last batch
+        return next((turn for value in test.values if (turn := _turn(program, value, scope, negated))), None)
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _turn(program, test.operand, scope, not negated)
+    right: ast.expr = ast.Constant(0)
+    rest: ast.expr = test
+    if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.NotEq if negated else ast.Eq):
+        rest, right = test.left, test.comparators[0]
+    elif not negated or isinstance(test, ast.Compare):
+        return None
+    if not isinstance(rest, ast.BinOp) or not isinstance(rest.op, ast.Mod):
+        return None
+    every, counter, ahead = ast.dump(rest.right), rest.left, 0
+    if isinstance(counter, ast.BinOp) and isinstance(counter.op, ast.Add) and isinstance(more := constant(counter.right), int):
+        counter, ahead = counter.left, more
+    if isinstance(right, ast.BinOp) and isinstance(right.op, ast.Sub) and ast.dump(right.left) == every and isinstance(less := constant(right.right), int):
+        place = -less
+    elif isinstance(given := constant(right), int):
+        place = given
+    else:
+        return None
+    return (counter.id, every, place - ahead, f"{ast.unparse(rest)} == {ast.unparse(right)}") if isinstance(counter, ast.Name) else None

@@ -15,6 +15,7 @@ from training.review.syntax import calls, identifiers, last_name, names_read, wa
 
 THRESHOLD = {"threshold", "thresholds", "thr", "thresh", "cutoff", "tau", "th"}
 NOT_FINAL = {"train", "val", "valid", "validation", "dev", "calib", "calibration", "calibrate", "tune", "tuning", "oof", "holdin", "cv"}
+CURVES = {"precision_recall_curve", "roc_curve"}  # each gives the cuts that it is made of
 CHOOSES = {"max", "argmax", "nanargmax", "min", "argmin", "sorted", "maximize", "minimize_scalar", "idxmax"}
 
 
@@ -106,7 +107,9 @@ def _cutting(program: Program) -> dict[Scope, set[str]]:
 
 
 def _tries_cuts(program: Program, binding: Binding, scope: Scope) -> bool:
-    """Whether a value comes from code that cuts scores at one bound after the other: `[f1(p > t, y) for t in grid]`, here or in the helper that is called."""
+    """Whether a value comes from code that cuts scores at one bound after the other, here or in the helper that is called: `[f1(p > t, y) for t in grid]`, or
+    the best place of a curve.
+    """
     bodies: list[ast.AST] = [binding.value]
     bodies += [f.node for c in calls(binding.value) for f in program.callees(c, scope)]
     for body in bodies:
@@ -115,6 +118,9 @@ def _tries_cuts(program: Program, binding: Binding, scope: Scope) -> bool:
         tests = [n for n in walk(body) if isinstance(n, ast.Compare) and isinstance(n.ops[0], (ast.Gt, ast.GtE, ast.Lt, ast.LtE))]
         inner = [t for t in tests if isinstance(program.parents.get(t), (ast.BinOp, ast.Call, ast.Attribute, ast.Compare))]
         if any(isinstance(t.left, ast.Name) and t.left.id not in tried and last_name(t.comparators[0]) in tried for t in inner):
+            return True
+        called = {last_name(c.func) for c in calls(body)}
+        if called & CURVES and called & CHOOSES:
             return True
     return False
 

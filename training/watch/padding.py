@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from training.watch.forwards import Forwards
+from training.watch.forwards import Call, Forwards
 from training.watch.losses import Functions
 from training.watch.record import Place, Watch
 
@@ -54,7 +54,7 @@ class Padding:
         self.watch, self.forwards, self.functions = watch, forwards, functions
         self.tokens: deque[Tensor] = deque(maxlen=REMEMBERED)
         self.masks: dict[Place, list[int]] = {}  # by line: all, and those that keep the padding alone
-        self.ignored: set[int] = set()  # labels that the loss was given and did not count
+        self.ignored: set[tuple[int, int]] = set()  # labels that the loss was given and did not count, and of how many classes
         self.told_apart: deque[Tensor] = deque(maxlen=REMEMBERED)  # tensors that were compared with a number
         self.compared: deque[Compared] = deque()
         self.scores: dict[Place, tuple[int, int, str]] = {}  # by line: all, those with padding in them, and the last of these
@@ -115,8 +115,9 @@ class Padding:
 
     def _lost(self, name: str, input: Tensor, target: Tensor, *more: Any, ignore_index: int = -100, **_: Any) -> None:
         ignored = more[2] if len(more) > TWICE else ignore_index
-        if ignored not in self.ignored and input.requires_grad and not target.is_floating_point() and bool((target == ignored).any()):
-            self.ignored.add(ignored)
+        kind = ignored, input.shape[1] if input.ndim > 1 else len(input)
+        if kind not in self.ignored and input.requires_grad and not target.is_floating_point() and bool((target == ignored).any()):
+            self.ignored.add(kind)
 
     def _equal(self, name: str, result: Any, a: Any, b: Any = None, *_: Any, **__: Any) -> None:
         call = self.forwards.last
@@ -127,10 +128,11 @@ class Padding:
             for known in self.compared:
                 known.spared |= any(alike(a, side) for side in known.sides)
         elif name in ("eq", "__eq__") and is_label(b) and a.shape == b.shape:
-            self._met(result, a, b)
+            self._met(call, result, a, b)
 
-    def _met(self, result: Tensor, a: Tensor, b: Tensor) -> None:
-        for ignored in self.ignored:
+    def _met(self, call: Call, result: Tensor, a: Tensor, b: Tensor) -> None:
+        sizes = {size for out in call.outputs if out.is_floating_point() and out.ndim > 1 for size in (out.shape[1], out.shape[-1])}
+        for ignored in {index for index, classes in self.ignored if classes in sizes or not sizes}:  # another loss may leave out another label
             shares = [float((side == ignored).float().mean()) for side in (a, b)]
             if max(shares) >= MUCH:
                 there = (a if shares[0] > shares[1] else b) == ignored
