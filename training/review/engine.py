@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import traceback
@@ -130,7 +131,7 @@ def review_files(paths: Sequence[Path], rules: Sequence[Rule]) -> list[Finding]:
     if len(paths) < PARALLEL_FROM or workers == 1:
         return [f for path in paths for f in review_file(path, rules)]
     ids = tuple(r.id for r in rules)
-    with ProcessPoolExecutor(workers) as pool:
+    with ProcessPoolExecutor(workers, initializer=gc.freeze) as pool:  # what is loaded by now is not gone through again and again
         return [f for found in pool.map(_by_ids, paths, [ids] * len(paths), chunksize=16) for f in found]
 
 

@@ -85,8 +85,8 @@ def mask_moved_on_its_own(subject: Subject) -> Iterator[Place]:
         if left:
             moved, how, node = next(iter(alone.values()))
             yield node, f"{moved} is moved by a draw ({how}), and {left} stays where it was"
-        yield from _moved_apart(scope)
-        yield from _turned_alone(scope)
+        yield from _moved_apart(scope) if EXACT & called else ()
+        yield from _turned_alone(scope) if TURNS & called else ()
 
 
 def _turned_alone(scope: Scope) -> Iterator[Place]:
