@@ -15,7 +15,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 
@@ -33,13 +33,16 @@ class Copy:
 
     def __init__(self, process: int = 0, receiving: int = -1) -> None:
         self._process, self._receiving, self._received = process, receiving, b""
+        self._waiting = select.poll()  # for any number of open files
+        if process:
+            self._waiting.register(receiving, select.POLLIN)
 
     def results(self, count: int) -> list[CheckResult]:
         """Those of the first checks, in order: what is there, after a wait for so many; fewer where a check raised, or the copy hangs."""
         until = time.monotonic() + PATIENCE
         while self._process:
             wait = max(0.0, until - time.monotonic()) if self._received.count(b"\n") < count else 0.0
-            if not select.select([self._receiving], [], [], wait)[0] or not (piece := os.read(self._receiving, PIECE)):
+            if not self._waiting.poll(1000 * wait) or not (piece := os.read(self._receiving, PIECE)):
                 break
             self._received += piece
         return [CheckResult.model_validate_json(line) for line in self._received.split(b"\n")[:-1]]
@@ -47,8 +50,9 @@ class Copy:
     def end(self) -> None:
         """Let it do nothing more."""
         if self._process:
-            os.kill(self._process, signal.SIGKILL)
-            os.waitpid(self._process, 0)
+            with suppress(ProcessLookupError, ChildProcessError):  # somebody else waits for all children of this process
+                os.kill(self._process, signal.SIGKILL)
+                os.waitpid(self._process, 0)
             os.close(self._receiving)
             self._process = 0
 
@@ -89,7 +93,12 @@ def _begun(checks: Checks) -> Copy | None:
     receiving, sending = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # that other threads may hold locks, which `PATIENCE` is for
-        process = os.fork()
+        try:
+            process = os.fork()
+        except OSError:  # too many processes, or too little memory
+            os.close(receiving)
+            os.close(sending)
+            return None
     if not process:
         _work(checks, sending)
     os.close(sending)

@@ -120,3 +120,22 @@ def test_on_one_core_all_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
     with checked_aside({name: finds(name) for name in "ab"}) as tried:
         assert torch.get_num_threads() == threads
         assert [r.summary for r in tried()] == [str(HERE)] * 2
+
+
+@pytest.mark.req("M4")
+def test_where_no_copy_can_be_made_or_waited_for_all_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = children()
+    with checked_aside({"a": finds("a")}) as tried:
+        monkeypatch.setattr(os, "waitpid", lambda *_: (_ for _ in ()).throw(ChildProcessError()))
+        assert tried()[0].summary != str(HERE)
+        left = children()
+    monkeypatch.undo()
+    for pid in left - before:
+        os.waitpid(int(pid), 0)
+
+    def refused() -> int:
+        raise BlockingIOError("too many processes")
+
+    monkeypatch.setattr(os, "fork", refused)
+    with checked_aside({"a": finds("a")}) as tried:
+        assert tried()[0].summary == str(HERE)
