@@ -116,7 +116,7 @@ def _picture(kind: str, rows: Sequence[dict[str, Any]]) -> Picture:
             axis.plot(rivals, [place] * len(rivals), "D", color=BASELINE, ms=4.5, ls="", label=None if place else "linear, boosting")
         axis.set(yticks=range(len(shown)), yticklabels=[plain(row["label"], 24) for row in shown], ylim=(len(shown) - 0.4, -0.6), xlabel=metric_name(metric))
         axis.grid(axis="y", visible=False)
-        axis.legend(loc="best")
+        canvas.legend(axis)
         values = [row["value"] for row in shown]
         low, high = (shown[int(pick(values))] for pick in (np.argmin, np.argmax))
         words = (

@@ -98,7 +98,7 @@ def timeline(sides: dict[SplitName, Side], timestamp: bool, cuts: Sequence[float
             date_axis(axis.xaxis)
         else:
             axis.set_xlabel("time (units of the column)")
-        axis.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=5, borderaxespad=0.2)
+        canvas.legend(axis, columns=5)
         words = "; ".join(f"{SIDE_NAMES[n]} from {instant(sides[n].first, timestamp)} to {instant(sides[n].last, timestamp)}" for n in timed)
         return canvas.done(f"Timeline of the split: {words}.", "When the rows of each side were observed, from the materialised files.")
 
@@ -170,7 +170,7 @@ def learning_curve(history: History, metric: str, kept_step: int, name: str) -> 
             alt += f" At the kept step {count(kept_step)}: train {number(at.get(f'train_eval/{metric}'))}, validation {number(at.get(f'val/{metric}'))}."
         axis.set(xlabel="optimizer step", ylabel=shown)
         count_axis(axis.xaxis)
-        axis.legend()
+        canvas.legend(axis, lift=1.6)  # above the words that name the kept step
         return canvas.done(alt, f"{capital(shown)} in eval mode on a fixed slice of train rows and on all validation rows.")
 
 
@@ -193,7 +193,7 @@ def step_curve(history: History, key: str, label: str, name: str, *, log: bool =
         axis.plot(x, y, color=MODEL, lw=1.3)
         if limit is not None:
             axis.axhline(limit, color=ALARM, lw=1.1, ls="--", label=f"clipped above {number(limit)}")
-            axis.legend()
+            canvas.legend(axis)
         axis.set(xlabel="optimizer step", ylabel=label)
         if log and (y > 0).all():
             log_axis(axis.yaxis)

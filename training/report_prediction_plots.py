@@ -104,7 +104,7 @@ def scores_by_class(rows: Predictions, positive: str) -> Picture:
             part = probability[label == value]
             axis.hist(part, bins=edges, weights=np.full(len(part), 1 / max(1, len(part))), color=colour, alpha=0.5, label=f"{name} ({count(len(part))} rows)")
         axis.set(xlabel=f"predicted probability of {positive}", ylabel="share of the class", xlim=(0, 1))
-        axis.legend()
+        canvas.legend(axis)
         middle = [number(float(np.median(probability[label == v]))) if (label == v).any() else "–" for v in (1, 0)]
         return canvas.done(
             f"Predicted probabilities: median {middle[0]} among positives, {middle[1]} among the others.",
@@ -156,7 +156,7 @@ def residual_histogram(rows: Predictions) -> Picture:
         axis.axvline(0, color=INK, lw=0.9)
         axis.axvline(float(errors.mean()), color=ALARM, lw=1.2, ls="--", label=f"mean {number(float(errors.mean()))}")
         axis.set(xlabel="predicted − true", ylabel="rows")
-        axis.legend()
+        canvas.legend(axis)
         count_axis(axis.yaxis)
         middle = [number(float(v)) for v in np.quantile(errors, (0.05, 0.5, 0.95))]
         return canvas.done(

