@@ -2,7 +2,7 @@
 
     python -m benchmarks.review_speed [--files 1000] [--lines 300]
 
-Writes that many files of that many lines, made of the programs of `tests/zoo` (training scripts, so that every rule has
+Writes that many files of that many lines on average, made of the programs of `tests/zoo` (training scripts, so that every rule has
 work to do), and reviews them as the command line does. Exit code 0 where it stays below a minute. How long Python takes to
 compile the same files in one process is told beside it: machines differ by more than versions of the review do.
 """
@@ -23,13 +23,15 @@ MOST_SECONDS = 60.0
 
 
 def write_files(folder: Path, files: int, lines: int) -> None:
-    """Files of at least `lines` lines, each a few whole programs one after another, beginning with another one in turn."""
+    """Files of `lines` lines on average, each one or more whole programs one after another, beginning with another one in turn."""
     programs = [path.read_text() for path in sorted([*ZOO.glob("scripts/*.py"), *ZOO.glob("sound/*.py")])]
+    written = 0
     for number in range(files):
         text, following = "", number
-        while text.count("\n") < lines:
+        while not text or written + text.count("\n") + programs[following % len(programs)].count("\n") / 2 < lines * (number + 1):
             text += programs[following % len(programs)]
             following += 1
+        written += text.count("\n")
         (folder / f"file_{number:04}.py").write_text(text)
 
 

@@ -24,6 +24,7 @@ def tables() -> Tables:
     return Tables(None)
 
 
+@pytest.mark.long
 @pytest.mark.req("D6")
 def test_every_kind_has_a_place_and_changes_the_rows(tables: Tables) -> None:
     cases = list(planted_cases(tables))

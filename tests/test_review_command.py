@@ -127,6 +127,7 @@ print(right)
 """
 
 
+@pytest.mark.long
 @pytest.mark.req("M5")
 def test_rows_of_both_sides_may_be_scored_at_once_and_told_apart_behind_that(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(ALL_AT_ONCE)
@@ -161,6 +162,7 @@ fit(ROWS)
 """
 
 
+@pytest.mark.long
 @pytest.mark.req("M5")
 @pytest.mark.parametrize(("rows", "told"), [(256, False), (264, True)])
 def test_a_run_shows_whether_batches_are_left_behind_the_last_window(tmp_path: Path, rows: int, told: bool) -> None:

@@ -145,6 +145,7 @@ def test_a_registered_model_gives_the_evaluated_numbers_where_nothing_of_ours_is
     assert "column 'hour'" in refused["no whole number"]
 
 
+@pytest.mark.long
 @pytest.mark.req("R1")
 def test_the_example_of_a_consumer_is_all_that_is_needed(tmp_path: Path, champions: tuple[str, dict[str, Case]]) -> None:
     uri, cases = champions

@@ -23,6 +23,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 SMALL = ["train.epochs=6", "train.ranks=2", "model.kind=mlp", "evaluate.bootstrap=60", "checks.min_rows=20", "name=small", "register.thresholds={}"]
 
+pytestmark = pytest.mark.timeout(900)  # the first test of a fixture runs it, on however busy a machine
+
 
 def variables(home: Path) -> dict[str, str]:
     environment = os.environ | {"BULKHEAD_HOME": str(home), "BULKHEAD_CLINIC": str(home.parent / "clinic.parquet")}
@@ -30,7 +32,7 @@ def variables(home: Path) -> dict[str, str]:
 
 
 def bulkhead(home: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([sys.executable, "-m", "flows.cli", *arguments], capture_output=True, text=True, env=variables(home), cwd=ROOT, timeout=280)
+    done = subprocess.run([sys.executable, "-m", "flows.cli", *arguments], capture_output=True, text=True, env=variables(home), cwd=ROOT, timeout=800)
     assert done.returncode == code, f"exit {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
     return done
 
@@ -180,6 +182,7 @@ def test_predictions_of_the_registered_model_are_those_of_the_run(first: dict[st
     assert difference < 1e-6
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.req("P5")
 def test_a_second_run_reuses_the_data_and_an_unchanged_model_is_not_registered_again(first: dict[str, Any], second: dict[str, Any], home: Path) -> None:
@@ -210,6 +213,7 @@ def test_a_loss_that_is_not_finite_fails_run_flow_and_mlflow_with_the_cause(firs
     assert state == "FAILED" and "NonFiniteError" in text and f"bulkhead replay {run_dir}" in text
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.req("C5")
 def test_a_killed_run_is_resumed_to_the_same_model_in_the_same_mlflow_run(first: dict[str, Any], second: dict[str, Any], home: Path) -> None:

@@ -28,6 +28,7 @@ def carry_out(folder: Path, setup: str, worlds: tuple[int, ...], kills: list[Kil
         return list(pool.map(lambda trial: run(trial, folder, reference, random.Random(trial.number)), trials))
 
 
+@pytest.mark.long
 @pytest.mark.req("C5")
 def test_a_killed_run_ends_with_the_bits_of_the_undisturbed_one(tmp_path: Path, undisturbed: Reference) -> None:
     done = carry_out(tmp_path, "exact", (2,), list(EXACT.values()), undisturbed)

@@ -88,6 +88,7 @@ def stop_ranks(folder: Path, hold: str) -> tuple[float, str, int]:
     return seconds, report, launch(folder, folder / "second.log", 2).code
 
 
+@pytest.mark.long
 @pytest.mark.req("C6")
 def test_ranks_under_the_agent_agree_on_where_to_stop(tmp_path: Path, undisturbed: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
     temporary = tmp_path / "temporary"

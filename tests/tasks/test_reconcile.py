@@ -53,6 +53,7 @@ def status(run: RunContext) -> tuple[str, str]:
     return read(run.run_dir).status, run.tracker.client.get_run(run.tracker.run_id).info.status
 
 
+@pytest.mark.long
 @pytest.mark.req("C7")
 def test_a_killed_run_is_ended_in_its_record_in_mlflow_and_in_prefect(server: None, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
     flow_run = flow_run_at_work()

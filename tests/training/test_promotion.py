@@ -66,6 +66,7 @@ def test_a_champion_that_nobody_compared_with_stays(uri: str, clinic: tuple[Case
     assert aliases(uri)["champion"] == "1"
 
 
+@pytest.mark.long
 @pytest.mark.req("R2")
 def test_a_version_that_does_not_work_any_more_is_not_gone_back_to(uri: str, clinic: tuple[Case, ExportedModel]) -> None:
     versions(uri, clinic, 2)

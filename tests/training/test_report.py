@@ -215,6 +215,7 @@ def test_inputs_round_trip_as_json(binary: ReportInputs) -> None:
     assert headline(again) == headline(binary) and again.metrics_path == binary.metrics_path
 
 
+@pytest.mark.long
 @pytest.mark.req("P8")
 @pytest.mark.parametrize("kind", ["binary", "regression"])
 def test_a_hundred_thousand_rows_make_no_large_page(tmp_path: Path, kind: str) -> None:

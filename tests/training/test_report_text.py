@@ -129,6 +129,7 @@ class RunDir:
         self.spec = RunSpec.model_validate_json((self.folder / "resolved.json").read_bytes())
 
 
+@pytest.mark.long
 @pytest.mark.req("R4")
 def test_the_command_line_goes_on_with_a_prompt(inputs: ReportInputs, tmp_path: Path) -> None:
     """By the best weights of a run directory; seeds decide; a run of another task is refused."""

@@ -162,6 +162,8 @@ def handed_back(program: Program, call: ast.expr | ast.stmt) -> list[ast.Call]:
     if any(split_scope is scope for _, split_scope, _ in splits(program, by_group=True)) or not scope.name:
         return []
     made = stored(statement) | {last_name(t.value) for t in getattr(statement, "targets", ()) if isinstance(t, ast.Subscript)}
+    if isinstance(call, ast.Call) and method(call) in ("append", "extend"):
+        made.add(last_name(receiver(call)))
     returned = [n for n in walk(scope.node) if isinstance(n, ast.Return) and n.value is not None and program.scope(n) is scope]
     behind = {b for r in returned for n in names_read(r.value) for b in sources_of(n, scope, r.lineno)}
     listed = [c for c in own_nodes(scope.node) if isinstance(c, ast.Call) and method(c) in ("append", "extend") and last_name(receiver(c)) in behind]

@@ -66,6 +66,7 @@ class Held:
     made: Place
     states: WeakIdKeyDictionary  # of all parameters, whoever holds them
     before: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    began: tuple[float, ...] = ()  # the sum of each parameter when it was made
     stepped_at: Place | None = None
     steps: int = 0
     empty: int = 0
@@ -160,13 +161,14 @@ class Gradients:
         held.frozen = [p for root in self.forwards.roots for p in root.parameters() if not p.requires_grad]
         self.leaves.walked.clear()
         mine = {id(p) for p, _ in held.items()}
+        first = [p for p, _ in held.items()][:MOST_KEPT]
+        held.began = tuple(float(share(p).sum(dtype=torch.float64)) for p in first if p.is_floating_point())
         again = [h for h in self.held.values() if h.made == held.made and h.steps and mine & {id(p) for p, _ in h.items()}]
-        if len(again) >= TWICE:
+        if len(again) >= TWICE and all(h.began != held.began for h in again):  # else the weights were set back, as for each of several folds
             self.watch.tell(
                 "BH123", f"{type(optimizer).__name__} is made anew for the same weights ({len(again) + 1} times): momentum and moments are lost", held.made
             )
         self.held[id(optimizer)] = held
-        first = [p for p, _ in held.items()][:MOST_KEPT]
         held.before = [(p, share(p).clone()) for p in first if p.numel() < LARGE]
 
     @guarded

@@ -294,7 +294,7 @@ class Rows:
             self.watch.tell(
                 "BH820", "evaluated rows are scaled otherwise than the train rows: most columns differ in mean or deviation by several times", place
             )
-        elif any(scaled_alone(rows, train) for rows in (other, *self._phases_alone(history, len(train[0])))):
+        elif any(scaled_alone(rows, train) for rows in ([] if in_folds(history) else [other]) + [*self._phases_alone(history, len(train[0]))]):
             self.watch.tell("BH502", f"{len(other)} held-out rows have mean 0 and deviation 1: they are scaled by statistics of their own", place)
         elif int((standard(together) & ~standard(train)).sum()) >= _enough(train):
             self.watch.tell(
@@ -325,6 +325,17 @@ class Rows:
         if count:
             told = f"{count} of {len(held_out)} held-out windows overlap a window that was trained on: overlapping windows were split at random"
             self.watch.tell("BH508", told, history.phases[-1].batches.place)
+
+
+def in_folds(history: History) -> bool:
+    """Whether more sets than those of validation and test were evaluated, none with a row of another: folds, which have mean 0 together where each is scaled by the others."""
+    seen: set[bytes] = set()
+    sets = 0
+    for phase in history.phases:
+        if seen.isdisjoint(phase.batches.rows):
+            sets += bool(phase.batches.rows)
+            seen |= phase.batches.rows.keys()
+    return sets > 2
 
 
 def is_sampling(call: Call) -> bool:

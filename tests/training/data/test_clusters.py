@@ -52,6 +52,7 @@ def test_known_keys_keep_themselves_and_new_ones_join_a_known_one_of_their_clust
         assert found[key] == (key if key in known else mine[0] if mine else cluster[key])
 
 
+@pytest.mark.long
 @pytest.mark.req("D8")
 def test_a_chain_of_a_million_keys_is_one_cluster() -> None:
     rows = np.repeat(np.arange(999_999), 2)

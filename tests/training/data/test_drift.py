@@ -21,6 +21,7 @@ def found(before: pd.DataFrame, now: pd.DataFrame) -> dict[str, Drift]:
     return {d.column: d for d in find_drift(before, now, list(before.columns)) if has_drifted(d)}
 
 
+@pytest.mark.long
 @pytest.mark.req("R3")
 def test_chance_in_many_columns_raises_no_alarm() -> None:
     alarms = sum(bool(found(rows(2 * seed), rows(2 * seed + 1))) for seed in range(40))

@@ -97,7 +97,7 @@ def test_ten_retrains_on_real_rows_move_none(real_data: Path, tmp_path: Path, na
 
 @needs_rdkit
 @pytest.mark.req("D4")
-@pytest.mark.parametrize("name", ["group", "scaffold and copies", "near duplicates"])
+@pytest.mark.parametrize("name", ["group", *(pytest.param(name, marks=pytest.mark.long) for name in ("scaffold and copies", "near duplicates"))])
 def test_retrains_on_some_real_rows_move_none(real_data: Path, tmp_path: Path, name: str) -> None:
     moved, placed = moved_by(tmp_path, CASES[name], "stratified_group", CASES[name][0](real_data).slice(0, 900), 3)
     assert (moved, placed > 450) == ([], True)

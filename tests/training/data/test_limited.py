@@ -56,9 +56,9 @@ def _digests(folder: Path, table: Path, kind: str, cv: str | None, limit: str | 
     [
         ("stratified", "stratified", "binary"),
         ("stratified_group", "stratified_group", "binary"),
-        ("stratified_group", "group", "regression"),
-        ("random", "kfold", "binary"),
-        ("time", "walk_forward", "binary"),
+        pytest.param("stratified_group", "group", "regression", marks=pytest.mark.long),
+        pytest.param("random", "kfold", "binary", marks=pytest.mark.long),
+        pytest.param("time", "walk_forward", "binary", marks=pytest.mark.long),
     ],
 )
 @settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

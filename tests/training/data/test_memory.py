@@ -62,7 +62,8 @@ def test_rows_sorted_part_by_part_are_in_the_order_of_the_engine(tmp_path: Path)
 
 @pytest.mark.req("D9")
 @pytest.mark.parametrize(
-    "split", [pytest.param("group", marks=pytest.mark.long), {"kind": "time", "cuts": {"val": "2024-10-01", "test": "2025-04-01"}}, "stratified"]
+    "split",
+    [*(pytest.param(way, marks=pytest.mark.long) for way in ("group", "stratified")), {"kind": "time", "cuts": {"val": "2024-10-01", "test": "2025-04-01"}}],
 )
 def test_no_path_changes_a_byte(tmp_path: Path, split: str | dict[str, Any]) -> None:
     """Rows held in memory from step to step, read from files step by step, or within a limit; whatever the order of the source."""

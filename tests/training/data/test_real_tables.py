@@ -66,6 +66,7 @@ def test_handwritten_digits_are_tensors_split_by_writer(real_data: Path, tmp_pat
     assert sum(s["groups"] for s in sides.summary.values()) == 297
 
 
+@pytest.mark.long
 @pytest.mark.req("D3")
 def test_engines_keep_their_official_test_side(real_data: Path, tmp_path: Path) -> None:
     columns = {"unit": "group", "cycle": "numeric", "split": "split", "rul": "label", "*": "feature"}

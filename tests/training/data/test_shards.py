@@ -223,6 +223,7 @@ print(max(peaks) - start)
 """
 
 
+@pytest.mark.long
 @pytest.mark.req("D9")
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc to read the memory of a process")
 def test_memory_does_not_grow_with_the_rows(tmp_path):

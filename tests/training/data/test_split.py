@@ -67,7 +67,7 @@ def made(folder: Path, table: dict[str, list[Any]], way: str, ledger: Path | Non
 @pytest.mark.req("D3")
 @pytest.mark.req("D5")
 @pytest.mark.parametrize("way", WAYS)
-@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 @given(num_rows=st.integers(100, 300), seed=st.integers(0, 10_000))
 def test_every_row_is_on_one_side_or_left_out_and_the_promise_holds(tmp_path_factory: pytest.TempPathFactory, way: str, num_rows: int, seed: int) -> None:
     table = table_of(num_rows, seed)
@@ -92,7 +92,7 @@ def test_every_row_is_on_one_side_or_left_out_and_the_promise_holds(tmp_path_fac
 
 @pytest.mark.req("D4")
 @pytest.mark.parametrize("way", WAYS)
-@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 10_000))
 def test_rows_that_are_added_removed_or_reordered_move_no_other_row(tmp_path_factory: pytest.TempPathFactory, way: str, seed: int) -> None:
     folder, draw = tmp_path_factory.mktemp(way), random.Random(seed)
