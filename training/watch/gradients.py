@@ -162,7 +162,7 @@ class Gradients:
         self.leaves.walked.clear()
         mine = {id(p) for p, _ in held.items()}
         first = [p for p, _ in held.items()][:MOST_KEPT]
-        held.began = tuple(float(share(p).sum(dtype=torch.float64)) for p in first if p.is_floating_point())
+        held.began = tuple(float(share(p).sum()) for p in first if p.is_floating_point() and p.element_size() > 1 and not p.is_meta)
         again = [h for h in self.held.values() if h.made == held.made and h.steps and mine & {id(p) for p, _ in h.items()}]
         if len(again) >= TWICE and all(h.began != held.began for h in again):  # else the weights were set back, as for each of several folds
             self.watch.tell(
