@@ -43,6 +43,8 @@ def direction(program: Program, node: ast.expr | None, scope: Scope, depth: int 
             return OTHER[direction(program, node.right, scope, depth + 1)]
         case ast.BinOp(op=ast.Div()):
             return direction(program, node.left, scope, depth + 1)
+        case ast.Compare(ops=[ast.Eq() | ast.NotEq() as asked]) if {"argmax", "pred", "preds", "predicted", "prediction", "predictions"} & identifiers(node):
+            return "max" if isinstance(asked, ast.Eq) else "min"  # how many are right
         case ast.Subscript(slice=ast.Constant(value=str())):
             return _of_name(str(constant(node.slice)))
         case ast.Name() | ast.Attribute():
@@ -66,7 +68,7 @@ def _of_value(program: Program, node: ast.Name | ast.Attribute, scope: Scope, de
     if not values and isinstance(node, ast.Name) and node.id in scope.parameters and depth < 4:
         given = [(argument(c, scope, node.id), caller) for c, caller in program.call_sites[scope]]
         behind = {direction(program, v, caller, depth + 1) for v, caller in given if v is not None}  # each caller has to say
-    named = "" if _adds_up_losses(node, scope) else _of_name(last_name(node))
+    named = "" if _adds_up_losses(node, scope) else _of_name(last_name(node)) or _counted(program, node, scope, depth)
     if named:
         return named if behind <= {named} else ""
     return behind.pop() if len(behind) == 1 and not words(last_name(node)) & TURNED else ""
@@ -78,9 +80,16 @@ def _adds_up_losses(node: ast.expr, scope: Scope) -> bool:
     return any((FALLS | {"criterion"}) & words(name) for n in added for name in identifiers(n.value))
 
 
+def _counted(program: Program, node: ast.expr, scope: Scope, depth: int) -> str:
+    """By what is added to a name, where that is told by more than its name: `hits += (scores.argmax(1) == labels).sum().item()`."""
+    added = [n.value for n in own_nodes(scope.node) if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name) and n.target.id == last_name(node)]
+    found = {direction(program, value, scope, depth + 1) for value in added if any(isinstance(n, ast.Compare) for n in ast.walk(value))} if depth < 4 else set()
+    return found.pop() if len(found) == 1 else ""
+
+
 def _of_call(program: Program, call: ast.Call, scope: Scope, depth: int) -> str:
     """By the function's name, or by what a function of this file returns; of `.item()` and the like by what it is called on."""
-    if method(call) in ("item", "mean", "cpu", "detach") and not program.resolve(call.func):
+    if method(call) in ("item", "mean", "sum", "cpu", "detach", "float") and not program.resolve(call.func):
         return direction(program, receiver(call), scope, depth + 1)
     if last_name(call.func) == "float" and len(call.args) == 1:
         return direction(program, call.args[0], scope, depth + 1)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from training.review.kinds import is_model
 from training.review.program import Program, Scope, argument
-from training.review.syntax import constant, dotted, identifiers, last_name, method, receiver, walk, words
+from training.review.syntax import constant, dotted, identifiers, last_name, method, own_nodes, receiver, walk, words
 
 KEEPS = {"save", "state", "deepcopy", "patience", "stop", "stopper", "stopping", "counter", "wait", "waited", "strikes", "keeper", "checkpoint"}
 
@@ -78,8 +78,30 @@ def _compared(function: Scope) -> str:
     return ""
 
 
+def live_state(program: Program, value: ast.expr | None, scope: Scope, deep: bool = True) -> tuple[ast.Call, Scope] | None:
+    """The `net.state_dict()` whose very tensors a value holds, and where it is called: in a shallow copy, without their gradients, or handed back by a function of
+    the file.
+    """
+    if isinstance(value, ast.DictComp) and len(value.generators) == 1 and method(items := value.generators[0].iter) == "items":
+        kept, name = value.value, getattr(value.generators[0].target, "elts", [None])[-1]
+        while (isinstance(kept, ast.Attribute) and kept.attr == "data") or (isinstance(kept, ast.Call) and method(kept) == "detach"):
+            kept = kept.value if isinstance(kept, ast.Attribute) else receiver(kept) or kept.func
+        return live_state(program, receiver(items), scope, deep) if name is not None and dotted(kept) == dotted(name) != "" else None
+    if not isinstance(value, ast.Call):
+        return None
+    if last_name(value.func) in ("dict", "copy", "OrderedDict"):
+        return live_state(program, value.args[0] if value.args else receiver(value), scope, deep)
+    if method(value) == "state_dict":
+        return (value, scope) if is_model(program, receiver(value), scope) else None
+    function = program.callees_by_name(value, scope) if deep else None
+    returned = [n for n in own_nodes(function.node) if isinstance(n, ast.Return)] if function is not None else []
+    return live_state(program, returned[0].value, function, False) if function is not None and len(returned) == 1 else None
+
+
 def live_states_in_dicts(program: Program) -> Iterator[tuple[ast.Call, str]]:
-    """`best["weights"] = net.state_dict()`, `best.update(weights=net.state_dict())` under a condition in a loop, where `best["weights"]` is loaded back."""
+    """`best["weights"] = net.state_dict()`, `best.update(weights=net.state_dict())` or `best = {"weights": net.state_dict()}`, a tuple too, under a condition
+    in a loop, where `best["weights"]` is loaded back.
+    """
     restored = [c.args[0] for c in program.methods_of("load_state_dict") if c.args and isinstance(c.args[0], ast.Subscript)]
     loaded = {(dotted(s.value), str(constant(s.slice))) for s in restored if isinstance(s, ast.Subscript)}
     for call in (c for c in program.methods_of("state_dict") if not c.args):
@@ -90,6 +112,13 @@ def live_states_in_dicts(program: Program) -> Iterator[tuple[ast.Call, str]]:
             place = (dotted(parent.targets[0].value), str(constant(parent.targets[0].slice)))
         elif isinstance(parent, ast.keyword) and isinstance(holder, ast.Call) and method(holder) == "update":
             place = (dotted(receiver(holder)), str(parent.arg))
+        elif isinstance(holder, ast.Assign) and isinstance(parent, (ast.Dict, ast.Tuple, ast.List)):
+            keys = parent.keys if isinstance(parent, ast.Dict) else [ast.Constant(n) for n, _ in enumerate(parent.elts)]
+            values = parent.values if isinstance(parent, ast.Dict) else parent.elts
+            place = (dotted(holder.targets[0]), str(constant(keys[values.index(call)])))
+            own = [r for r in restored if isinstance(r, ast.Subscript) and dotted(r.value) == place[0]]
+            if all(r.lineno < call.lineno and program.scope(r) is program.scope(call) for r in own):
+                continue  # a checkpoint that was read before training, and is written under the same name
         chosen = any(isinstance(a, ast.If) for a in around) and any(isinstance(a, (ast.For, ast.While)) for a in around)
         if place in loaded and place[0] and chosen and is_model(program, receiver(call), program.scope(call)):
             yield call, f"{place[0]}[{place[1]!r}]"

@@ -57,8 +57,18 @@ def _lists(program: Program) -> list[set[str]]:
 
 
 def _labels(program: Program) -> set[str]:
-    """Columns that are left out of the features, and read by themselves as the label; none where a row's label is of a later row."""
-    return set() if _shifted(program) else _left_out(program) & _read_as_label(program)
+    """Columns that are left out of the features, and read by themselves as the label, and those which they are made of; none where it is of a later row."""
+    found = set() if _shifted(program) else _left_out(program) & _read_as_label(program)
+    for node in program.nodes[ast.Assign] if found else ():  # `table["target"] = frame["load"]`
+        target, value = (node.targets[0], node.value) if isinstance(node, ast.Assign) else (None, None)
+        if (
+            isinstance(target, ast.Subscript)
+            and isinstance(value, ast.Subscript)
+            and constant(target.slice) in found
+            and isinstance(constant(value.slice), str)
+        ):
+            found = found | {str(constant(value.slice))}
+    return found
 
 
 def _shifted(program: Program) -> bool:

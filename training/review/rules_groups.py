@@ -11,11 +11,11 @@ from training.review.freezing import switches
 from training.review.kinds import is_frozen_name, is_optimizer_origin
 from training.review.lookups import attributes_of, calls_within, names_of
 from training.review.program import Program, Scope
+from training.review.replaced import layers_replaced_too_late, makes_optimizer
 from training.review.rules_module import is_layer
 from training.review.saved import trains
 from training.review.syntax import calls, constant, dotted, identifiers, keyword, last_name, method, once, own_nodes, receiver, walk
 
-DEPTH = 3
 OWN_USES = {"state_dict", "train", "to", "cuda"}
 
 
@@ -127,7 +127,7 @@ def _groups(call: ast.Call, scope: Scope) -> Iterator[ast.expr]:
         """,
 )
 def parameters_without_optimizer(subject: Subject) -> Iterator[Place]:
-    """Beside an optimizer a network of the file with parameters is made, called where gradients are computed, and used for nothing else; or one is set free too late."""
+    """Beside an optimizer a network of the file with parameters is made, called where gradients are computed, and used for nothing else; or one is set free too late, or a layer replaced."""
     program = subject.program
     for scope in dict.fromkeys(scope for _, scope in _optimizers(program)):
         if not any(program.scope(c) is scope for c in program.methods_of("backward")):
@@ -140,6 +140,7 @@ def parameters_without_optimizer(subject: Subject) -> Iterator[Place]:
     for owner in dict.fromkeys(scope.owner for _, scope in _optimizers(program) if scope.owner is not None):
         yield from _attributes_left_out(program, owner)
     yield from _freed_too_late(program)
+    yield from layers_replaced_too_late(program)
 
 
 def _freed_too_late(program: Program) -> Iterator[Place]:
@@ -152,7 +153,7 @@ def _freed_too_late(program: Program) -> Iterator[Place]:
         for s in (s for s in turned if s.free and s.node.lineno > call.lineno and s.network in frozen and _is_left_out(program, call, scope, s.network)):
             around = [a for a in program.ancestors(s.node) if isinstance(a, (ast.For, ast.While)) and call not in walk(a)]
             later = [n for n in own_nodes(scope.node) if isinstance(n, ast.stmt) and n.lineno > s.node.lineno]
-            if any(trains(program, n) for n in (*around, *later)) and not any(_makes_optimizer(program, n) for n in (*around, *later)):
+            if any(trains(program, n) for n in (*around, *later)) and not any(makes_optimizer(program, n) for n in (*around, *later)):
                 yield s.node, f"{s.network} is set free here, and the optimizer of line {call.lineno} was made without its parameters"
 
 
@@ -171,17 +172,6 @@ def _is_left_out(program: Program, optimizer: ast.Call, scope: Scope, network: s
     root = network.partition(".")[0] + "."
     apart = [h for h in held if h.startswith(root) and "." in network and not (h + ".").startswith(network + ".") and not (network + ".").startswith(h + ".")]
     return bool(held) and len(apart) == len(held)
-
-
-def _makes_optimizer(program: Program, node: ast.AST, depth: int = 0) -> bool:
-    """Whether an optimizer is made within, or by a helper of the file that is called there, or perhaps by one out of sight."""
-    for call in calls(node):
-        scope = program.scope(call)
-        if any(is_optimizer_origin(o) for o in program.origins(call, scope)) or "optim" in last_name(call.func).lower():
-            return True
-        if depth < DEPTH and any(_makes_optimizer(program, f.node, depth + 1) for f in program.callees(call, scope)):
-            return True
-    return False
 
 
 def _attributes_left_out(program: Program, owner: ast.ClassDef) -> Iterator[Place]:

@@ -29,6 +29,8 @@ from training.review.syntax import (
 from training.review.values import PASSED_ON, loss_calls, reaching
 
 RECURRENT = {"LSTM", "GRU", "RNN"}
+TURNS = {"transpose", "permute", "rearrange", "swapaxes", "swapdims", "movedim", "moveaxis", "einsum", "batch_sampler", "pack_padded_sequence", "t", "T", "mT"}
+RESHAPES = {"unsqueeze", "stack", "view", "reshape", "unflatten", "flatten", "expand", "repeat"}
 BATCH_FIRST_AT: dict[str, int | None] = {"LSTM": 4, "GRU": 4, "RNN": 5, "MultiheadAttention": None}
 FINDS_LAYERS = {"children", "modules", "named_children", "named_modules", "getattr", "_modules", "__getattr__", "__dict__", "get_submodule", "attrgetter"}
 ELEMENTWISE = {"log", "log1p", "sqrt", "abs", "float", "clamp", "asinh", "log2", "log10", "exp", "tanh", "sigmoid", "to", "nan_to_num"}
@@ -142,6 +144,13 @@ def batch_first_missing(subject: Subject) -> Iterator[Place]:
     """Of a layer whose first dimension is time, the last step or the mean over steps is taken along dimension 1; or rows are padded with time in front for layers with rows in front."""
     program = subject.program
     yield from _padded_with_time_in_front(program)
+    yield from (told := list(_time_along_second(program)))
+    if not told:
+        yield from _never_turned(program)
+
+
+def _time_along_second(program: Program) -> Iterator[Place]:
+    """The last step, or the mean over steps, of what such a layer gives is taken along dimension 1."""
     for owner in program.module_classes if torch_calls(program, *BATCH_FIRST_AT, "TransformerEncoder") else ():
         for scope in program.methods[owner].values():
             for node in own_nodes(scope.node):
@@ -150,6 +159,30 @@ def batch_first_missing(subject: Subject) -> Iterator[Place]:
                 alone = _takes_first(node) and (made.last in RECURRENT or _has_batch_of_one(scope)) if made is not None else False
                 if made is not None and not alone:  # of a batch of one, `[:, 0]` is all its steps
                     yield node, f"{made.last} was made without batch_first: its dimension 1 is the batch, not time"
+
+
+def _never_turned(program: Program) -> Iterator[Place]:
+    """A layer that takes time in front in a file whose batches come from loaders, rows in front, and whose networks turn, add and stack no axis."""
+    loaders = calls_to(program, "torch.utils.data.DataLoader")
+    made = torch_calls(program, *BATCH_FIRST_AT) if loaders else []
+    if not made or any(has_unpacking(c) or keyword(c, "collate_fn") is not None for c in loaders):
+        return
+    named = program.called_names | {n.attr for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute)}
+    inside = [n for owner in program.module_classes for scope in program.methods[owner].values() if scope.name != "__init__" for n in walk(scope.node)]
+    if TURNS & named or any(last_name(n) in RESHAPES or (isinstance(n, ast.Subscript) and _adds_axis(n)) for n in inside):
+        return
+    for call in made:
+        owner, statement = program.scope(call).owner, program.statement(call)
+        if owner is None or not isinstance(statement, ast.Assign) or not _is_time_first(call, BATCH_FIRST_AT[last_name(call.func)]):
+            continue
+        name = dotted(statement.targets[0])
+        if any(dotted(c.func) == name for c in inside if isinstance(c, ast.Call)):
+            yield call, f"{last_name(call.func)} takes time in front, and nothing here turns the rows of the loaders to the second dimension"
+
+
+def _adds_axis(node: ast.Subscript) -> bool:
+    """Whether it is `x[:, None]` or `x[None]`."""
+    return any(isinstance(n, ast.Constant) and n.value is None for n in (node.slice, *getattr(node.slice, "elts", ())))
 
 
 def _padded_with_time_in_front(program: Program) -> Iterator[Place]:

@@ -13,7 +13,7 @@ from training.review.sides import divisions, given_back, of_one_side, takes, tri
 from training.review.splitting import asked_by, before, is_part, line_of, shares_rows, shuffled_cuts, sources_of, splits, stored
 from training.review.syntax import calls, constant, dotted, identifiers, is_false, keyword, last_name, method, names_read, receiver, walk, words
 from training.review.whole import copies, plain
-from training.review.windows import cut_into_windows, random_parts
+from training.review.windows import cut_into_windows, cuts_when_made, random_parts
 
 ONE_ROW_EACH = {"customer", "client", "account", "member"}
 REPEATS = {"repeat", "repeat_interleave"}
@@ -61,7 +61,12 @@ def resample_before_split(subject: Subject) -> Iterator[Place]:
         kept = [(d.node, d.scope, d.parts) for d in divisions(program) if d.groups is None or trivial_groups(program, d.groups, d.scope)]
         for split, scope, parts in (*splits(program), *kept):
             at = [(split, scope, parts), *asked_by(program, split, scope, parts)]
-            if any(before(program, c, there) and shares_rows(program, c, r, given, inside, there) for c, r in places for there, inside, given in at):
+            handed = {n for _, _, given in at for g in given[:1] for n in walk(g)}  # `split(copied(rows))`
+            if any(
+                c in handed or (before(program, c, there) and shares_rows(program, c, r, given, inside, there))
+                for c, r in places
+                for there, inside, given in at
+            ):
                 yield call, f"rows are resampled here, and split only in line {line_of(split)}", scope.node if scope.name else split
                 return
     yield from copies_before_split(program)
@@ -366,7 +371,7 @@ def random_split_of_windows(subject: Subject) -> Iterator[Place]:
         for origin in program.origins(parts[0], scope):
             owner = program.classes.get(origin.name)
             getter = program.methods[owner].get("__getitem__") if owner else None
-            if getter is not None and _cuts_windows(getter):
+            if owner is not None and ((getter is not None and _cuts_windows(getter)) or cuts_when_made(program, owner)):
                 yield call, f"{origin.name} gives overlapping windows: neighbours land on different sides"
     for node, scope, parts in random_parts(program):
         made_by = next((name for part in parts[:1] if (name := cut_into_windows(program, part, scope))), "")

@@ -10,6 +10,7 @@ from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_scheduler_origin
 from training.review.loops import counts_passages, goes_over_again, is_epoch_loop, is_loader_loop
 from training.review.program import Origin, Program, Scope
+from training.review.replaced import schedules_left_behind
 from training.review.syntax import constant, identifiers, keyword, last_name, method, receiver, walk, words
 from training.review.trace import Event, Loop
 from training.review.unstepped import unstepped_attributes, unstepped_names
@@ -84,7 +85,7 @@ def _branches_at(trace: list[Event], loop: Loop) -> tuple[tuple[ast.AST, bool], 
     "error",
     title="A schedule is made and never stepped",
     why="The learning rate stays at its first value for the whole run; of a warm-up, that is close to zero.",
-    remedy="call `scheduler.step()` after `optimizer.step()`, at the cadence its length was given in",
+    remedy="call `scheduler.step()` after `optimizer.step()`, at the cadence its length was given in; make it anew with a new optimizer",
     bad="""
         import torch
 
@@ -112,10 +113,11 @@ def _branches_at(trace: list[Event], loop: Loop) -> tuple[tuple[ast.AST, bool], 
         """,
 )
 def scheduler_never_stepped(subject: Subject) -> Iterator[Place]:
-    """A local name or an attribute holds a schedule, nothing steps it, and it is handed to nobody."""
+    """A local name or an attribute holds a schedule, nothing steps it, and it is handed to nobody; or it steps beside another optimizer than its own."""
     if not subject.framework:
         for made, name in (*unstepped_names(subject.program, subject.trains), *unstepped_attributes(subject.program, subject.trains)):
             yield made, f"{name} is made here and never stepped"
+        yield from schedules_left_behind(subject.program)
 
 
 @rule(

@@ -9,7 +9,7 @@ from training.review.additions import additions
 from training.review.bent_means import bent_means
 from training.review.findings import Place, Subject, rule
 from training.review.held_out import from_test, measures_test
-from training.review.keepers import becomes_best, keeper_calls, live_states_in_dicts, tests_of
+from training.review.keepers import becomes_best, keeper_calls, live_state, live_states_in_dicts, tests_of
 from training.review.kinds import is_model, looks_held_out, looks_trained_on
 from training.review.loops import last_name_of_key
 from training.review.program import Binding, Program, Scope, argument
@@ -17,7 +17,7 @@ from training.review.rules_average import single_rows
 from training.review.rules_evaluation import evaluations
 from training.review.runs import best_of_runs
 from training.review.sides import side_of
-from training.review.syntax import FUNCTIONS, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.syntax import FUNCTIONS, constant, dotted, identifiers, last_name, method, names_read, own_nodes, walk, words
 from training.review.train_scores import held_out_at_hand, is_train_score
 
 RANK_METRICS = {
@@ -408,8 +408,8 @@ def best_weights_not_copied(subject: Subject) -> Iterator[Place]:
             continue
         if "best" not in words(name) and not (name in restored and _restored_later(program, name, binding, scope)):
             continue
-        kept = _unwrapped(binding.value)
-        live = isinstance(kept, ast.Call) and method(kept) == "state_dict" and is_model(program, receiver(kept), scope)
+        found = live_state(program, binding.value, scope)
+        live, kept = found is not None, found[0] if found is not None and found[1] is scope else binding.value
         alias = (
             isinstance(binding.value, ast.Name)
             and not words(binding.value.id) & {"best", "state"}
@@ -423,14 +423,6 @@ def best_weights_not_copied(subject: Subject) -> Iterator[Place]:
         if (live or alias) and looped and not _copied_later(program, name, binding.statement):
             yield binding.value, f"{name} refers to the live weights: training goes on in them"
     yield from ((call, f"{name} refers to the live weights: training goes on in them") for call, name in live_states_in_dicts(program))
-
-
-def _unwrapped(value: ast.expr) -> ast.expr:
-    """What is inside of a shallow copy, whose tensors are the same: `dict(…)`, `copy.copy(…)`, `….copy()`."""
-    if isinstance(value, ast.Call) and last_name(value.func) in ("dict", "copy", "OrderedDict"):
-        inner = value.args[0] if value.args else receiver(value)
-        return inner if inner is not None else value
-    return value
 
 
 def _restored_later(program: Program, name: str, binding: Binding, scope: Scope) -> bool:

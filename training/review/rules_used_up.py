@@ -6,12 +6,14 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
+from training.review.kinds import is_model
 from training.review.program import Binding, Program, Scope, argument
-from training.review.syntax import FUNCTIONS, last_name, own_nodes, walk
+from training.review.syntax import FUNCTIONS, dotted, last_name, method, own_nodes, receiver, walk
 
 # What gives each element once; `cycle`, `count` and `repeat` never end.
 ONCE = {"zip", "map", "filter", "enumerate", "iter", "reversed", "chain", "from_iterable", "islice", "zip_longest", "starmap", "takewhile", "dropwhile"}
 ENDLESS = {"cycle", "count", "repeat"}
+CLIPS = {"clip_grad_norm_", "clip_grad_value_"}
 
 
 @rule(
@@ -78,6 +80,8 @@ def _gives_once(program: Program, value: ast.expr, scope: Scope) -> bool:
     if not isinstance(value, ast.Call):
         return False
     called = program.callees_by_name(value, scope)
+    if called is None and method(value) in ("parameters", "named_parameters", "buffers", "modules"):
+        return is_model(program, receiver(value), scope)
     if called is None and last_name(value.func) not in ONCE:
         return False
     if any(isinstance(c, ast.Call) and last_name(c.func) in ENDLESS for c in walk(value)):
@@ -116,6 +120,8 @@ def _gone_through(program: Program, loop: ast.For | ast.While, name: str, scope:
         if isinstance(node, ast.For):
             if isinstance(node.iter, ast.Name) and node.iter.id == name and not _leaves(node):
                 return node.iter
+        elif last_name(node.func) in CLIPS and node.args and dotted(node.args[0]) == name:
+            return node
         elif any(isinstance(n, ast.Name) and n.id == name for n in walk(node)):
             for called in program.callees(node, scope):
                 given = (argument(node, called, p) for p in called.parameters if _loops_over(called, p))

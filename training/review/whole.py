@@ -374,7 +374,7 @@ def _drawn_again(program: Program) -> Iterator[tuple[ast.Call, ast.expr]]:
 
 
 def _appended_twice(program: Program) -> Iterator[tuple[ast.Call, ast.expr]]:
-    """A list that gets, in one loop over rows of no side, each row and what a function makes of it by a draw."""
+    """A list that gets, in one loop over rows of no side, each row and what a function makes of it by a draw; or each label once for every variant of its row."""
     if "append" not in program.called_names or {"isin", "unique", "groups", "GroupKFold", "GroupShuffleSplit"} & program.identifiers:
         return
     for loop in program.nodes.get(ast.For, ()):
@@ -392,6 +392,11 @@ def _appended_twice(program: Program) -> Iterator[tuple[ast.Call, ast.expr]]:
             beside = any(isinstance(c.args[0], ast.Name) and c.args[0].id == made.args[0].id and last_name(receiver(c)) == last_name(table) for c in added)
             if (drawn or last_name(made.func) in MOVED) and beside and table is not None:
                 yield call, table
+        for inner in (n for n in walk(loop) if isinstance(n, ast.For) and n is not loop and isinstance(n.iter, ast.Call)):  # `for v in variants(row)`
+            function = program.callees_by_name(inner.iter, program.scope(inner)) if isinstance(inner.iter, ast.Call) and rows & names_read(inner.iter) else None
+            if function is not None and any(isinstance(c, ast.Call) and last_name(c.func) in DRAWS for c in walk(function.node)):
+                repeated = [c for c in added if inner in program.ancestors(c) and isinstance(c.args[0], ast.Name) and c.args[0].id in rows]
+                yield from ((c, table) for c in repeated[:1] if (table := receiver(c)) is not None)
 
 
 def _elements(node: ast.expr) -> list[ast.expr]:

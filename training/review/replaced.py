@@ -1,0 +1,106 @@
+"""What is replaced behind the object that was made of it: a layer behind its optimizer, an optimizer behind its schedule."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from training.review.findings import Place
+from training.review.kinds import is_model, is_optimizer_origin, is_scheduler_origin
+from training.review.program import Binding, Program, Scope
+from training.review.rules_module import is_layer
+from training.review.saved import trains
+from training.review.syntax import calls, dotted, identifiers, keyword, last_name, method, own_nodes, walk
+
+DEPTH = 3
+LOOPS = (ast.For, ast.While)
+
+
+def makes_optimizer(program: Program, node: ast.AST, depth: int = 0) -> bool:
+    """Whether an optimizer is made within, or by a helper of the file that is called there, or perhaps by one out of sight."""
+    for call in calls(node):
+        scope = program.scope(call)
+        if any(is_optimizer_origin(o) for o in program.origins(call, scope)) or "optim" in last_name(call.func).lower():
+            return True
+        if depth < DEPTH and any(makes_optimizer(program, f.node, depth + 1) for f in program.callees(call, scope)):
+            return True
+    return False
+
+
+def layers_replaced_too_late(program: Program) -> Iterator[Place]:
+    """`model.head = nn.Linear(…)` behind the optimizer of `model`, where training goes on with that optimizer."""
+    if "add_param_group" in program.identifiers:
+        return
+    for statement in program.nodes[ast.Assign]:
+        target, value = (statement.targets[0], statement.value) if isinstance(statement, ast.Assign) else (None, None)
+        scope = program.scope(statement)
+        if not isinstance(target, ast.Attribute) or dotted(target.value) in ("", "self") or not is_layer(program, value, scope):
+            continue
+        if is_model(program, target.value, scope) and (made := _optimizer_of(program, statement, target.value, scope)) is not None:
+            told = f"{dotted(target)} is a new layer here, and the optimizer of line {made.lineno} holds the weights of the one before"
+            yield statement, told
+
+
+def _optimizer_of(program: Program, statement: ast.AST, network: ast.expr, scope: Scope) -> ast.expr | None:
+    """What made the optimizer that goes on behind a statement without the new weights of a network."""
+    name, line = dotted(network), getattr(statement, "lineno", 0)
+    around = program.ancestors(statement)
+    later = [n for n in own_nodes(scope.node) if isinstance(n, ast.stmt) and n.lineno > line]
+    later += [a for a in around if isinstance(a, LOOPS)]
+    if any(makes_optimizer(program, n) for n in later):
+        return None
+    for own, bound in scope.bindings.items():
+        for binding in (b for b in bound if b.how == "assign" and getattr(b.statement, "lineno", line) < line):
+            known = name in {dotted(n) for n in walk(binding.value)} and makes_optimizer(program, binding.value)
+            same = all(a in around for a in program.ancestors(binding.statement) if isinstance(a, (ast.If, ast.Try, *LOOPS)))
+            if known and same and any(own in identifiers(n) for n in later) and any(trains(program, n) for n in later):
+                return binding.value
+    owner = scope.owner
+    if owner is None or scope.name == "__init__" or not name.startswith("self.") or makes_optimizer(program, scope.node):
+        return None
+    for site, caller in program.call_sites[scope]:
+        behind = [n for n in own_nodes(caller.node) if isinstance(n, ast.stmt) and n.lineno > site.lineno]
+        if caller.name == "__init__" or any(makes_optimizer(program, n) for n in behind):
+            return None
+    held = [b for bound in program.attributes[owner].values() for b in bound if b.how == "assign" and makes_optimizer(program, b.value)]
+    first = held[0] if len(held) == 1 and held[0].scope.name == "__init__" and last_name(network) in identifiers(held[0].value) else None
+    return first.value if first is not None and trains(program, owner) else None
+
+
+def schedules_left_behind(program: Program) -> Iterator[Place]:
+    """A schedule goes on stepping where the optimizer that it was made of has been replaced under the same name by a new one."""
+    for scope in program.scopes:
+        for name, made in _schedules(program, scope.bindings):
+            optimizer = keyword(made.value, "optimizer", 0) if isinstance(made.value, ast.Call) else None
+            bound = scope.bindings.get(optimizer.id, []) if isinstance(optimizer, ast.Name) else []
+            for new in (b for b in bound if _line(b) > _line(made) and makes_optimizer(program, b.value)):
+                again = any(_line(b) > _line(new) for b in scope.bindings[name])
+                steps = [c for c in calls(scope.node) if method(c) == "step" and dotted(c.func) == f"{name}.step"]
+                if not again and any(c.lineno > _line(new) for c in steps):
+                    yield new.value, f"{name} of line {_line(made)} goes on with the optimizer before this one: the new one keeps its first rate"
+                    break
+    for owner, attributes in program.attributes.items():
+        for name, made in _schedules(program, attributes):
+            optimizer = keyword(made.value, "optimizer", 0) if isinstance(made.value, ast.Call) else None
+            if made.scope.name != "__init__" or len(attributes[name]) > 1 or f"self.{name}.step" not in {dotted(c.func) for c in calls(owner)}:
+                continue
+            for new in (b for b in attributes.get(last_name(optimizer), ()) if b.scope is not made.scope and makes_optimizer(program, b.value)):
+                early = any(caller is made.scope for _, caller in program.call_sites[new.scope])
+                if not early and not any(is_scheduler_origin(o) for c in calls(new.scope.node) for o in program.origins(c, new.scope)):
+                    yield new.value, f"self.{name} goes on with the optimizer that it was made of: the new one keeps its first rate"
+
+
+def _schedules(program: Program, bindings: dict[str, list[Binding]]) -> Iterator[tuple[str, Binding]]:
+    for name, bound in bindings.items():
+        for b in bound:
+            if (
+                b.how == "assign"
+                and b.index is None
+                and isinstance(b.value, ast.Call)
+                and any(is_scheduler_origin(o) and o.call is b.value for o in program.origins(b.value, b.scope))
+            ):
+                yield name, b
+
+
+def _line(binding: Binding) -> int:
+    return getattr(binding.statement, "lineno", 0)
