@@ -10,7 +10,7 @@ from training.review.kinds import is_model, is_optimizer_origin, is_scheduler_or
 from training.review.program import Binding, Program, Scope
 from training.review.rules_module import is_layer
 from training.review.saved import trains
-from training.review.syntax import calls, dotted, identifiers, keyword, last_name, method, own_nodes, walk
+from training.review.syntax import calls, dotted, identifiers, keyword, last_name, method, own_nodes, receiver
 
 DEPTH = 3
 LOOPS = (ast.For, ast.While)
@@ -31,40 +31,75 @@ def layers_replaced_too_late(program: Program) -> Iterator[Place]:
     """`model.head = nn.Linear(…)` behind the optimizer of `model`, where training goes on with that optimizer."""
     if "add_param_group" in program.identifiers:
         return
+    for statement, network, layer in _replacements(program):
+        scope = program.scope(statement)
+        if is_model(program, network, scope) and (made := _optimizer_of(program, statement, network, scope)) is not None:
+            yield statement, f"{dotted(network)}.{layer} is a new layer here, and the optimizer of line {made.lineno} holds the weights of the one before"
+
+
+def _replacements(program: Program) -> Iterator[tuple[ast.stmt, ast.expr, str]]:
+    """Where a layer of a network is replaced: the statement, the network and the layer's name. Its own methods do it where they are called."""
+    by_method: dict[str, str] = {}
     for statement in program.nodes[ast.Assign]:
         target, value = (statement.targets[0], statement.value) if isinstance(statement, ast.Assign) else (None, None)
         scope = program.scope(statement)
-        if not isinstance(target, ast.Attribute) or dotted(target.value) in ("", "self") or not is_layer(program, value, scope):
+        own = scope.bindings.get(value.id, []) if isinstance(value, ast.Name) else []
+        value = own[0].value if len(own) == 1 else value
+        if not isinstance(statement, ast.stmt) or not isinstance(target, ast.Attribute) or not is_layer(program, value, scope):
             continue
-        if is_model(program, target.value, scope) and (made := _optimizer_of(program, statement, target.value, scope)) is not None:
-            told = f"{dotted(target)} is a new layer here, and the optimizer of line {made.lineno} holds the weights of the one before"
-            yield statement, told
+        if dotted(target.value) not in ("", "self"):
+            yield statement, target.value, target.attr
+        elif scope.owner is not None and program.is_module(scope.owner) and not scope.name.startswith("_"):
+            by_method[scope.name] = target.attr
+    for call in program.methods_of(*by_method) if by_method else ():
+        of, statement = receiver(call), program.statement(call)
+        if of is not None and dotted(of) not in ("", "self", "super") and isinstance(statement, ast.Expr):
+            yield statement, of, by_method[method(call)]
 
 
-def _optimizer_of(program: Program, statement: ast.AST, network: ast.expr, scope: Scope) -> ast.expr | None:
+def _optimizer_of(program: Program, statement: ast.stmt, network: ast.expr, scope: Scope) -> ast.expr | None:
     """What made the optimizer that goes on behind a statement without the new weights of a network."""
-    name, line = dotted(network), getattr(statement, "lineno", 0)
     around = program.ancestors(statement)
-    later = [n for n in own_nodes(scope.node) if isinstance(n, ast.stmt) and n.lineno > line]
+    later = [n for n in own_nodes(scope.node) if isinstance(n, ast.stmt) and n.lineno > statement.lineno]
     later += [a for a in around if isinstance(a, LOOPS)]
     if any(makes_optimizer(program, n) for n in later):
         return None
+    owner = scope.owner
     for own, bound in scope.bindings.items():
-        for binding in (b for b in bound if b.how == "assign" and getattr(b.statement, "lineno", line) < line):
-            known = name in {dotted(n) for n in walk(binding.value)} and makes_optimizer(program, binding.value)
+        for binding in (b for b in bound if b.how == "assign" and _line(b) < statement.lineno):
+            known = _reads(binding, scope, network) and makes_optimizer(program, binding.value)
             same = all(a in around for a in program.ancestors(binding.statement) if isinstance(a, (ast.If, ast.Try, *LOOPS)))
             if known and same and any(own in identifiers(n) for n in later) and any(trains(program, n) for n in later):
                 return binding.value
-    owner = scope.owner
-    if owner is None or scope.name == "__init__" or not name.startswith("self.") or makes_optimizer(program, scope.node):
+    if owner is None or program.is_module(owner) or not dotted(network).startswith("self.") or not any(trains(program, k) for k in program.bases(owner)):
+        return None
+    held = [
+        b
+        for known in program.bases(owner)
+        for bound in program.attributes[known].values()
+        for b in bound
+        if b.how == "assign" and makes_optimizer(program, b.value)
+    ]
+    if len(held) != 1 or held[0].scope.name != "__init__" or not _reads(held[0], held[0].scope, network):
+        return None
+    if scope.name == "__init__":
+        begun = [c.lineno for c in calls(scope.node) if method(c) == "__init__"] if held[0].scope is not scope else [_line(held[0])]
+        return held[0].value if begun and max(begun) < statement.lineno else None
+    if makes_optimizer(program, scope.node):
         return None
     for site, caller in program.call_sites[scope]:
         behind = [n for n in own_nodes(caller.node) if isinstance(n, ast.stmt) and n.lineno > site.lineno]
         if caller.name == "__init__" or any(makes_optimizer(program, n) for n in behind):
             return None
-    held = [b for bound in program.attributes[owner].values() for b in bound if b.how == "assign" and makes_optimizer(program, b.value)]
-    first = held[0] if len(held) == 1 and held[0].scope.name == "__init__" and last_name(network) in identifiers(held[0].value) else None
-    return first.value if first is not None and trains(program, owner) else None
+    return held[0].value
+
+
+def _reads(binding: Binding, scope: Scope, network: ast.expr) -> bool:
+    """Whether a value is made of a network, at once or by a name that was."""
+    read = identifiers(binding.value)
+    behind = {i for n in read for b in scope.bindings.get(n, ()) if b.how == "assign" and _line(b) < _line(binding) for i in identifiers(b.value)}
+    asked = {last_name(receiver(c)) for c in calls(scope.node) if method(c) in ("parameters", "named_parameters") and c.lineno <= _line(binding)}
+    return last_name(network) in read | behind | (asked if any(n in scope.bindings for n in read) else set())
 
 
 def schedules_left_behind(program: Program) -> Iterator[Place]:

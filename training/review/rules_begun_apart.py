@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import is_model
+from training.review.kinds import is_model_origin
 from training.review.lookups import calls_to
 from training.review.program import Program, Scope
 from training.review.rules_distributed import RANKS
@@ -24,6 +24,7 @@ WRAPPERS = {
     "initialize",
     "distribute_module",
 }
+NETWORKS = {"net", "network", "model"}
 SCALES = {"normalize", "normalise", "standardize", "standardise", "standardscale", "whiten", "rescale"}
 CHAINS = {"compose", "sequential", "pipeline"}
 OF_TRAIN, OF_OTHERS = {"train", "training", "fit", "tr"}, {"val", "valid", "validation", "test", "eval", "evaluation", "dev", "heldout", "te", "va"}
@@ -76,24 +77,26 @@ def replicas_seeded_apart(subject: Subject) -> Iterator[Place]:
     summed = [c for c in calls_to(program, "torch.distributed.all_reduce") if "grad" in identifiers(c)]
     if not summed or (TOLD | WRAPPERS) & (program.called_names | program.identifiers):
         return
-    for scope in dict.fromkeys(program.scope(c) for c in calls_to(program, "torch.manual_seed")):
-        seeds = [c for c in calls_to(program, "torch.manual_seed") if program.scope(c) is scope]
-        for name, bound in scope.bindings.items():
-            made = bound[0].value if bound and isinstance(bound[0].value, ast.Call) and bound[0].index is None else None
-            read = next((n for n in own_nodes(scope.node) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)), None)
-            if made is None or read is None or not is_model(program, read, scope):
+    seeds = [(c, program.scope(c), _by_rank(program.scope(c), c)) for c in calls_to(program, "torch.manual_seed")]
+    seeds += [(site, caller, apart) for _, scope, apart in seeds for site, caller in program.call_sites[scope] if scope.name not in ("", "__init__")]
+    for scope in dict.fromkeys(scope for _, scope, _ in seeds):
+        bound = [b for bs in scope.bindings.values() for b in bs]
+        bound += [b for bs in (program.attributes[scope.owner] if scope.owner is not None else {}).values() for b in bs if b.scope is scope]
+        for made in (b.value for b in bound if b.index is None and b.how == "assign" and isinstance(b.value, ast.Call)):
+            if not any(is_model_origin(program, o) for o in program.origins(made, scope)) and not NETWORKS & set(words(last_name(made.func))):
                 continue
-            before = [c for c in seeds if c.lineno < made.lineno]
-            last = max(before, key=lambda c: c.lineno, default=None)
-            if last is not None and RANKS & {w for n in _behind(scope, last) for w in words(n)}:
-                yield last, f"ranks are seeded apart before {name} is made in line {made.lineno}, and nothing sends them the same weights"
+            before = [(c, apart) for c, where, apart in seeds if where is scope and c.lineno < made.lineno]
+            last, apart = max(before, key=lambda s: s[0].lineno, default=(None, False))
+            if last is not None and apart:
+                yield last, f"ranks are seeded apart before a network is made in line {made.lineno}, and nothing sends them the same weights"
                 return
 
 
-def _behind(scope: Scope, seed: ast.Call) -> set[str]:
-    """The names that a seed is computed from, one step back too."""
+def _by_rank(scope: Scope, seed: ast.Call) -> bool:
+    """Whether a seed is computed from what is named after ranks, one step back too."""
     read = {n for a in seed.args for n in identifiers(a)}
-    return read | {i for n in read for b in scope.bindings.get(n, ()) for i in identifiers(b.value)}
+    behind = {i for n in read for b in scope.bindings.get(n, ()) for i in identifiers(b.value)}
+    return any(RANKS & set(words(n)) for n in read | behind)
 
 
 @rule(

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.flat import is_flat
-from training.review.program import Origin, Program, Scope
+from training.review.program import Origin, Program, Scope, argument
 from training.review.rules_module import STATELESS
-from training.review.syntax import constant, dotted, keyword, last_name, method, own_nodes, receiver, walk
+from training.review.syntax import constant, dotted, identifiers, keyword, last_name, method, own_nodes, receiver, walk
 from training.review.values import loss_calls, reaching
 
 MEASURES = {"abs", "pow", "square", "mean", "norm"}
 SCALES = {"fit", "transform", "fit_transform", "inverse_transform"}
+RESHAPES = {"squeeze", "unsqueeze", "view", "view_as", "reshape", "reshape_as", "flatten", "ravel", "expand", "expand_as", "ndim", "dim", "shape", "size"}
 KEEPS_SHAPE = {"float", "to", "cuda", "double", "clone", "detach", "cpu"}
 
 
@@ -99,6 +100,7 @@ def _meetings(program: Program) -> Iterator[tuple[ast.expr, ast.expr, ast.expr, 
     for loss in loss_calls(program):
         if loss.kind in ("mse", "l1") and loss.target is not None:
             yield loss.call, loss.scores, loss.target, loss.scope
+    yield from _through_own_losses(program)
     for node in program.nodes[ast.BinOp]:
         parent = program.parents[node]
         measured = (
@@ -110,6 +112,25 @@ def _meetings(program: Program) -> Iterator[tuple[ast.expr, ast.expr, ast.expr, 
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and measured:
             yield node, node.left, node.right, program.scope(node)
             yield node, node.right, node.left, program.scope(node)
+
+
+def _through_own_losses(program: Program) -> Iterator[tuple[ast.expr, ast.expr, ast.expr, Scope]]:
+    """Calls of functions and losses of the file that subtract two of their parameters as they came."""
+    for node in program.nodes[ast.BinOp]:
+        function = program.scope(node)
+        if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and isinstance(node.left, ast.Name) and isinstance(node.right, ast.Name)):
+            continue
+        pair = [node.left.id, node.right.id]
+        if not set(pair) <= set(function.parameters) or any(function.bindings.get(n) for n in pair) or RESHAPES & identifiers(function.node):
+            continue
+        sites = [(c, where) for c, where in program.call_sites[function]]
+        if function.name == "forward" and function.owner is not None:
+            sites = [(c, s) for c in program.all_calls for s in [program.scope(c)] if any(o.name == function.owner.name for o in program.origins(c.func, s))]
+        for call, where in sites:
+            given = [argument(call, function, n) for n in pair]
+            if given[0] is not None and given[1] is not None:
+                yield call, given[0], given[1], where
+                yield call, given[1], given[0], where
 
 
 def _network(program: Program, scores: ast.expr, scope: Scope) -> ast.expr | None:

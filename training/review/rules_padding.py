@@ -99,11 +99,25 @@ def true_for(program: Program, node: ast.expr | None, scope: Scope, depth: int =
             values = [(v, scope) for v in reaching(program, node, scope)]
             if not values and node.id in scope.parameters and depth < FURTHER:
                 values = [(v, caller) for c, caller in program.call_sites[scope] if (v := argument(c, scope, node.id)) is not None]
+                values = values or _by_layers(program, node.id, scope)
             said = {true_for(program, v, s, depth + 1) for v, s in values} if depth < FURTHER else set()
             return said.pop() if len(said) == 1 else ""
         case ast.Call():
             return _of_call(program, node, scope, depth)
     return ""
+
+
+def _by_layers(program: Program, name: str, scope: Scope) -> list[tuple[ast.expr, Scope]]:
+    """What networks of the file hand to a layer that they hold, in a list too: `for layer in self.layers: x = layer(x, mask)`."""
+    found: list[tuple[ast.expr, Scope]] = []
+    for owner in program.module_classes if scope.name == "forward" and scope.owner is not None else ():
+        for other in program.methods[owner].values():
+            for call in (c for c in calls(other.node) if len(c.args) + len(c.keywords) > 1):
+                given = argument(call, scope, name)
+                of = scope.owner.name if scope.owner is not None else ""
+                if given is not None and any(o.name == of or (o.last == "ModuleList" and of in identifiers(o.call)) for o in program.origins(call.func, other)):
+                    found.append((given, other))
+    return found
 
 
 def _of_call(program: Program, node: ast.Call, scope: Scope, depth: int) -> str:
