@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from training.review.findings import Place
@@ -14,6 +15,7 @@ from training.review.syntax import calls, dotted, identifiers, keyword, last_nam
 
 DEPTH = 3
 LOOPS = (ast.For, ast.While)
+SCHEDULES = re.compile(r"LR$|Plateau$|Restarts$|[Ss]chedul")
 
 
 def makes_optimizer(program: Program, node: ast.AST, depth: int = 0) -> bool:
@@ -42,15 +44,17 @@ def _replacements(program: Program) -> Iterator[tuple[ast.stmt, ast.expr, str]]:
     by_method: dict[str, str] = {}
     for statement in program.nodes[ast.Assign]:
         target, value = (statement.targets[0], statement.value) if isinstance(statement, ast.Assign) else (None, None)
-        scope = program.scope(statement)
-        own = scope.bindings.get(value.id, []) if isinstance(value, ast.Name) else []
-        value = own[0].value if len(own) == 1 else value
-        if not isinstance(statement, ast.stmt) or not isinstance(target, ast.Attribute) or not is_layer(program, value, scope):
+        if not isinstance(statement, ast.Assign) or not isinstance(target, ast.Attribute) or not isinstance(value, (ast.Call, ast.Name)):
             continue
-        if dotted(target.value) not in ("", "self"):
-            yield statement, target.value, target.attr
-        elif scope.owner is not None and program.is_module(scope.owner) and not scope.name.startswith("_"):
+        scope, holder = program.scope(statement), dotted(target.value)
+        by_itself = holder == "self" and scope.owner is not None and program.is_module(scope.owner) and not scope.name.startswith("_")
+        own = scope.bindings.get(value.id, []) if isinstance(value, ast.Name) else []
+        if (holder in ("", "self") and not by_itself) or not is_layer(program, own[0].value if len(own) == 1 else value, scope):
+            continue
+        if by_itself:
             by_method[scope.name] = target.attr
+        else:
+            yield statement, target.value, target.attr
     for call in program.methods_of(*by_method) if by_method else ():
         of, statement = receiver(call), program.statement(call)
         if of is not None and dotted(of) not in ("", "self", "super") and isinstance(statement, ast.Expr):
@@ -126,14 +130,11 @@ def schedules_left_behind(program: Program) -> Iterator[Place]:
 
 
 def _schedules(program: Program, bindings: dict[str, list[Binding]]) -> Iterator[tuple[str, Binding]]:
+    """The names that are bound to a schedule."""
     for name, bound in bindings.items():
         for b in bound:
-            if (
-                b.how == "assign"
-                and b.index is None
-                and isinstance(b.value, ast.Call)
-                and any(is_scheduler_origin(o) and o.call is b.value for o in program.origins(b.value, b.scope))
-            ):
+            made = b.value if b.how == "assign" and b.index is None and isinstance(b.value, ast.Call) and SCHEDULES.search(last_name(b.value.func)) else None
+            if made is not None and any(is_scheduler_origin(o) and o.call is made for o in program.origins(made, b.scope)):
                 yield name, b
 
 

@@ -128,6 +128,8 @@ def _by_rank(scope: Scope, seed: ast.Call) -> bool:
 def scaled_on_one_side(subject: Subject) -> Iterator[Place]:
     """Of two chains of one function, named after train and after held-out rows, that of train alone has a step which scales, and nothing else in the file scales."""
     program = subject.program
+    if not any(words(n) & CHAINS for n in program.called_names) or not any(words(n) & SCALES for n in program.called_names):
+        return
     for scope in program.scopes:
         chains = [(n, c) for n, c in _chains(program, scope) if words(n) & (OF_TRAIN | OF_OTHERS)]
         of_train = [(n, c) for n, c in chains if words(n) & OF_TRAIN and _scaling(c)]

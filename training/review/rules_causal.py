@@ -134,6 +134,8 @@ def _triangle(program: Program, mask: ast.expr | None, scope: Scope, turned: boo
 def future_tokens_seen(subject: Subject) -> Iterator[Place]:
     """Self-attention of torch in a file that speaks of no mask, and in which one sequence is the input without its last, and the label without its first token."""
     program = subject.program
+    if not calls_to(program, "torch.nn.functional.scaled_dot_product_attention") and not torch_calls(program, "MultiheadAttention"):
+        return
     if SPEAK_OF_MASKS & {w for n in program.identifiers for w in words(n)} or not any(loss.kind == "cross_entropy" for loss in loss_calls(program)):
         return
     apart = _a_token_apart(program)
