@@ -27,7 +27,7 @@ $(VENV)/.dev: $(VENV)/.runtime
 run: $(VENV)/.runtime $(if $(filter examples/clinic_visits.yaml,$(CONFIG)),.bulkhead/data/clinic_visits.parquet) ## run the default example (or CONFIG=file.yaml) end to end and register its model
 	@$(BIN)/bulkhead run $(CONFIG)
 
-test: check ## lint, types, layers and every test (under 12 minutes on 2 cores)
+test: check ## lint, types, layers and every test (about 20 minutes on 2 cores)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --durations 20
 
 check: lint types ## lint, format, spelling and types
