@@ -73,7 +73,13 @@ def _optimizer_of(program: Program, statement: ast.stmt, network: ast.expr, scop
         for binding in (b for b in bound if b.how == "assign" and _line(b) < statement.lineno):
             known = _reads(binding, scope, network) and makes_optimizer(program, binding.value)
             same = all(a in around for a in program.ancestors(binding.statement) if isinstance(a, (ast.If, ast.Try, *LOOPS)))
-            if known and same and any(own in identifiers(n) for n in later) and any(trains(program, n) for n in later):
+            if (
+                known
+                and same
+                and not _apart(program, binding.statement, statement)
+                and any(own in identifiers(n) for n in later)
+                and any(trains(program, n) for n in later)
+            ):
                 return binding.value
     if owner is None or program.is_module(owner) or not dotted(network).startswith("self.") or not any(trains(program, k) for k in program.bases(owner)):
         return None
@@ -115,7 +121,7 @@ def schedules_left_behind(program: Program) -> Iterator[Place]:
             for new in (b for b in bound if _line(b) > _line(made) and makes_optimizer(program, b.value)):
                 again = any(_line(b) > _line(new) for b in scope.bindings[name])
                 steps = [c for c in calls(scope.node) if method(c) == "step" and dotted(c.func) == f"{name}.step"]
-                if not again and any(c.lineno > _line(new) for c in steps):
+                if not again and not _apart(program, made.statement, new.statement) and any(c.lineno > _line(new) for c in steps):
                     yield new.value, f"{name} of line {_line(made)} goes on with the optimizer before this one: the new one keeps its first rate"
                     break
     for owner, attributes in program.attributes.items():
@@ -136,6 +142,12 @@ def _schedules(program: Program, bindings: dict[str, list[Binding]]) -> Iterator
             made = b.value if b.how == "assign" and b.index is None and isinstance(b.value, ast.Call) and SCHEDULES.search(last_name(b.value.func)) else None
             if made is not None and any(is_scheduler_origin(o) and o.call is made for o in program.origins(made, b.scope)):
                 yield name, b
+
+
+def _apart(program: Program, one: ast.AST, other: ast.AST) -> bool:
+    """Whether two statements stand in the two branches of one condition: never both are run."""
+    around = [one, *program.ancestors(one)], [other, *program.ancestors(other)]
+    return any(any(s in around[0] for s in a.body) and any(s in around[1] for s in a.orelse) for a in around[0] if isinstance(a, ast.If) and a in around[1])
 
 
 def _line(binding: Binding) -> int:

@@ -167,6 +167,8 @@ def _never_turned(program: Program) -> Iterator[Place]:
     made = torch_calls(program, *BATCH_FIRST_AT) if loaders else []
     if not made or any(has_unpacking(c) or keyword(c, "collate_fn") is not None for c in loaders):
         return
+    if any(isinstance(b := keyword(c, "batch_size", 1), ast.Constant) and b.value is None for c in loaders):
+        return  # single sequences, which have no dimension of rows
     named = program.called_names | {n.attr for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute)}
     inside = [n for owner in program.module_classes for scope in program.methods[owner].values() if scope.name != "__init__" for n in walk(scope.node)]
     if TURNS & named or any(last_name(n) in RESHAPES or (isinstance(n, ast.Subscript) and _adds_axis(n)) for n in inside):
