@@ -48,7 +48,6 @@ from schemas.split_config import (
     StratifiedSplit,
     TimeCuts,
     TimeSplit,
-    parse_duration,
 )
 from schemas.token_config import TokensConfig, conflicts, fill_defaults
 from schemas.train_config import AugmentConfig, LossScaleConfig, ProfileConfig, TrainConfig
@@ -123,7 +122,6 @@ __all__ = [
     "TrainConfig",
     "WarmupCosineSchedule",
     "WarmupLinearSchedule",
-    "parse_duration",
 ]
 
 

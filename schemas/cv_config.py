@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
+from schemas.duration import Duration, seconds_of
 from schemas.section import Section
-from schemas.split_config import GROUPED, parse_duration
+from schemas.split_config import GROUPED
 
 FoldKind = Literal["kfold", "stratified", "group", "stratified_group", "walk_forward", "group_walk_forward", "purged"]
 BY_GROUP: tuple[FoldKind, ...] = ("group", "stratified_group", "group_walk_forward")
@@ -21,7 +22,10 @@ DEFAULT_FOLDS: dict[str, FoldKind] = {
     "time": "walk_forward",
     "group_time": "group_walk_forward",
 }
-Duration = Annotated[float, BeforeValidator(parse_duration)]
+
+
+def _is_zero(length: float | str) -> bool:
+    return (seconds_of(length) if isinstance(length, str) else length) == 0
 
 
 class CvConfig(Section):
@@ -38,7 +42,7 @@ class CvConfig(Section):
     seed: int = Field(0, ge=0, description="Changes which keys land in which fold.")
     val: float = Field(0.15, gt=0, lt=1, description="Share of each fold's train that picks its best weights: by hash of row or group, or the latest.")
     embargo: Duration | None = Field(
-        None, description="Gap in time units: before the test block (walk_forward), after it (purged). Default: the split's embargo, else 0."
+        None, description="Gap before the test block (walk_forward) or after it (purged), as split.embargo is given. Default: the split's embargo, else 0."
     )
     horizon: Duration = Field(
         0.0,
@@ -53,7 +57,7 @@ class CvConfig(Section):
         if self.folds == 1 or (self.folds == 2 and self.kind == "group_walk_forward"):
             least = 3 if self.kind == "group_walk_forward" else 2
             raise ValueError(f"folds must be 0 (no cross-validation) or at least {least}, got {self.folds}")
-        if self.window is not None and self.window <= 0:
+        if self.window is not None and _is_zero(self.window):
             raise ValueError("window must be above 0; null trains on all that was before")
         return self
 
@@ -90,7 +94,7 @@ def fold_problem(cv: CvConfig, split_kind: str, grouped: bool, timed: bool, one_
         return f"cv.kind {kind!r} would put a group into train and test, which split.kind {split_kind!r} keeps apart; use one of {list(BY_GROUP)}"
     if kind == "group_walk_forward" and cv.folds < 3:
         return f"cv.folds: group_walk_forward needs at least 3, one set of groups for each side, got {cv.folds}"
-    unused = [n for n in ("embargo", "horizon") if getattr(cv, n) and kind not in BY_TIME] + (
+    unused = [n for n in ("embargo", "horizon") if not _is_zero(getattr(cv, n) or 0.0) and kind not in BY_TIME] + (
         ["window"] if cv.window is not None and "walk" not in kind else []
     )
     return f"cv.{unused[0]} has no meaning for folds of kind {kind!r}; remove it, or use walk_forward" if unused else None

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from schemas.duration import Unit
 from schemas.group_config import GroupByConfig
 from schemas.label_config import METRIC_SAFE, Label, LabelConfig, Value
 from schemas.section import Section
@@ -33,6 +34,10 @@ class ColumnConfig(Section):
     allowed: tuple[str | int | float | bool, ...] | None = Field(None, description="The only values allowed.")
     unique: bool = Field(False, description="Refuse repeated values.")
     shape: tuple[int, ...] | None = Field(None, description="Shape of a tensor feature, e.g. [28, 28] or [3, 32, 32].")
+    unit: Unit | None = Field(
+        None,
+        description="What a time of plain numbers counts: ns, us, ms, s, min, h, d or w. Needed where a length of time, such as an embargo of 7d, meets it.",
+    )
     of: tuple[str, ...] | None = Field(None, description="Role available: names or patterns of the features whose time of availability this is. Default: all.")
 
     @model_validator(mode="after")
@@ -41,6 +46,8 @@ class ColumnConfig(Section):
             raise ValueError(f"min {self.min} is above max {self.max}")
         if self.role != "feature" and self.kind != "auto" and self.role != "label":
             raise ValueError(f"kind is for features; role {self.role!r} needs none")
+        if self.unit is not None and self.role not in ("time", "label_time", "available"):
+            raise ValueError(f"unit is for times (roles time, label_time and available), not for role {self.role!r}; remove it")
         if self.of is not None and self.role != "available":
             raise ValueError("of is for a column of role available: it names the features that it speaks of")
         if (self.kind == "tensor") != (self.shape is not None):

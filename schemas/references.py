@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from schemas.duration import TimeUnit
 from schemas.label_config import Value
 from schemas.split_config import SplitName
 
@@ -75,7 +76,8 @@ class TableSpec(Record):
     The validated table has these columns under their own names (numeric as float64, categorical as text,
     tensors as fixed-size lists) and three of ours: `__id` (text, unique), `__key` (text: what the split
     hashes when no group is declared) and `__group` (text or null; several group columns joined).
-    `__time` is float64: UTC epoch seconds of a date or timestamp column, or the number itself. So is `__label_time`,
+    `__time` is float64: UTC epoch seconds of a date or timestamp column, or the number itself, in `time_unit` where the
+    declaration names it. So is `__label_time`,
     when the row's label became known (null: as `__time`), and each column of `available`, by when the features that it
     names became known (null: they were not).
 
@@ -93,6 +95,7 @@ class TableSpec(Record):
     group: tuple[str, ...]
     time: str | None
     time_is_timestamp: bool = False
+    time_unit: TimeUnit | None = None
     label_time: str | None = None
     available: dict[str, tuple[str, ...]] = {}
     label: str

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
+from schemas.duration import Duration
 from schemas.section import Section
 
 SplitName = Literal["train", "val", "test"]
 SPLITS: tuple[SplitName, ...] = ("train", "val", "test")
-DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*(s|min|h|d|w)$")
-SECONDS_PER_UNIT = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 class Fractions(Section):
@@ -27,22 +25,6 @@ class Fractions(Section):
         if abs(self.train + self.val + self.test - 1) > 1e-9:
             raise ValueError(f"train + val + test must be 1, got {self.train + self.val + self.test:g}")
         return self
-
-
-def parse_duration(value: Any) -> float:
-    """Seconds of `24h`, `7d`, `30min`; a bare number passes through (units of a numeric time column).
-
-    >>> parse_duration("2h"), parse_duration(5)
-    (7200.0, 5.0)
-    """
-    if isinstance(value, str):
-        match = DURATION.match(value.strip())
-        if not match:
-            raise ValueError(f"expected a duration such as 24h, 7d or 30min, got {value!r}")
-        return float(match[1]) * SECONDS_PER_UNIT[match[2]]
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-        raise ValueError(f"expected a duration of at least 0, got {value!r}")
-    return float(value)
 
 
 class TimeCuts(Section):
@@ -94,8 +76,10 @@ class TimeSplit(Section):
     kind: Literal["time"] = "time"
     fractions: Fractions = Fractions()
     cuts: TimeCuts | None = Field(None, description="Absolute cut points instead of shares.")
-    embargo: Annotated[float, BeforeValidator(parse_duration)] = Field(
-        0.0, description="Gap after each cut: 24h, 7d, or a number for a numeric time column; rows inside are left out and counted."
+    embargo: Duration = Field(
+        0.0,
+        description="Gap after each cut: 24h, 7d (a numeric time column declares its unit for that), or a plain number that counts "
+        "what a numeric time column counts; rows inside are left out and counted.",
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from schemas.config import ColumnConfig, Declaration, LabelConfig
+from schemas.duration import seconds_of
 from schemas.records import Prepared
 from training.provenance import masked
 from training.report_format import duration, plain, show
@@ -334,7 +335,7 @@ def _resolved(path: str, value: Any, declaration: Declaration, timestamps: bool)
     if path == "loss.kind" and value == "auto":
         return f"{declaration.loss_kind} (auto)"
     if path == "split.embargo" and timestamps and value:
-        return duration(value)
+        return duration(seconds_of(value) if isinstance(value, str) else value)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return masked(show(value))

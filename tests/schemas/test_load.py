@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
-from schemas.config import Declaration, parse_duration
+from schemas.config import Declaration
+from schemas.duration import Duration, seconds_of
 from schemas.errors import ConfigError
 from schemas.load import apply_overrides, declare, given_paths, load_declaration
 
@@ -115,15 +117,18 @@ def test_paths_start_at_the_file_and_take_the_environment(tmp_path: Path, monkey
         load_declaration(file)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30min", 1800), ("1.5h", 5400), ("7d", 604800), ("2w", 1209600), (5, 5), (0.5, 0.5)])
-def test_durations(text: str | float, seconds: float) -> None:
-    assert parse_duration(text) == seconds
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("30min", 1800), ("1.5h", 5400), ("7d", 604800), ("2w", 1209600), ("500ms", 0.5), ("3 days", 259200)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+    assert TypeAdapter(Duration).validate_python(text) == text  # the unit stays until the time column's is known
 
 
 @pytest.mark.parametrize("bad", ["7 moons", "", "-1d", -1, True, None])
 def test_bad_durations(bad: Any) -> None:
     with pytest.raises(ValueError, match="expected a duration"):
-        parse_duration(bad)
+        TypeAdapter(Duration).validate_python(bad)
 
 
 def test_given_paths_tell_what_the_file_said_from_defaults() -> None:

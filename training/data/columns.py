@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from schemas.config import ColumnConfig, DataConfig, Declaration, GroupByConfig, TaskConfig
 from schemas.errors import SchemaError, first_few
 from schemas.records import LabelColumn, TableSpec
+from training.data.time_units import declared_lengths, in_time_units
 
 Family = Literal["int", "float", "bool", "text", "date", "instant", "list", "other"]
 RESERVED = ("__id", "__key", "__group", "__time", "__label_time")
@@ -91,11 +92,13 @@ def resolve(types: Mapping[str, str], declaration: Declaration) -> Resolved:
         _role_fits(name, config, family(types[name]), declaration.task)
         if config.kind == "tensor":
             _tensor_fits(name, config.shape or (), types[name])
-    _one_clock(roles, types)
+    _one_clock(roles, used, types)
     spec = _with_labels(_spec(roles, used, {n: family(types[n]) for n in used}, types), roles["label"], used, types, declaration.task)
     ignored = tuple(n for n, c in configs.items() if c.role == "ignore")
     titles = data.group_by.titles if data.group_by else ()
     spec = spec.model_copy(update={"ignored": ignored, "group_by": titles})
+    for where, length in declared_lengths(declaration):
+        in_time_units(length, spec, where)
     return Resolved(spec, used, {n: types[n] for n in used}, _grouping(data.group_by, spec, types), frozenset(data.derive))
 
 
@@ -153,13 +156,22 @@ def _one_of_each(roles: Mapping[str, tuple[str, ...]], task: TaskConfig) -> None
         raise SchemaError("expected at least one feature, got none; declare the rest of the columns with `'*': feature`")
 
 
-def _one_clock(roles: Mapping[str, tuple[str, ...]], types: Mapping[str, str]) -> None:
-    """Times that are compared are all of timestamps, or all numbers."""
+def _one_clock(roles: Mapping[str, tuple[str, ...]], configs: Mapping[str, ColumnConfig], types: Mapping[str, str]) -> None:
+    """Check that times that are compared are all timestamps, or all numbers with units or without."""
+    for name in (*roles["time"], *roles["label_time"], *roles["available"]):
+        if configs[name].unit is not None and family(types[name]) in ("date", "instant"):
+            raise SchemaError(f"column {name!r}: unit is for a time of plain numbers, and this one holds {WORDS[family(types[name])]}; remove unit")
     for name in (*roles["label_time"], *roles["available"]):
         time = roles["time"][0]
         if (family(types[name]) in ("date", "instant")) != (family(types[time]) in ("date", "instant")):
             kinds = f"{name!r} holds {WORDS[family(types[name])]}, {time!r} {WORDS[family(types[time])]}"
             raise SchemaError(f"times that are compared must be alike: {kinds}; derive one from the other's kind")
+        if (configs[name].unit is None) != (configs[time].unit is None):
+            known, unknown = (name, time) if configs[name].unit else (time, name)
+            raise SchemaError(
+                f"times that are compared need their units: column {known!r} declares {configs[known].unit}, {unknown!r} none; "
+                f"declare it, e.g. {unknown}: {{role: {configs[unknown].role}, unit: {configs[known].unit}}}"
+            )
 
 
 def _available(names: tuple[str, ...], configs: Mapping[str, ColumnConfig], features: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
@@ -269,6 +281,7 @@ def _spec(roles: Mapping[str, tuple[str, ...]], configs: Mapping[str, ColumnConf
         group=roles["group"],
         time=time,
         time_is_timestamp=time is not None and families[time] in ("date", "instant"),
+        time_unit=configs[time].unit if time is not None else None,
         label_time=next(iter(roles["label_time"]), None),
         available=_available(roles["available"], configs, features),
         label=label,

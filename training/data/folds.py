@@ -27,6 +27,7 @@ from training.data.side_summary import refuse_unusable
 from training.data.split import ROWS, SIDED, SIDES, cut_point, hash_sql, known_side_sql, sides_in_order, way_of, write_sides
 from training.data.strata import Units, allot, bin_edges, stratum_sql
 from training.data.time_cuts import time_text
+from training.data.time_units import in_time_units
 
 POOL = "pool_rows"
 REMEDIES = {
@@ -106,8 +107,8 @@ def fold_declaration(declaration: Declaration) -> Declaration:
     return declaration.model_copy(update={"split": GroupSplit() if kind in BY_GROUP else RandomSplit()})
 
 
-def embargo_of(declaration: Declaration) -> float:
-    """The gap of the folds in units of time: that of `cv`, else that of the split, else none."""
+def embargo_of(declaration: Declaration) -> float | str:
+    """Return the declared gap of the folds: that of `cv`, else that of the split, else none."""
     if declaration.cv.embargo is not None:
         return declaration.cv.embargo
     return declaration.split.embargo if isinstance(declaration.split, TimeSplit) else 0.0
@@ -116,12 +117,22 @@ def embargo_of(declaration: Declaration) -> float:
 def label_end_sql(spec: TableSpec, declaration: Declaration) -> str:
     """SQL for the moment at which a row's label is known: that of the role label_time, or of the row; with the declared horizon added."""
     known = "coalesce(__label_time, __time)" if spec.label_time else "__time"
-    return f"({known} + {literal(declaration.cv.horizon)})"
+    return f"({known} + {literal(in_time_units(declaration.cv.horizon, spec, 'cv.horizon'))})"
+
+
+def fold_lengths(declaration: Declaration, spec: TableSpec) -> dict[str, float | None]:
+    """Return embargo, horizon and window of the folds in the units of `__time`."""
+    cv = declaration.cv
+    return {
+        "embargo": in_time_units(embargo_of(declaration), spec, "cv.embargo"),
+        "horizon": in_time_units(cv.horizon, spec, "cv.horizon"),
+        "window": None if cv.window is None else in_time_units(cv.window, spec, "cv.window"),
+    }
 
 
 def fold_way(declaration: Declaration, spec: TableSpec) -> dict[str, Any]:
     """What must stay the same for frozen folds to hold."""
-    cv = declaration.cv.model_dump(mode="json", exclude={"concurrency"}) | {"kind": declaration.fold_kind, "embargo": embargo_of(declaration)}
+    cv = declaration.cv.model_dump(mode="json", exclude={"concurrency"}) | {"kind": declaration.fold_kind} | fold_lengths(declaration, spec)
     return {"cv": cv, "of": way_of(declaration, spec)}
 
 
@@ -197,13 +208,12 @@ def _by_time(connection: duckdb.DuckDBPyConnection, spec: TableSpec, declaration
     if book is None:
         raise RuntimeError("folds in time need their ledger")
     cv, kind = declaration.cv, declaration.fold_kind
-    limits: dict[str, float | None] = {"embargo": embargo_of(declaration), "window": cv.window}
+    limits = fold_lengths(declaration, spec)
     known = book.frozen.get("blocks")
     blocks = [TimeFold(*b) for b in known] if known else time_folds(connection, POOL, kind, cv.folds, cv.val, limits)
     fold, side = blocks[number], time_fold_sql(connection, POOL, kind, blocks[number], limits)
     plan |= {
         **limits,
-        "horizon": cv.horizon,
         "test_begins": time_text(fold.begin, spec),
         "test_ends": time_text(fold.end, spec),
         "val_begins": time_text(fold.val, spec),

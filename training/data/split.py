@@ -36,6 +36,7 @@ from training.data.sided_rows import code_sql, in_file_order, with_sides
 from training.data.strata import Units, allot, bin_edges, stratum_sql
 from training.data.threads import at_once, beside
 from training.data.time_cuts import declared_cuts, share_cuts, time_side_sql, time_text
+from training.data.time_units import in_time_units
 from training.data.typed import validated_columns
 
 ROWS, SIDES = GROUPED_ROWS, "decided_sides"
@@ -234,13 +235,13 @@ def _pins(connection: duckdb.DuckDBPyConnection, pins: Mapping[str, str]) -> dic
 
 
 def _by_time(connection: duckdb.DuckDBPyConnection, spec: TableSpec, way: TimeSplit, book: Ledger | None) -> Decision:
-    known = book.frozen if book is not None else {}
+    known, embargo = book.frozen if book is not None else {}, in_time_units(way.embargo, spec, "split.embargo")
     cuts = declared_cuts(way.cuts, spec) if way.cuts is not None else known or share_cuts(connection, ROWS, way.fractions)
     shown = {side: time_text(cut, spec) for side, cut in cuts.items()}
     source = "declaration" if way.cuts is not None else "shares of rows at first sight, frozen in the ledger"
-    plan: dict[str, Any] = {"cuts": cuts, "cuts_text": shown, "cuts_from": source, "embargo": way.embargo}
+    plan: dict[str, Any] = {"cuts": cuts, "cuts_text": shown, "cuts_from": source, "embargo": embargo}
     frozen = cuts if book is not None and not known else {}
-    by_time = time_side_sql(cuts, way.embargo, spec.label_time is not None)
+    by_time = time_side_sql(cuts, embargo, spec.label_time is not None)
     if not isinstance(way, GroupTimeSplit):
         return Decision(by_time, plan, frozen)
     pins = _pins(connection, way.pin)

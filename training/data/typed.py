@@ -14,6 +14,7 @@ from schemas.tables import LABEL_TYPES, allowed_values
 from training.data.columns import Resolved, family, nesting
 from training.data.engine import ident, literal, row_md5_sql, without_nan
 from training.data.serving_expressions import raw_columns
+from training.data.time_units import scale
 
 KEPT = ("__id", "__key", "__group", "__time")
 WHOLE = 2**53  # beyond it doubles skip whole numbers
@@ -180,5 +181,6 @@ def key_sql(names: tuple[str, ...]) -> str:
 
 def _time(name: str, resolved: Resolved) -> str:
     if not resolved.spec.time_is_timestamp:
-        return _number(name, resolved.types[name], resolved)
+        number, factor = _number(name, resolved.types[name], resolved), scale(resolved.configs[name].unit, resolved.spec.time_unit)
+        return number if factor == 1 else f"(({number}) * {literal(factor)})"
     return f"cast(epoch(cast({ident(name)} as timestamp)) as double)"

@@ -45,7 +45,7 @@ def declared(split: dict[str, Any] | None = None, **sections: Any) -> Declaratio
             "name": "leaks",
             "data": {"uri": "t.parquet", "columns": columns},
             "task": {"kind": "binary"},
-            "split": split or {"kind": "group_time", "embargo": 50},
+            "split": split or {"kind": "group_time", "embargo": "50s"},
             **sections,
         }
     )

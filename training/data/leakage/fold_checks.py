@@ -13,6 +13,7 @@ from schemas.errors import first_few
 from schemas.records import CheckReport, CheckResult, SplitTables, TableSpec
 from training.data.engine import count_distinct, engine_for, literal, parquet, row, rows
 from training.data.folds import embargo_of, label_end_sql
+from training.data.time_units import in_time_units, length
 
 EVIDENCE_ROWS = 10
 ONCE = ("kfold", "stratified", "group", "stratified_group", "purged")
@@ -32,12 +33,12 @@ def check_intervals(fold: SplitTables, spec: TableSpec, declaration: Declaration
     if declaration.fold_kind not in BY_TIME:
         return CheckReport(results=())
     with engine_for(declaration.data) as connection:
-        return CheckReport(results=(judge_intervals(find_intervals(connection, fold, spec, declaration), declaration),))
+        return CheckReport(results=(judge_intervals(find_intervals(connection, fold, spec, declaration), declaration, spec),))
 
 
 def find_intervals(connection: duckdb.DuckDBPyConnection, fold: SplitTables, spec: TableSpec, declaration: Declaration) -> Intervals:
     """Count them from the files alone: the test block reaches from its first time to the last moment one of its labels is known."""
-    gap, known = embargo_of(declaration), label_end_sql(spec, declaration)
+    gap, known = in_time_units(embargo_of(declaration), spec, "cv.embargo"), label_end_sql(spec, declaration)
     first, last = row(connection, f"select min(__time), max({known}) from {parquet(fold.test)}")
     begin, end = literal(float(first)), literal(float(last))
     near = {
@@ -54,13 +55,13 @@ def find_intervals(connection: duckdb.DuckDBPyConnection, fold: SplitTables, spe
     return Intervals(shared, overlapping, embargoed, [str(r[0]) for r in found])
 
 
-def judge_intervals(found: Intervals, declaration: Declaration) -> CheckResult:
+def judge_intervals(found: Intervals, declaration: Declaration, spec: TableSpec) -> CheckResult:
     """Fail on any such row."""
-    gap = embargo_of(declaration)
+    gap = in_time_units(embargo_of(declaration), spec, "cv.embargo")
     words = {
         f"{found.shared_times} rows have a timestamp of the test block": found.shared_times,
         f"the labels of {found.overlapping} rows overlap the test block": found.overlapping,
-        f"{found.embargoed} rows are within the embargo of {gap:g}": found.embargoed,
+        f"{found.embargoed} rows are within the embargo of {length(gap, spec)}": found.embargoed,
     }
     wrong = [text for text, number in words.items() if number]
     return CheckResult(

@@ -9,9 +9,9 @@ from schemas.config import Declaration, GroupTimeSplit, PredefinedSplit, SplitNa
 from schemas.records import CheckResult, TableSpec
 from training.data.engine import ident, row, rows
 from training.data.leakage.sides import Sides
+from training.data.time_units import in_time_units, length
 
 EVIDENCE_ROWS = 10
-UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 Pairs = tuple[tuple[SplitName, SplitName], ...]
 
 
@@ -36,7 +36,8 @@ def time_results(sides: Sides) -> list[CheckResult]:
     spec, declaration = sides.spec, sides.declaration
     results = []
     if spec.time is not None and _ordered_in_time(declaration, spec):
-        embargo = declaration.split.embargo if isinstance(declaration.split, TimeSplit | GroupTimeSplit) else 0.0
+        declared = declaration.split.embargo if isinstance(declaration.split, TimeSplit | GroupTimeSplit) else 0.0
+        embargo = in_time_units(declared, spec, "split.embargo")
         spans, pairs = find_spans(sides), ordered_pairs(sides)
         results.append(judge_times(spans, pairs, embargo, spec))
         if spec.label_time:
@@ -143,14 +144,6 @@ def judge_availability(found: list[Late], name: str, features: tuple[str, ...], 
 def moment(value: float, spec: TableSpec) -> str:
     """A time as a person reads it: ISO for timestamps, else the number."""
     return datetime.fromtimestamp(value, UTC).isoformat() if spec.time_is_timestamp else f"{value:g}"
-
-
-def length(value: float, spec: TableSpec) -> str:
-    """A length of time in the largest unit that it is a multiple of; of a numeric time the number alone."""
-    if not spec.time_is_timestamp:
-        return f"{value:g}"
-    name, unit = next((name, unit) for name, unit in UNITS if value % unit == 0 or unit == 1)
-    return f"{value / unit:g} {name}"
 
 
 def _ordered_in_time(declaration: Declaration, spec: TableSpec) -> bool:

@@ -1,0 +1,71 @@
+"""Lengths of time in the units of a table's `__time`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from schemas.config import Declaration, TimeSplit
+from schemas.duration import SECONDS, TimeUnit, seconds_of
+from schemas.errors import SchemaError
+from schemas.records import TableSpec
+
+UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+def in_time_units(declared: float | str, spec: TableSpec, where: str) -> float:
+    """Return a declared length in the units of `__time`: seconds of timestamps, else the column's own.
+
+    Args:
+        declared: the length.
+        spec: of the table; `time_unit` is the declared unit of a numeric time.
+        where: path of the setting, for the message.
+
+    Raises:
+        SchemaError: a length with a unit meets a column whose unit nobody declared, or a plain
+            number meets timestamps.
+    """
+    if not declared:
+        return 0.0
+    if isinstance(declared, str):
+        seconds = seconds_of(declared)
+        if spec.time_is_timestamp or seconds == 0:
+            return seconds
+        if spec.time_unit is None:
+            raise SchemaError(
+                f"{where}: {declared} has a unit, and column {spec.time!r} (role time) holds plain numbers, whose unit is not declared; "
+                f"declare it, e.g. {spec.time}: {{role: time, unit: ms}} (one of {', '.join(SECONDS)}), "
+                f"or give {where} as a plain number that counts what the column counts"
+            )
+        return float(seconds / SECONDS[spec.time_unit])
+    if spec.time_is_timestamp:
+        raise SchemaError(
+            f"{where}: {declared:g} has no unit, and column {spec.time!r} (role time) holds timestamps; give a length such as {declared:g}d or {declared:g}h"
+        )
+    return declared
+
+
+def declared_lengths(declaration: Declaration) -> Iterator[tuple[str, float | str]]:
+    """Yield the path and the value of every length of time that the declaration gives."""
+    if isinstance(declaration.split, TimeSplit):
+        yield "split.embargo", declaration.split.embargo
+    if declaration.cv.folds:
+        yield "cv.embargo", declaration.cv.embargo or 0.0
+        yield "cv.horizon", declaration.cv.horizon
+        yield "cv.window", declaration.cv.window or 0.0
+
+
+def scale(unit: TimeUnit | None, wanted: TimeUnit | None) -> float:
+    """Return the factor from numbers in one unit to numbers in another; 1 where neither is declared.
+
+    >>> scale("s", "ms"), scale(None, None)
+    (1000.0, 1.0)
+    """
+    return SECONDS[unit] / SECONDS[wanted] if unit and wanted else 1.0
+
+
+def length(value: float, spec: TableSpec) -> str:
+    """Return a length of time in the largest unit that it is a multiple of; of a numeric time the number in the declared unit."""
+    if not spec.time_is_timestamp:
+        return f"{value:g} {spec.time_unit}" if spec.time_unit else f"{value:g}"
+    name, unit = next((name, unit) for name, unit in UNITS if value % unit == 0 or unit == 1)
+    return f"{value / unit:g} {name}"
