@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from training.review.kinds import is_model
+from training.review.kinds import is_model, is_network_with_state
 from training.review.program import Program, Scope, argument
 from training.review.syntax import constant, dotted, identifiers, last_name, method, own_nodes, receiver, walk, words
 
@@ -92,7 +92,7 @@ def live_state(program: Program, value: ast.expr | None, scope: Scope, deep: boo
     if last_name(value.func) in ("dict", "copy", "OrderedDict"):
         return live_state(program, value.args[0] if value.args else receiver(value), scope, deep)
     if method(value) == "state_dict":
-        return (value, scope) if is_model(program, receiver(value), scope) else None
+        return (value, scope) if is_network_with_state(program, receiver(value), scope) else None
     function = program.callees_by_name(value, scope) if deep else None
     returned = [n for n in own_nodes(function.node) if isinstance(n, ast.Return)] if function is not None else []
     return live_state(program, returned[0].value, function, False) if function is not None and len(returned) == 1 else None

@@ -101,6 +101,14 @@ def _sounds_like_a_network(name: str) -> bool:
     return bool(MODEL.match(name))
 
 
+def is_network_with_state(program: Program, node: ast.expr | None, scope: Scope) -> bool:
+    """Return whether `state_dict()` of it is a network's: `self.trainModel` is one, though a function `train_model` is not."""
+    if is_model(program, node, scope):
+        return True
+    last = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", last_name(node)).lower()
+    return isinstance(node, ast.Attribute) and _sounds_like_a_network(last) and node.attr not in program.method_names
+
+
 def is_frozen_name(key: str) -> bool:
     """Whether a name says that the network is not the one that learns."""
     return bool(FROZEN & words(key))

@@ -16,6 +16,7 @@ from training.review.syntax import (
     LEAVES,
     FunctionNode,
     children,
+    defaults,
     dotted,
     forget,
     identifiers,
@@ -465,7 +466,7 @@ class Program:
         return None
 
     def _from_parameter(self, node: ast.expr, scope: Scope | None) -> list[Origin]:
-        """What the callers in this file pass."""
+        """Return what the callers in this file pass, else the parameter's default."""
         if not isinstance(node, ast.Name):
             return []
         while scope is not None and node.id not in scope.parameters:
@@ -476,7 +477,7 @@ class Program:
         for call, caller in self.call_sites[scope]:
             given = argument(call, scope, node.id)
             found += self.origins(given, caller) if given is not None else ()
-        return found
+        return found or list(self.origins(defaults(scope.node).get(node.id), scope.parent or scope))
 
 
 def argument(call: ast.Call, function: Scope, name: str) -> ast.expr | None:

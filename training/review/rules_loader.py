@@ -108,7 +108,7 @@ def sampler_and_shuffle(subject: Subject) -> Iterator[Place]:
 def set_epoch_missing(subject: Subject) -> Iterator[Place]:
     """A shuffling DistributedSampler of train rows in a file that goes over them again and again and never calls `set_epoch` with the epoch."""
     program = subject.program
-    told, samplers = program.methods_of("set_epoch"), torch_calls(program, "DistributedSampler")
+    told, samplers = program.methods_of("set_epoch"), [*torch_calls(program, "DistributedSampler"), *_chosen_samplers(program)]
     if not samplers or any(_tells_the_epoch(program, c) for c in told) or program.modules_imported & PREPARES:
         return
     named: list[ast.AST] = [n for n in program.nodes[ast.For] if isinstance(n, ast.For) and any("epoch" in w for w in words(last_name(n.target)))]
@@ -127,6 +127,16 @@ def set_epoch_missing(subject: Subject) -> Iterator[Place]:
                 yield told[0], "set_epoch gets the same number in every epoch: every epoch has the same order", epochs[0]
             else:
                 yield call, "set_epoch is never called: every epoch has the same order", epochs[0]
+
+
+def _chosen_samplers(program: Program) -> Iterator[ast.Call]:
+    """Yield the calls of a class that a condition chose, where one choice is DistributedSampler."""
+    for call in program.all_calls:
+        bound = program.bindings_of(call.func, program.scope(call)) if isinstance(call.func, (ast.Name, ast.Attribute)) else ()
+        values = [b.value for b in bound if b.how == "assign"] or [call.func]
+        choices = [c for v in values for c in ((v.body, v.orelse) if isinstance(v, ast.IfExp) else (v,) if bound else ())]
+        if any(program.is_torch(c, "DistributedSampler") for c in choices):
+            yield call
 
 
 def _told_elsewhere(program: Program, sampler: ast.Call) -> bool:

@@ -431,7 +431,7 @@ def _restored_later(program: Program, name: str, binding: Binding, scope: Scope)
     around = program.ancestors(binding.statement)
     loops = [a for a in around if isinstance(a, (ast.For, ast.While))]
     asks = [a for a in around if isinstance(a, ast.If) and last_name(getattr(a.test, "func", None)) not in ("hasattr", "isinstance", "callable")]
-    if scope.owner and asks:  # kept on an object, and loaded back wherever that is used
+    if scope.owner and asks and name not in scope.bindings:  # kept on an object, and loaded back wherever that is used
         return any(isinstance(c.args[0], ast.Attribute) for c in loads)
     if not loops or not any(isinstance(a, ast.If) for a in around[: around.index(loops[0])]):
         return False

@@ -135,14 +135,34 @@ def activation(program: Program, node: ast.expr | None, scope: Scope, depth: int
     match node:
         case ast.Name():
             found = {activation(program, value, scope, depth + 1, i if index is None else index) for value, i in reaching_elements(program, node, scope)}
+            if not found and (over := _iterated(node, scope)) is not None:
+                return activation(program, over, scope, depth + 1)
             return found.pop() if len(found) == 1 else ""
         case ast.Tuple() if index is not None and index < len(node.elts):
             return activation(program, node.elts[index], scope, depth + 1)
-        case ast.Subscript(slice=ast.Slice() | ast.Tuple()):
+        case ast.Subscript(slice=ast.Slice() | ast.Tuple() | ast.Name()):
             return activation(program, node.value, scope, depth + 1, index)
+        case ast.Subscript(slice=ast.Constant(value=int(at))):
+            return activation(program, node.value, scope, depth + 1, at)
         case ast.Call():
             return _of_call(program, node, scope, depth, index)
     return ""
+
+
+def _iterated(node: ast.Name, scope: Scope) -> ast.expr | None:
+    """Return the tensor whose rows a loop gives a name one by one, directly or through `zip` and `enumerate`."""
+    bound = scope.bindings.get(node.id, ())
+    loop = bound[0].statement if len(bound) == 1 and bound[0].how == "loop" else None
+    return _part(loop.target, loop.iter, node.id) if isinstance(loop, (ast.For, ast.comprehension)) else None
+
+
+def _part(target: ast.expr, over: ast.expr, name: str) -> ast.expr | None:
+    if isinstance(target, ast.Name):
+        return over if target.id == name else None
+    if not isinstance(target, ast.Tuple) or not isinstance(over, ast.Call) or dotted(over.func) not in ("zip", "enumerate"):
+        return None
+    parts = over.args if dotted(over.func) == "zip" else [ast.Constant(0), *over.args[:1]]
+    return next((found for t, p in zip(target.elts, parts, strict=False) if (found := _part(t, p, name)) is not None), None)
 
 
 def _of_call(program: Program, node: ast.Call, scope: Scope, depth: int, index: int | None) -> str:
