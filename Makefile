@@ -6,7 +6,7 @@ CONFIG ?= examples/clinic_visits.yaml
 export BULKHEAD_HOME ?= $(CURDIR)/.bulkhead
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint types bench bench-gpu bench-leaks cost docs faults test-spark screenshots ui constraints clean
+.PHONY: help run test check lint types bench bench-gpu gpu-check bench-leaks cost docs faults test-spark screenshots ui constraints clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,6 +51,9 @@ bench-gpu: $(VENV)/.runtime ## the same on a GPU: table on the device, transform
 
 cost: $(VENV)/.runtime ## measure the constants of docs/cost.md (under 5 minutes on 2 quiet cores)
 	@$(BIN)/python -m benchmarks.cost
+
+gpu-check: $(VENV)/.dev ## check on a GPU that training computes, stops, resumes and shards as on the CPU (under 8 minutes; one table; ends with 2 where there is none)
+	@$(BIN)/python -m tests.gpu.check
 
 bench-leaks: $(VENV)/.dev ## plant leaks, split honestly, and let this project and its peers look (about an hour on 2 quiet cores)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[chem]'

@@ -1,0 +1,1 @@
+"""What a GPU must do as the CPU does: one table of checks, and its twin on the CPU in the default tests."""
