@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ import typer
 
 from schemas.errors import BulkheadError, ConfigError
 from schemas.home import home
+from tasks.claim import log_in
 
 STORAGE = {
     errno.ENOSPC: "the disk is full; free some space, or let BULKHEAD_HOME name a folder of a larger one",
@@ -83,6 +85,10 @@ def environment(debug: bool) -> None:
         "GIT_PYTHON_REFRESH": "quiet",
         "MLFLOW_LOGGING_LEVEL": "WARNING",
     }
+    log_in()
+    if "PREFECT_API_URL" not in os.environ and not Path(os.environ.get("PREFECT_HOME", defaults["PREFECT_HOME"]), "profiles.toml").exists():
+        login = f"bulkhead:{secrets.token_urlsafe(24)}"  # of the server that this process starts for itself alone
+        defaults |= {"PREFECT_SERVER_API_AUTH_STRING": login, "PREFECT_API_AUTH_STRING": login}
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
 

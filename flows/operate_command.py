@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from flows.command import AsJson, Debug, environment, print_json, stated_errors
+from schemas.home import server_login
+from tasks.claim import running_servers, set_mlflow_login
 
 HOST = "127.0.0.1"
 
@@ -29,9 +31,12 @@ def up(
 ) -> None:
     """Open Prefect and MLflow over this home's runs, with a worker for deployments, on loopback, until Ctrl-C."""
     with stated_errors(debug):
-        environment(debug)
         ui = f"http://{HOST}:{prefect_port}"  # set before Prefect is loaded, which reads its settings then
         os.environ |= {"PREFECT_UI_URL": ui, "PREFECT_API_URL": f"{ui}/api", "MLFLOW_TRACKING_URI": f"http://{HOST}:{mlflow_port}"}
+        login = os.environ.get("PREFECT_SERVER_API_AUTH_STRING") or os.environ.get("PREFECT_API_AUTH_STRING") or server_login()
+        os.environ["PREFECT_API_AUTH_STRING"] = login
+        set_mlflow_login(login)
+        environment(debug)
         from flows.up import up as start
 
         start(prefect_port, mlflow_port, postgres, worker)
@@ -45,8 +50,9 @@ def deploy(
 ) -> None:
     """Register the deployments of deployments/prefect.yaml with the Prefect server of PREFECT_API_URL, stamped with the commit."""
     with stated_errors(debug):
+        found = running_servers()
+        os.environ.setdefault("PREFECT_API_URL", f"{found.prefect if found else f'http://{HOST}:4200'}/api")
         environment(debug)
-        os.environ.setdefault("PREFECT_API_URL", f"http://{HOST}:4200/api")
         from flows.deploy import deploy as register
 
         made = register(tuple(name or ()), dry_run)

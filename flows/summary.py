@@ -8,6 +8,7 @@ from pathlib import Path
 
 from schemas.fold_records import CrossValidation
 from schemas.records import EvaluationReport, Interval, Prepared, Record, Registered, SampleReport, TrainReport, Verification
+from tasks.claim import used_servers
 from tasks.context import RunContext
 
 
@@ -71,6 +72,11 @@ def program() -> str:
     return str(called.relative_to(Path.cwd())) if called.is_relative_to(Path.cwd()) else str(called)
 
 
+def where_to_look(tracking_uri: str) -> str:
+    """Return the addresses of the servers that a run used or that serve its home, else the command that starts some."""
+    return used_servers(tracking_uri) or f"{program()} up   → Prefect http://127.0.0.1:4200, MLflow http://127.0.0.1:5000"
+
+
 def print_summary(summary: RunSummary) -> None:
     """Print the outcome: the test metric, the model, the report, and how to look further."""
     others = [f"{name} {interval_text(value)}" for name, value in summary.metrics.items() if name != summary.metric]
@@ -81,7 +87,7 @@ def print_summary(summary: RunSummary) -> None:
         "model": f"{registered.uri}  (version {registered.version})" if registered.registered else f"nothing registered; {registered.verdict}",
         "report": summary.report,
         "promise": summary.promise,
-        "look further": f"{program()} up   → Prefect http://127.0.0.1:4200, MLflow http://127.0.0.1:5000",
+        "look further": where_to_look(summary.tracking_uri),
     }
     if registered.registered:
         lines["use it"] = f"mlflow.pyfunc.load_model('{registered.uri}') with MLFLOW_TRACKING_URI={summary.tracking_uri}"
@@ -102,7 +108,7 @@ def print_folds(found: CrossValidation) -> None:
         print(f"  {word:<34}" + "".join(_figure(getattr(found.metrics[name], field)).rjust(width) for name in names))
     print()
     lines = {"verdict": found.verdict, "model": "none registered; for the final model: cv.folds=0", "report": found.report}
-    lines["look further"] = f"{program()} up   → Prefect http://127.0.0.1:4200, MLflow http://127.0.0.1:5000"
+    lines["look further"] = where_to_look(found.tracking_uri)
     for name, text in lines.items():
         print(f"  {name:<13} {text}")
 

@@ -6,9 +6,11 @@ import os
 import signal
 import socket
 from pathlib import Path
+from urllib.parse import quote
 
 from schemas.home import home
 from tasks.bootstrap import HEARTBEAT_SECONDS, POOL, prepare_server, worker_is_online
+from tasks.claim import Servers, claimed
 from tasks.postgres import prepare_postgres
 from tasks.reconcile import end_orphans, reconcile
 from tasks.say import say
@@ -24,6 +26,8 @@ PATIENCE = {  # of flow runs and worker with a Prefect server that is away: eigh
 def up(prefect_port: int, mlflow_port: int, postgres: str | None, with_worker: bool) -> None:
     """Start, prepare, say where everything is, and keep it at work; PREFECT_API_URL and MLFLOW_TRACKING_URI name these servers already.
 
+    They answer to who knows the home's password, which is in the environment of this process already.
+
     Args:
         prefect_port: of Prefect's UI and API.
         mlflow_port: of MLflow's UI and API.
@@ -31,7 +35,7 @@ def up(prefect_port: int, mlflow_port: int, postgres: str | None, with_worker: b
         with_worker: start flow runs too.
 
     Raises:
-        ConfigError: a port is taken, or PostgreSQL cannot be spoken to.
+        ConfigError: another `bulkhead up` serves this home, a port is taken, or PostgreSQL cannot be spoken to.
         LaunchError: a program did not start, or keeps ending.
     """
     for number in (
@@ -39,16 +43,23 @@ def up(prefect_port: int, mlflow_port: int, postgres: str | None, with_worker: b
         signal.SIGINT,
     ):  # also where SIGINT was ignored, as in the background of a shell: a worker that inherits that cannot be stopped
         signal.signal(number, signal.default_int_handler)
-    require_free({"--prefect-port": prefect_port, "--mlflow-port": mlflow_port})
+    with claimed(Servers(os.environ["PREFECT_UI_URL"], os.environ["MLFLOW_TRACKING_URI"], os.getpid())):
+        require_free({"--prefect-port": prefect_port, "--mlflow-port": mlflow_port})
+        _serve(prefect_port, mlflow_port, postgres, with_worker)
+
+
+def _serve(prefect_port: int, mlflow_port: int, postgres: str | None, with_worker: bool) -> None:
     database, store = prepare_postgres(postgres) if postgres else ({}, None)
     logs = home() / "logs"
     logs.mkdir(exist_ok=True)
-    prefect, mlflow = prefect_server(prefect_port, logs / "prefect.log", database), mlflow_server(mlflow_port, store, logs / "mlflow.log")
+    login = os.environ["PREFECT_API_AUTH_STRING"]
+    prefect = prefect_server(prefect_port, login, logs / "prefect.log", database)
+    mlflow = mlflow_server(mlflow_port, login, store, logs / "mlflow.log")
     try:
         with kept(prefect, mlflow) as running:
             for server, address, path in ((prefect, os.environ["PREFECT_UI_URL"], "/api/health"), (mlflow, os.environ["MLFLOW_TRACKING_URI"], "/health")):
                 wait_until(lambda url=address + path: answers(url), server, address)  # type: ignore[misc]
-                say(server.name, address)
+                say(server.name, f"{address}/login#{quote(login, safe=':')}")
             prepare_server()
             reconcile(os.environ["MLFLOW_TRACKING_URI"], None if postgres else POOL)
             keep_at_work(running, logs if with_worker else None)

@@ -5,19 +5,21 @@ Everything here may be done again and again; it ends in the same state.
 
 from __future__ import annotations
 
+import copy
 from contextlib import suppress
 from datetime import timedelta
-from typing import cast
+from typing import Any, cast
 
 from prefect.automations import Automation
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.filters import WorkerFilter, WorkerFilterStatus
 from prefect.client.schemas.objects import StateType, WorkerStatus
 from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import EventTrigger, Posture
 from prefect.events.schemas.events import ResourceSpecification
 from prefect.exceptions import ObjectAlreadyExists
+from prefect.workers.process import ProcessWorker
 
 POOL = "bulkhead"
 LIMITS = {"bulkhead-promote": 1}  # name of a global concurrency limit to how many may hold it: an alias is moved by one at a time
@@ -31,9 +33,23 @@ def prepare_server() -> None:
     with get_client(sync_client=True) as client:
         with suppress(ObjectAlreadyExists):
             client.create_work_pool(WorkPoolCreate(name=POOL, type="process", description="Flow runs as processes of the worker's machine."))
+        if client.read_work_pool(POOL).type == "process":
+            client.update_work_pool(POOL, WorkPoolUpdate(base_job_template=job_template()))
         for name, limit in LIMITS.items():
             client.upsert_global_concurrency_limit_by_name(name, limit)
     _find_zombies()
+
+
+def job_template() -> dict[str, Any]:
+    """Return what a job of the pool may choose: Prefect's own template without the command and the folder in which it works.
+
+    A job that may name its command needs no flow to run a program as the worker's user.
+    """
+    template = copy.deepcopy(ProcessWorker.get_default_base_job_template())
+    for name in ("command", "working_dir"):
+        template["job_configuration"][name] = None
+        del template["variables"]["properties"][name]
+    return template
 
 
 def worker_is_online(name: str) -> bool:

@@ -31,6 +31,7 @@ from schemas.digest import write_atomic
 from schemas.errors import BulkheadError, ConfigError, DataError, NonFiniteError, PreflightError, ResumeError, TrackingError
 from schemas.home import home
 from schemas.records import Prepared, RunSpec, digest_of
+from tasks.claim import running_servers
 from tasks.live import publish
 from tasks.say import phases, say
 from tasks.turns import turn
@@ -44,7 +45,7 @@ ERROR, DUMPS = "error.txt", "dumps"
 WORKER = "BULKHEAD_WORKER"  # process id of the Prefect worker that started this flow run
 AWAY_SECONDS, LOOK_SECONDS = 600.0, 5.0
 WORKER_GRACE_SECONDS = 25.0  # for the checkpoint, and for telling MLflow and Prefect
-MLFLOW_UI = "http://127.0.0.1:5000"
+MLFLOW_UI, PREFECT_UI = "http://127.0.0.1:5000", "http://127.0.0.1:4200"
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -64,14 +65,16 @@ class RunContext:
 
     @property
     def mlflow_url(self) -> str:
-        """Where the run stands in MLflow's UI: the tracking server's, or the one that `bulkhead up` opens."""
-        base = self.tracker.uri if self.tracker.uri.startswith("http") else MLFLOW_UI
+        """Address of the run in MLflow's UI: the tracking server's, that of this home, or the one that `bulkhead up` opens."""
+        ours = running_servers()
+        base = self.tracker.uri if self.tracker.uri.startswith("http") else ours.mlflow if ours else MLFLOW_UI
         return f"{masked(base).rstrip('/')}/#/experiments/{self.experiment_id}/runs/{self.tracker.run_id}"
 
     @property
     def prefect_url(self) -> str | None:
         """Where the flow run stands in Prefect's UI."""
-        base = PREFECT_UI_URL.value() or "http://127.0.0.1:4200"
+        api = PREFECT_API_URL.value()
+        base = PREFECT_UI_URL.value() or (api.rstrip("/").removesuffix("/api") if api else PREFECT_UI)
         return f"{str(base).rstrip('/')}/runs/flow-run/{self.flow_run_id}" if self.flow_run_id else None
 
     @property

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from schemas.errors import ConfigError, LaunchError
 from schemas.home import home
+from tasks import guarded
 from tasks.say import say
 from training.guard import children
 
@@ -82,34 +83,46 @@ class Program:
         self.start()
 
 
-def prefect_server(port: int, log: Path, settings: Mapping[str, str]) -> Program:
-    """Prefect's server and UI, over the database of the Bulkhead home unless the settings name another.
+def prefect_server(port: int, login: str, log: Path, settings: Mapping[str, str]) -> Program:
+    """Prefect's server and UI behind a password, over the database of the Bulkhead home unless the settings name another.
 
     Leases of concurrency limits are kept in files: in memory, Prefect's default, they would be lost when the server is
     started again, and every run that holds one is ended when it cannot renew it.
     """
-    command = ["prefect", "server", "start", "--host", HOST]
-    ours = {"PREFECT_API_URL": None, "PREFECT_SERVER_API_PORT": str(port), "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": LEASES}
-    return Program("Prefect", command, log, {**ours, **settings})
+    ours = {
+        "PREFECT_API_URL": None,
+        "PREFECT_SERVER_API_HOST": HOST,
+        "PREFECT_SERVER_API_PORT": str(port),
+        "PREFECT_SERVER_API_AUTH_STRING": login,
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://{HOST}:{port}",
+        "PREFECT_UI_API_URL": "/api",
+        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": LEASES,
+        guarded.LOGIN: login,
+    }
+    return Program("Prefect", ["python", "-m", "tasks.guarded", str(port)], log, {**ours, **settings})
 
 
-def mlflow_server(port: int, store: str | None, log: Path) -> Program:
-    """MLflow's server and UI.
+def mlflow_server(port: int, login: str, store: str | None, log: Path) -> Program:
+    """MLflow's server and UI behind a password.
 
     Files are not sent through the server: its clients are on this machine and write them to the folder themselves, so
     that a model reads the same through the server and, without one, through the database.
 
     Args:
         port: to listen on.
+        login: `user:password`.
         store: address of the database, handed over in the environment because it may hold a password; None: the SQLite file of the home.
         log: gets what it prints.
     """
     artifacts = (home() / "mlartifacts").as_uri()
-    command = ["mlflow", "server", "--host", HOST, "--port", str(port), "--no-serve-artifacts", "--default-artifact-root", artifacts]
+    command = ["mlflow", "server", "--app-name", "bulkhead", "--host", HOST, "--port", str(port)]
+    command += ["--no-serve-artifacts", "--default-artifact-root", artifacts]
     settings = {
         "MLFLOW_BACKEND_STORE_URI": store or f"sqlite:///{home() / 'mlflow.db'}",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "MLFLOW_TRACKING_URI": None,
+        guarded.PORT: str(port),
+        guarded.LOGIN: login,
     }
     return Program("MLflow", command, log, settings)
 

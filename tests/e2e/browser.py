@@ -96,14 +96,14 @@ class Browser:
 
 
 @contextmanager
-def browser() -> Iterator[Browser]:
-    """A fresh page; skips where there is no Chromium."""
+def browser(*extra: str) -> Iterator[Browser]:
+    """A fresh page, with options of Chromium; skips where there is no Chromium."""
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
         pytest.skip("Chromium is absent (apt-get install chromium)")
     folder = Path(tempfile.mkdtemp(prefix="bulkhead-browser-"))
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-port=0"]
-    process = subprocess.Popen([program, *options, f"--user-data-dir={folder}", "about:blank"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([program, *options, *extra, f"--user-data-dir={folder}", "about:blank"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         active = folder / "DevToolsActivePort"
         deadline = time.monotonic() + WAIT_SECONDS

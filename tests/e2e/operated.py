@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -47,7 +49,17 @@ class Operated:
         self.api, self.tracking_uri = f"http://127.0.0.1:{self.prefect}/api", f"http://127.0.0.1:{self.mlflow}"
         self.output = folder / "up.log"
         ours = {"BULKHEAD_HOME": str(self.home), "BULKHEAD_CLINIC": str(folder / "clinic.parquet"), "PYTHONPATH": str(ROOT), **(settings or {})}
-        foreign = ("PREFECT_API_URL", "PREFECT_HOME", "MLFLOW_TRACKING_URI", "PREFECT_TEST_MODE", "BULKHEAD_FAMILY")
+        foreign = (
+            "PREFECT_API_AUTH_STRING",
+            "PREFECT_SERVER_API_AUTH_STRING",
+            "MLFLOW_TRACKING_USERNAME",
+            "MLFLOW_TRACKING_PASSWORD",
+            "PREFECT_API_URL",
+            "PREFECT_HOME",
+            "MLFLOW_TRACKING_URI",
+            "PREFECT_TEST_MODE",
+            "BULKHEAD_FAMILY",
+        )
         self.environment = {name: value for name, value in (os.environ | ours).items() if name not in foreign}
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -70,6 +82,17 @@ class Operated:
         self.process.send_signal(number)
         return self.process.wait(90)
 
+    @property
+    def login(self) -> str:
+        """`user:password` of the servers."""
+        return (self.home / "keys" / "servers").read_text().strip()
+
+    def log_in(self, page: Any) -> None:
+        """Open the addresses that `up` printed, as a person does."""
+        for address in re.findall(r"(http://\S+/login#\S+)", self.output.read_text()):
+            page.open(address)
+            page.until("location.pathname !== '/login' && document.readyState === 'complete'", "the page behind the login")
+
     def bulkhead(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         """A command against these servers."""
         settings = {"PREFECT_API_URL": self.api, "PREFECT_HOME": str(self.home / "prefect"), "MLFLOW_TRACKING_URI": self.tracking_uri}
@@ -88,7 +111,8 @@ class Operated:
     def call(self, path: str, body: Any = None) -> Any:
         """One request to Prefect's API, again while it is busy (503: its SQLite file is locked), as Prefect's own client does."""
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self.api}{path}", data, {"Content-Type": "application/json"})
+        token = base64.b64encode(self.login.encode()).decode()
+        request = urllib.request.Request(f"{self.api}{path}", data, {"Content-Type": "application/json", "Authorization": f"Basic {token}"})
         for _ in range(20):
             try:
                 with urllib.request.urlopen(request, timeout=60) as answer:
@@ -148,6 +172,7 @@ class Operated:
     def client(self) -> Any:
         from mlflow import MlflowClient
 
+        os.environ["MLFLOW_TRACKING_USERNAME"], _, os.environ["MLFLOW_TRACKING_PASSWORD"] = self.login.partition(":")
         return MlflowClient(tracking_uri=self.tracking_uri, registry_uri=self.tracking_uri)
 
     def processes(self, *words: str) -> dict[int, str]:

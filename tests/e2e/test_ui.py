@@ -52,6 +52,7 @@ def test_a_run_started_by_clicking_ends_with_a_version_and_its_report(operated: 
     ui = operated.api.removesuffix("/api")
     deployment = operated.call("/deployments/name/pipeline/manual")["id"]
     with browser() as page:
+        operated.log_in(page)
         page.open(f"{ui}/deployments")
         page.until("document.body.innerText.includes('nightly')", "the list of deployments")
         picture(page, operated, "deployments")

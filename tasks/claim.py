@@ -1,0 +1,95 @@
+"""Which `bulkhead up` serves this home: a locked file with its addresses, which its end unlocks, however it ends."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from schemas.errors import ConfigError
+from schemas.home import home, server_login
+
+
+class Servers(NamedTuple):
+    """Addresses of Prefect's UI and of MLflow, and the process that keeps them at work."""
+
+    prefect: str
+    mlflow: str
+    pid: int
+
+
+def _file() -> Path:
+    return home() / "up.json"
+
+
+def running_servers() -> Servers | None:
+    """Return the servers of this home that are at work; None where nobody holds the file's lock."""
+    try:
+        with _file().open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return Servers(**json.load(file))
+    except (OSError, ValueError, TypeError):  # absent, or of a process that is still writing it
+        return None
+    return None
+
+
+@contextmanager
+def claimed(servers: Servers) -> Iterator[None]:
+    """Hold this home for these servers while the block runs.
+
+    Raises:
+        ConfigError: another `bulkhead up` holds it; with its addresses.
+    """
+    handle = os.open(_file(), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            first = running_servers()
+            where = f": Prefect {first.prefect}, MLflow {first.mlflow} (process {first.pid})" if first else ""
+            raise ConfigError(f"another `bulkhead up` serves {home()}{where}; use that one, stop it, or let BULKHEAD_HOME name another folder") from None
+        os.ftruncate(handle, 0)
+        os.write(handle, json.dumps(servers._asdict()).encode())
+        yield
+        os.ftruncate(handle, 0)
+    finally:
+        os.close(handle)
+
+
+def log_in() -> None:
+    """Put the password of this home's servers into the environment, where the environment names these servers and has none."""
+    found = running_servers()
+    if found is None:
+        return
+    api, tracking = os.environ.get("PREFECT_API_URL", ""), os.environ.get("MLFLOW_TRACKING_URI", "")
+    if _same(api.removesuffix("/").removesuffix("/api"), found.prefect):
+        os.environ.setdefault("PREFECT_API_AUTH_STRING", server_login())
+    if _same(tracking, found.mlflow):
+        set_mlflow_login(server_login())
+
+
+def set_mlflow_login(login: str) -> None:
+    """Give MLflow's clients of this process a user and a password, unless they have one."""
+    user, _, password = login.partition(":")
+    if "MLFLOW_TRACKING_USERNAME" not in os.environ and "MLFLOW_TRACKING_TOKEN" not in os.environ:
+        os.environ |= {"MLFLOW_TRACKING_USERNAME": user, "MLFLOW_TRACKING_PASSWORD": password}
+
+
+def used_servers(tracking_uri: str) -> str:
+    """Return the servers that this process used, or that serve its home, with their addresses; empty where there are none."""
+    from training.provenance import masked
+
+    ours, api = running_servers(), os.environ.get("PREFECT_API_URL")
+    prefect = api.removesuffix("/").removesuffix("/api") if api else ours.prefect if ours else ""
+    mlflow = tracking_uri if tracking_uri.startswith("http") else ours.mlflow if ours else ""
+    return ", ".join(f"{name} {masked(address)}" for name, address in (("Prefect", prefect), ("MLflow", mlflow)) if address)
+
+
+def _same(given: str, known: str) -> bool:
+    return given.rstrip("/").replace("//localhost:", "//127.0.0.1:") == known
