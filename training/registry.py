@@ -1,7 +1,8 @@
-"""The registry of models: put one in whole, fetch one only when its bytes are those that were registered.
+"""The registry of models: put one in whole and signed, fetch one only when its bytes are those that were registered.
 
-A version holds `program.pt2`, `spec.json`, `serving.py` and, for derived features or text, `expressions.zip` (what predicts) beside `evidence.json`,
-`split_manifest.json`, `trained_on.npy` and `tested_on.npy` (what it may be believed for); the SHA-256 of each is a tag of the version.
+A version holds `program.pt2`, `spec.json`, `serving.py`, `program_reader.py` and, for derived features or text, `expressions.zip` (what predicts) next
+to `evidence.json`, `split_manifest.json`, `trained_on.npy` and `tested_on.npy` (what it may be believed for); the SHA-256 of each is a tag of the
+version and is in its signed manifest (training/trust.py). No code of a version is run here: this project's own reads its program and spec.
 Registering moves no alias: that is for training/promotion.py, when the version was loaded back and predicted.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -30,23 +32,14 @@ from mlflow.models import Model
 from schemas.digest import sha256_file, verify
 from schemas.errors import IntegrityError, RegistryError
 from schemas.records import Evidence, ExportedModel, Registered, RunSpec
-from training import serving
+from training import serving, signing
+from training.data import serving_expressions, serving_text
 from training.provenance import masked
 from training.signature import input_columns, input_example, signature
 from training.tracking import DIGEST_LENGTH, Tracker
+from training.trust import CODE, DIGEST_TAG, FILES, MLMODEL, SIGNER_TAG, Trust, prove, remember_unsigned, seal
 
 CHAMPION = "champion"
-FILES = {
-    "program": "program.pt2",
-    "spec": "spec.json",
-    "expressions": "expressions.zip",
-    "evidence": "evidence.json",
-    "split_manifest": "split_manifest.json",
-    "trained_on": "trained_on.npy",
-    "tested_on": "tested_on.npy",
-}
-CODE, MLMODEL = "serving.py", "MLmodel"  # the latter names the code that MLflow runs
-DIGEST_TAG = "bulkhead.sha256."
 REQUIRED = ("mlflow", "torch", "numpy", "pandas", "pyarrow")
 
 
@@ -55,7 +48,7 @@ REQUIRED = ("mlflow", "torch", "numpy", "pandas", "pyarrow")
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model fetched from the registry, its files verified against the version's tags.
+    """A model fetched from the registry, its files proven; `trust` says by whose signature.
 
     `evidence`, `trained_on` (sorted uint64 hashes of the ids and groups it learned from) and `tested_on` (of the ids of its
     test rows) are None for a model that was registered without them.
@@ -69,6 +62,7 @@ class LoadedModel:
     trained_on: np.ndarray | None
     model: Any
     tested_on: np.ndarray | None = None
+    trust: Trust = Trust(None, "")
 
     @property
     def program_sha256(self) -> str:
@@ -110,18 +104,17 @@ def is_absent(error: Exception) -> bool:
 def load_model(model_uri: str, uri: str) -> LoadedModel:
     """Fetch a model (`models:/NAME@ALIAS`, `models:/NAME/VERSION`, a folder), verify its files, then load it.
 
-    For a registered version nothing is read or run before its digests agree with the tags of the version.
+    Nothing is read before its files were proven to be those of a signed manifest, and no code of it is run.
 
     Raises:
         RegistryError: there is no such model, or it was not made by this project.
-        IntegrityError: a file differs from what was registered.
+        IntegrityError: a file differs from what was registered, or whoever signed it is not trusted.
     """
     version = version_of(model_uri, uri)
     with tempfile.TemporaryDirectory(prefix="bulkhead-model-") as scratch:
         folder = fetched(version, model_uri, uri, Path(scratch))
-        if version:
-            verify_files(folder, version)
-        return _load(folder, model_uri, version)
+        trust = prove_version(folder, version) if version else prove(folder, masked(model_uri))
+        return _load(folder, model_uri, version, trust)
 
 
 def fetched(version: ModelVersion | None, model_uri: str, uri: str, scratch: Path) -> Path:
@@ -130,6 +123,8 @@ def fetched(version: ModelVersion | None, model_uri: str, uri: str, scratch: Pat
     Raises:
         RegistryError: it cannot be fetched.
     """
+    if version is None and Path(model_uri).is_dir() and not (Path(model_uri) / MLMODEL).is_file():
+        raise RegistryError(f"{model_uri}: expected a folder with a model, it has no file {MLMODEL}; registered ones are models:/NAME@ALIAS")
     try:
         source = MlflowClient(uri, uri).get_model_version_download_uri(version.name, version.version) if version else model_uri
         return Path(mlflow.artifacts.download_artifacts(artifact_uri=source, dst_path=str(scratch), tracking_uri=uri))
@@ -153,31 +148,19 @@ def version_of(model_uri: str, uri: str) -> ModelVersion | None:
         ) from None
 
 
-def verify_files(folder: Path, version: ModelVersion) -> None:
-    """Compare each file with the digest that the version's tags name.
-
-    Raises:
-        RegistryError: the version has no such tags.
-        IntegrityError: naming the file that differs.
-    """
-    digests = {key.removeprefix(DIGEST_TAG): value for key, value in version.tags.items() if key.startswith(DIGEST_TAG)}
-    if not digests.keys() >= {FILES["program"], FILES["spec"], CODE, MLMODEL}:
-        raise RegistryError(
-            f"version {version.version} of {version.name!r} was not registered by bulkhead: it has no digests of its files; register it through the pipeline"
-        )
-    for name, expected in sorted(digests.items()):
-        path = folder / name if name in (CODE, MLMODEL) else folder / "artifacts" / name
-        found = sha256_file(path) if path.is_file() else "no file"
-        if found != expected:
-            raise IntegrityError(
-                f"{name} of version {version.version} of {version.name!r}: SHA-256 is {found[:12]}, registered was {expected[:12]}: the file was changed in the "
-                "artifact store; nothing of it was run. Point the alias to another version"
-            )
+def prove_version(folder: Path, version: ModelVersion) -> Trust:
+    """Prove that the files of a version are those that somebody trusted has registered; see `training.trust.prove`."""
+    return prove(folder, f"version {version.version} of {version.name!r}", version.name, version.tags)
 
 
-def _load(folder: Path, model_uri: str, version: ModelVersion | None) -> LoadedModel:
-    files = folder / "artifacts"
-    spec = serving.read_spec(files / FILES["spec"])
+def _load(folder: Path, model_uri: str, version: ModelVersion | None, trust: Trust) -> LoadedModel:
+    """A proven model behind this project's own code: the copy that was shipped with it is for consumers without this project."""
+    files, model = folder / "artifacts", serving.RawRows()
+    try:
+        spec = serving.read_spec(files / FILES["spec"])
+        model.load({key: files / name for key, name in FILES.items()}, serving_text if spec["task"] == "causal_lm" else serving_expressions)
+    except ValueError as error:
+        raise IntegrityError(f"{masked(model_uri)}: {str(error).replace(f'{files}/', '')}") from error
     evidence = files / FILES["evidence"]
     return LoadedModel(
         name=version.name if version else spec["name"],
@@ -186,8 +169,9 @@ def _load(folder: Path, model_uri: str, version: ModelVersion | None) -> LoadedM
         spec=spec,
         evidence=json.loads(evidence.read_text(encoding="utf-8")) if evidence.exists() else None,
         trained_on=_keys(files / FILES["trained_on"]),
-        model=mlflow.pyfunc.load_model(str(folder)).unwrap_python_model(),
+        model=model,
         tested_on=_keys(files / FILES["tested_on"]),
+        trust=trust,
     )
 
 
@@ -230,10 +214,10 @@ def register(
         files |= _write_keys(Path(scratch), trained_on=trained_on, tested_on=tested_on)
         files |= {"expressions": verify(exported.expressions)} if exported.expressions else {}
         folder = Path(scratch) / "model"
-        logged = _log_model(tracker, spec, files, folder, evidence)
+        logged, key = _log_model(tracker, spec, files, folder, evidence)
         tags = version_tags(
             evidence, {FILES[key]: sha256_file(path) for key, path in files.items()} | {part: sha256_file(folder / part) for part in (CODE, MLMODEL)}
-        )
+        ) | {SIGNER_TAG: signing.fingerprint(key)}
         _ensure_model(client, name, run)
         version = client.create_model_version(name, source=logged.artifact_location, run_id=tracker.run_id, tags=tags, model_id=logged.model_id)
         client.set_logged_model_tags(logged.model_id, {"mlflow.modelVersions": json.dumps([{"name": name, "version": version.version}])})
@@ -287,8 +271,8 @@ def version_tags(evidence: Evidence, digests: Mapping[str, str]) -> dict[str, st
     }
 
 
-def _log_model(tracker: Tracker, spec: dict[str, Any], files: Mapping[str, Path], folder: Path, evidence: Evidence) -> LoggedModel:
-    """A logged model of the run with its files and test metrics, ready to be registered."""
+def _log_model(tracker: Tracker, spec: dict[str, Any], files: Mapping[str, Path], folder: Path, evidence: Evidence) -> tuple[LoggedModel, str]:
+    """A logged model of the run with its files and test metrics, ready to be registered, and the public key that signed it."""
     client = tracker.client
     experiment = client.get_run(tracker.run_id).info.experiment_id
     logged = client.create_logged_model(experiment, name=spec["name"], source_run_id=tracker.run_id, model_type="bulkhead")
@@ -304,12 +288,41 @@ def _log_model(tracker: Tracker, spec: dict[str, Any], files: Mapping[str, Path]
             mlflow_model=Model(artifact_path=logged.artifact_location, run_id=tracker.run_id, model_uuid=logged.model_id, model_id=logged.model_id),
             metadata={"name": spec["name"], "run_id": spec["run_id"], "program_sha256": spec["program"]["sha256"]},
         )
-    for leftover in folder.rglob("*.pyc"):
-        leftover.unlink()
+    shutil.copy(Path(serving.__file__).with_name(serving.READER), folder)
+    shutil.rmtree(folder / serving.BYTECODE, ignore_errors=True)
+    if signing.own_key() is None:
+        remember_unsigned(_registered(client))
+    key = seal(folder, evidence)
+    _try_shipped(folder, example)
     client.log_model_artifacts(logged.model_id, str(folder))
     client.log_outputs(tracker.run_id, [LoggedModelOutput(logged.model_id, step=0)])
     _link_metrics(client, tracker.run_id, logged.model_id, evidence)
-    return client.finalize_logged_model(logged.model_id, "READY")
+    return client.finalize_logged_model(logged.model_id, "READY"), key
+
+
+def _registered(client: MlflowClient) -> Iterator[tuple[str, dict[str, str]]]:
+    """Name and tags of every version in the registry."""
+    token = None
+    while True:
+        page = client.search_model_versions(page_token=token)
+        yield from ((version.name, version.tags) for version in page)
+        token = page.token
+        if not token:
+            return
+
+
+def _try_shipped(folder: Path, example: pd.DataFrame) -> None:
+    """Load the model as a consumer without this project does, with the code that is shipped, and let it predict.
+
+    Raises:
+        RegistryError: it does not.
+    """
+    try:
+        found = mlflow.pyfunc.load_model(str(folder)).unwrap_python_model().predict(None, example)
+    except Exception as error:  # whatever a consumer would meet
+        raise RegistryError(f"the model does not work as MLflow loads it: {str(error)[:500]}; nothing was registered") from error
+    if len(found) != len(example):
+        raise RegistryError(f"the model as MLflow loads it predicts {len(found)} rows for {len(example)}; nothing was registered")
 
 
 def _link_metrics(client: MlflowClient, run_id: str, model_id: str, evidence: Evidence) -> None:

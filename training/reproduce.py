@@ -26,8 +26,9 @@ from training.data.ledger import copy_as_of
 from training.data.split import group_ledger
 from training.provenance import hardware, library_versions
 from training.recorded import run_text
-from training.registry import FILES, fetched, verify_files, version_of
+from training.registry import fetched, prove_version, version_of
 from training.tracking import flatten
+from training.trust import FILES
 
 CONFIG, SOURCE = "declaration", "source"
 
@@ -72,7 +73,7 @@ def read_origin(model_uri: str, tracking_uri: str) -> Origin:
     run_id, uri = str(version.run_id), f"models:/{version.name}/{version.version}"
     with tempfile.TemporaryDirectory(prefix="bulkhead-reproduce-") as scratch:
         folder = fetched(version, uri, tracking_uri, Path(scratch))
-        verify_files(folder, version)
+        prove_version(folder, version)
         try:
             evidence = Evidence.model_validate_json((folder / "artifacts" / FILES["evidence"]).read_bytes())
         except (OSError, ValidationError) as error:

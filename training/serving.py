@@ -1,4 +1,4 @@
-"""Predict from raw rows, alone: this file, `program.pt2` and `spec.json` are the whole registered model.
+"""Predict from raw rows, alone: this file, `program_reader.py`, `program.pt2` and `spec.json` are the whole registered model.
 
 Where features are derived, `expressions.zip` holds the code that computes them from raw columns. For a language model it
 holds the code that makes tokens of text and text of tokens: a frame of `tokens`, `loss` (nats per token) and `accuracy`
@@ -22,7 +22,7 @@ import math
 import sys
 import warnings
 import zipimport
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,10 @@ with warnings.catch_warnings():  # MLflow warns of its own type hints
     import mlflow.pyfunc
 
 FORMAT = 1
+READER = "program_reader.py"
+MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
+BYTECODE = "__pycache__"  # a file of this name in the model's folder: Python can keep no bytecode there
+UNLISTED = (MANIFEST, SIGNATURE, BYTECODE, "registered_model_meta")  # the last is MLflow's, about the download
 ROWS_PER_CALL, VALUES_PER_CALL = 1024, 2**18  # bound memory; results do not depend on them beyond float64 rounding
 UNKNOWN, NULL, FIRST = 0, 1, 2  # category codes: unknown, null, then the vocabulary
 Program = Callable[[dict[str, torch.Tensor]], torch.Tensor]
@@ -54,18 +58,64 @@ def read_spec(path: str | Path) -> dict[str, Any]:
     spec = json.loads(Path(path).read_text(encoding="utf-8"))
     if not isinstance(spec, dict) or spec.get("format") != FORMAT:
         raise ValueError(f"{path}: expected a model spec of format {FORMAT}, got {spec.get('format') if isinstance(spec, dict) else type(spec).__name__!r}")
-    return {"labels": [], **spec}  # absent from models of earlier versions, which have one label
+    earlier = {} if "expressions" in spec else {"derived": {}, "raw": [], "expressions": None}  # they take derived features as columns
+    return {"labels": [], **spec, **earlier}  # models of earlier versions have one label, and no code of derived features
+
+
+def changed_files(folder: Path, files: dict[str, str]) -> dict[str, str]:
+    """Files of a model's folder that are not as its manifest says, with what is wrong; empty where all are.
+
+    Args:
+        folder: of the model, with `MLmodel`.
+        files: from the manifest: name, relative to the folder, to SHA-256.
+    """
+    found = {p.relative_to(folder).as_posix(): p for p in sorted(folder.rglob("*")) if p.is_symlink() or not p.is_dir()}
+    wrong = {name: "is none of the registered files" for name in found if name not in files and name not in UNLISTED}
+    for name, expected in files.items():
+        if name not in found or not found[name].is_file():
+            wrong[name] = f"SHA-256 is no file, registered was {expected[:12]}"
+        elif (digest := hashlib.sha256(found[name].read_bytes()).hexdigest()) != expected:
+            wrong[name] = f"SHA-256 is {digest[:12]}, registered was {expected[:12]}"
+    return wrong
+
+
+def check_folder(folder: Path) -> None:
+    """Pass when the folder's files are those of the manifest in it; whose manifest it is, its signature says.
+
+    Raises:
+        ValueError: there is no manifest, or a file is missing, changed, or not in it.
+    """
+    try:
+        files = json.loads((folder / MANIFEST).read_bytes())["files"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{folder / MANIFEST}: expected the manifest of the model's files ({error}); fetch the model again") from error
+    for name, problem in changed_files(folder, files).items():
+        raise ValueError(f"{folder / name}: {problem}: the model was changed after it was registered; fetch it again")
 
 
 def load_program(path: str | Path, spec: dict[str, Any]) -> Program:
-    """The exported program, read only after its bytes were found to be those that the spec names.
+    """The exported program, read only after its bytes were found to be those that the spec names; nothing is unpickled.
 
     Raises:
-        ValueError: the program's SHA-256 differs from the spec's; nothing of it was read.
+        ValueError: the program's SHA-256 differs from the spec's, or it holds what no program of ours does; nothing of it was run.
     """
     _verify(path, spec["program"]["sha256"], "program")
-    program: Program = torch.export.load(path).module()
+    program: Program = _reader().read_program(path)
     return program
+
+
+def _reader() -> Any:
+    """The module that reads programs, from the file next to this one: MLflow runs this file outside of any package."""
+    path = Path(__file__).with_name(READER)
+    name = f"bulkhead_program_reader_{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
+    if name not in sys.modules:
+        found = importlib.util.spec_from_file_location(name, path)
+        if found is None or found.loader is None:
+            raise ValueError(f"{path}: expected the code that reads programs; fetch the model again")
+        module = importlib.util.module_from_spec(found)
+        found.loader.exec_module(module)
+        sys.modules[name] = module
+    return sys.modules[name]
 
 
 def load_expressions(path: str | Path, spec: dict[str, Any]) -> Derive | None:
@@ -307,16 +357,33 @@ class RawRows(mlflow.pyfunc.PythonModel):
     """What MLflow loads: the program behind its columns."""
 
     def load_context(self, context: Any) -> None:
-        """Read the spec, verify the bytes of the program and of the derived features' code, load them.
+        """Compare the folder's files with its manifest, then load the program and the code of the derived features.
 
         Raises:
-            ValueError: the spec is of another format, or one of the files was changed after its export.
+            ValueError: the spec is of another format, or a file was changed after its export or registration.
         """
-        self.spec = read_spec(context.artifacts["spec"])
-        self.program = load_program(context.artifacts["program"], self.spec)
-        shipped, is_text = context.artifacts.get("expressions", ""), self.spec["task"] == "causal_lm"
-        self.text = load_code(shipped, self.spec) if is_text else None
-        self.derive = None if is_text else load_expressions(shipped, self.spec)
+        check_folder(Path(context.artifacts["spec"]).parents[1])
+        self.load(context.artifacts)
+
+    def load(self, files: Mapping[str, str | Path], code: Any = None) -> None:
+        """Load the program, and the code of the derived features or tokens.
+
+        Args:
+            files: paths of the spec, the program and, where the spec names it, the code.
+            code: the module to run in place of the one that was shipped with the model.
+
+        Raises:
+            ValueError: see `load_program`.
+        """
+        self.spec = read_spec(files["spec"])
+        self.program = load_program(files["program"], self.spec)
+        if self.spec["expressions"] is None:
+            code = None
+        elif code is None:
+            code = load_code(files["expressions"], self.spec)
+        is_text = self.spec["task"] == "causal_lm"
+        self.text = code if is_text else None
+        self.derive: Derive | None = None if is_text or code is None else code.derive
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
         """Predictions for a frame of raw rows; see the head of this file. Only a language model takes `params`.

@@ -1,6 +1,6 @@
 """What the registry alone proves of a model version: `bulkhead verify models:/NAME@champion`.
 
-Nothing of the model is run before its files agree with the version's tags. What cannot be proven from here, because the rows
+Nothing of the model is read before its files were proven to be those of a signed manifest, and no code of it is run. What cannot be proven from here, because the rows
 are elsewhere (that the digests of source and sides are those of the data one has), is for `bulkhead reproduce`.
 """
 
@@ -21,15 +21,16 @@ from schemas.load import parse_yaml
 from schemas.records import CheckResult, Evidence, Verdict, Verification, digest_of
 from training import registry
 from training.provenance import MASK, masked
-from training.serving import read_spec
+from training.serving import MANIFEST, read_spec
 from training.signature import predicted_columns
+from training.trust import DIGEST_TAG, FILES, Trust
 
 TAGGED = ("config_sha256", "source_sha256", "statistics_sha256", "arrays_sha256", "checkpoint_sha256", "model_sha256", "run_id")
 DIGITS = 6  # of the metrics in the version's tags
 
 
 class Proof:
-    """A version's files in a folder, verified, beside what the registry and its run say of it.
+    """A version's files in a folder, proven, beside what the registry and its run say of it.
 
     Args:
         version: of the registry.
@@ -40,13 +41,24 @@ class Proof:
     def __init__(self, version: ModelVersion, folder: Path, client: MlflowClient) -> None:
         artifacts = folder / "artifacts"
         self.version, self.folder, self.client = version, folder, client
-        self.spec = read_spec(artifacts / registry.FILES["spec"])
+        self.spec = read_spec(artifacts / FILES["spec"])
         try:
-            self.evidence = Evidence.model_validate_json((artifacts / registry.FILES["evidence"]).read_bytes())
-            self.manifest: dict[str, Any] = json.loads((artifacts / registry.FILES["split_manifest"]).read_text(encoding="utf-8"))
-            self.trained_on = np.load(artifacts / registry.FILES["trained_on"], allow_pickle=False)
+            self.evidence = Evidence.model_validate_json((artifacts / FILES["evidence"]).read_bytes())
+            self.manifest: dict[str, Any] = json.loads((artifacts / FILES["split_manifest"]).read_text(encoding="utf-8"))
+            self.trained_on = np.load(artifacts / FILES["trained_on"], allow_pickle=False)
         except (OSError, ValueError) as error:
             raise IntegrityError(f"the evidence of version {version.version} of {version.name!r} cannot be read ({error}); register it again") from error
+
+    def files(self) -> CheckResult:
+        """Its files are those that were registered."""
+        signed = self.folder / MANIFEST
+        count = len(json.loads(signed.read_bytes())["files"]) if signed.is_file() else sum(key.startswith(DIGEST_TAG) for key in self.version.tags)
+        return _statement("files", True, f"{count} files have the SHA-256 that was registered", "")
+
+    def signer(self, trust: Trust) -> CheckResult:
+        """It is known who registered it."""
+        remedy = "" if trust.signer else "register it again through the pipeline, which signs it"
+        return CheckResult(name="signer", verdict="pass" if trust.signer else "warn", summary=trust.summary, remedy=remedy)
 
     def digests(self) -> CheckResult:
         """Spec, evidence and tags name the same program, statistics, data, weights and run."""
@@ -143,7 +155,7 @@ class Proof:
         return CheckResult(name="commit", verdict="pass", summary=f"made by commit {git['sha'][:12]}")
 
     def predicts(self, tracking_uri: str) -> CheckResult:
-        """Loaded as a consumer loads it, it answers its example row for row."""
+        """Loaded by this project's code, it answers its example row for row."""
         problem = registry.problem_of(f"models:/{self.version.name}/{self.version.version}", tracking_uri)
         return _statement("predicts", not problem, f"predicts {', '.join(predicted_columns(self.spec))} for its input example", problem)
 
@@ -176,13 +188,12 @@ def verify_version(model_uri: str, tracking_uri: str) -> Verification:
     with tempfile.TemporaryDirectory(prefix="bulkhead-verify-") as scratch:
         folder = registry.fetched(version, model_uri, tracking_uri, Path(scratch))
         try:
-            registry.verify_files(folder, version)
+            trust = registry.prove_version(folder, version)
             proof = Proof(version, folder, client)
-        except IntegrityError as error:  # nothing of a changed file is read, let alone run
+        except IntegrityError as error:  # nothing of a changed or forged version is read, let alone run
             results.append(_statement("files", False, "", str(error)))
         else:
-            count = sum(key.startswith(registry.DIGEST_TAG) for key in version.tags)
-            results.append(_statement("files", True, f"{count} files have the SHA-256 that was registered", ""))
+            results += [proof.files(), proof.signer(trust)]
             results += [proof.digests(), proof.checks(), proof.gate(), proof.rows(), *proof.run(), proof.commit(), proof.predicts(tracking_uri)]
     tags = version.tags
     return Verification(

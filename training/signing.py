@@ -1,0 +1,132 @@
+"""The key with which a home signs the versions that it registers, and the keys that it trusts.
+
+`keys/signing.pem` in the home (Ed25519, mode 0600) is made when the first version is registered and never leaves the
+home. `BULKHEAD_TRUSTED_KEYS` holds public keys of other homes of a team, as `bulkhead doctor` prints them.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from schemas.errors import ConfigError
+from schemas.home import home
+
+TRUSTED = "BULKHEAD_TRUSTED_KEYS"
+KIND = "ed25519:"
+CONTEXT = b"bulkhead model manifest 1\n"  # a signature by this key of anything else is none of a manifest
+
+
+def key_folder() -> Path:
+    """`keys` of the home, which only its owner may read; created when absent."""
+    folder = home() / "keys"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def own_key() -> str | None:
+    """Public key of this home; None where it has registered nothing yet."""
+    path = home() / "keys" / "signing.pem"
+    return _public(_private(path)) if path.exists() else None
+
+
+def create_key() -> str:
+    """Public key of this home, made when absent; of two processes at once one makes it."""
+    path = key_folder() / "signing.pem"
+    if not path.exists():
+        pem = Ed25519PrivateKey.generate().private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        handle, name = tempfile.mkstemp(prefix=".signing.", dir=path.parent)  # mode 0600
+        with os.fdopen(handle, "wb") as file:
+            file.write(pem)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(name, path)  # fails where another process was first
+        except FileExistsError:
+            pass
+        finally:
+            Path(name).unlink()
+    return _public(_private(path))
+
+
+def sign(content: bytes) -> tuple[str, str]:
+    """Sign with the home's key, made when absent.
+
+    Returns:
+        The public key and the signature, as text.
+    """
+    create_key()
+    key = _private(key_folder() / "signing.pem")
+    return _public(key), base64.b64encode(key.sign(CONTEXT + content)).decode()
+
+
+def is_signed(content: bytes, key: str, signature: str) -> bool:
+    """Return whether the signature is that of the content by the public key."""
+    try:
+        _public_key(key).verify(base64.b64decode(signature, validate=True), CONTEXT + content)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def trusted_keys() -> dict[str, str]:
+    """Public keys that this home trusts, with whose they are.
+
+    Raises:
+        ConfigError: `BULKHEAD_TRUSTED_KEYS` holds something else than public keys.
+    """
+    keys = {}
+    for text in os.environ.get(TRUSTED, "").replace(",", " ").split():
+        try:
+            _public_key(text)
+        except ValueError as error:
+            raise ConfigError(
+                f"{TRUSTED}: expected public keys such as ed25519:…= with commas between them, got {text[:60]!r} ({error}); "
+                "bulkhead doctor prints the key of a home"
+            ) from None
+        keys[text] = f"a key of {TRUSTED}"
+    own = own_key()
+    return keys if own is None else keys | {own: "this home's key"}
+
+
+def fingerprint(key: str) -> str:
+    """Short name of a public key, for people."""
+    return "SHA256:" + hashlib.sha256(key.encode()).hexdigest()[:16]
+
+
+def _private(path: Path) -> Ed25519PrivateKey:
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"{path}: expected the home's Ed25519 key, it cannot be read ({str(error).splitlines()[0]}); restore it, or move it away: "
+            "the next registration makes another, and versions of the old one need it in BULKHEAD_TRUSTED_KEYS"
+        ) from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ConfigError(f"{path}: expected an Ed25519 key, got {type(key).__name__}; restore it from a copy")
+    return key
+
+
+def _public(key: Ed25519PrivateKey) -> str:
+    raw = key.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+    return KIND + base64.b64encode(raw).decode()
+
+
+def _public_key(text: str) -> Ed25519PublicKey:
+    """The key that a text names.
+
+    Raises:
+        ValueError: it names none.
+    """
+    if not text.startswith(KIND):
+        raise ValueError(f"it does not begin with {KIND}")
+    return Ed25519PublicKey.from_public_bytes(base64.b64decode(text.removeprefix(KIND), validate=True))
