@@ -6,9 +6,11 @@ On a network of its own, built as every rank builds it; on the CPU, in float32, 
 from __future__ import annotations
 
 import math
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -27,7 +29,8 @@ from training.preflight_resume import check_resume
 from training.preflight_slopes import check_slopes
 from training.preflight_verdict import failed, passed
 from training.probe import first_rows
-from training.program import PARITY, exported
+from training.program import PARITY, save_program
+from training.program_reader import read_program
 from training.reference import blank_batch, in_double
 from training.report_format import duration
 from training.sampling import Sampler
@@ -210,7 +213,10 @@ def check_export(trial: Trial) -> CheckResult:
     network = in_double(build_model(trial.declaration, trial.statistics).eval().requires_grad_(False), trial.statistics)
     program, example, axes = _program(trial, network)
     try:
-        found = exported(program, example, axes).module()
+        with tempfile.TemporaryDirectory(prefix="bulkhead-export-") as scratch:
+            path = Path(scratch) / "program.pt2"
+            save_program(program, example, path, axes)
+            found = read_program(path)
     except Exception as error:  # torch.export raises what it likes
         said = next((text for text in str(error).splitlines() if text.strip()), "")
         return failed(

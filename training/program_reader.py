@@ -74,9 +74,7 @@ def read_program(path: str | Path) -> Callable[[dict[str, Tensor]], Tensor]:
         tensors = _tensors(entries, WEIGHTS) | _tensors(entries, CONSTANTS)
         return _Program(program, tensors)
     except _Refused as error:
-        raise ValueError(
-            f"{path}: {error}; nothing of it was run. Register the model again through the pipeline, and ask who changed it"
-        ) from None
+        raise ValueError(f"{path}: {error}; nothing of it was run") from None
     except (
         *(KeyError, IndexError, TypeError, AttributeError, ValueError, OSError, RuntimeError),
         *(RecursionError, zipfile.BadZipFile, NotImplementedError),

@@ -300,11 +300,9 @@ def evaluation_of(case: Case, folder: Path, network: nn.Module) -> Any:
 
 def champion_of(case: Case, exported: Any, trained_on: np.ndarray | None, version: str = "1") -> Any:
     """A model as the registry hands it out, without a registry."""
-    from types import SimpleNamespace
-
     from training import serving
     from training.registry import LoadedModel
 
     model = serving.RawRows()
-    model.load_context(SimpleNamespace(artifacts={"program": exported.program.path, "spec": exported.spec.path}))
+    model.load({"program": exported.program.path, "spec": exported.spec.path})
     return LoadedModel(name="clinic", version=version, uri=f"models:/clinic/{version}", spec=model.spec, evidence=None, trained_on=trained_on, model=model)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,7 +55,7 @@ def run_through(folder: Path, task: str) -> Done:
     evaluated = evaluate(case.run, trained.best_checkpoint, "test", folder / "evaluation")
     exported = export_model(case.run, trained.best_checkpoint.file, folder / "model", case.split.val)
     model = serving.RawRows()
-    model.load_context(SimpleNamespace(artifacts={"program": exported.program.path, "spec": exported.spec.path}))
+    model.load({"program": exported.program.path, "spec": exported.spec.path})
     return Done(case, folder, checked, trained, evaluated, exported, model)
 
 

@@ -55,7 +55,7 @@ def export(corpus: Corpus, weights: Path, folder: Path) -> Served:
     exported = export_model(corpus.run, weights, folder, corpus.split.val)
     model = serving.RawRows()
     paths = {"program": exported.program.path, "spec": exported.spec.path, "expressions": exported.expressions.path}
-    model.load_context(SimpleNamespace(artifacts=paths))
+    model.load(paths)
     return Served(corpus, weights, exported, model)
 
 
