@@ -30,7 +30,7 @@ class Finding(Record):
 
 def examine() -> list[Finding]:
     """Every finding, in the order in which a run would trip over them."""
-    checks: tuple[Callable[[], Iterator[Finding]], ...] = (_python, _packages, _torch, _machine, _folder, _git, _tracking, _prefect)
+    checks: tuple[Callable[[], Iterator[Finding]], ...] = (_python, _packages, _torch, _machine, _folder, _key, _git, _tracking, _prefect)
     return [finding for check in checks for finding in check()]
 
 
@@ -81,6 +81,20 @@ def _folder() -> Iterator[Finding]:
     ok = os.access(home(), os.W_OK) and free >= FREE_GIGABYTES
     remedy = "" if ok else "set BULKHEAD_HOME to a writable folder with free space"
     yield Finding(what="home", ok=ok, found=f"{home()}, {free:.0f} GiB free", remedy=remedy)
+
+
+def _key() -> Iterator[Finding]:
+    from schemas.errors import ConfigError
+    from training.signing import TRUSTED, fingerprint, own_key, trusted_keys
+
+    try:
+        own, trusted = own_key(), trusted_keys()
+    except ConfigError as error:
+        yield Finding(what="signing key", ok=False, found=str(error), remedy=f"restore the key, or correct {TRUSTED}")
+        return
+    found = f"{own} ({fingerprint(own)})" if own else "none yet: the first registration makes it"
+    others = len(trusted) - (own is not None)
+    yield Finding(what="signing key", ok=True, found=found + (f"; {others} more in {TRUSTED}" if others else ""))
 
 
 def _git() -> Iterator[Finding]:

@@ -33,27 +33,28 @@ ENTRY = re.compile(r"data/weights/weight_\d+|data/constants/tensor_\d+|\.data/(v
 
 # numbers of the archive's schema
 DTYPES = {
-    **{1: torch.uint8, 2: torch.int8, 3: torch.int16, 4: torch.int32, 5: torch.int64},
-    **{6: torch.float16, 7: torch.float32, 8: torch.float64, 13: torch.bfloat16, 12: torch.bool},
-    **{9: torch.complex32, 10: torch.complex64, 11: torch.complex128},
+    **dict(enumerate((torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64), start=1)),
+    **dict(enumerate((torch.float16, torch.float32, torch.float64), start=6)),
+    **dict(enumerate((torch.complex32, torch.complex64, torch.complex128), start=9)),
+    12: torch.bool,
+    13: torch.bfloat16,
 }
 LAYOUTS = {7: torch.strided}
 MEMORY_FORMATS = {
-    **{1: torch.contiguous_format, 2: torch.channels_last},
-    **{3: torch.channels_last_3d, 4: torch.preserve_format},
+    1: torch.contiguous_format,
+    2: torch.channels_last,
+    3: torch.channels_last_3d,
+    4: torch.preserve_format,
 }
 PLAIN = {"as_int": int, "as_float": float, "as_bool": bool, "as_string": str}
 PLAIN_LISTS = {"as_ints": int, "as_floats": float, "as_bools": bool, "as_strings": str}
-ON_SIZES: dict[str, Callable[..., Any]] = {  # operators on sizes, which are plain numbers here
-    **{
-        f"_operator.{name}": getattr(operator, name)
-        for name in "add sub mul truediv floordiv mod neg pow eq ne lt le gt ge and_ or_ not_".split()
-    },
+# on sizes, which are plain numbers here
+ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "neg", "pow")
+COMPARISON = ("eq", "ne", "lt", "le", "gt", "ge", "and_", "or_", "not_")
+ON_SIZES: dict[str, Callable[..., Any]] = {
+    **{f"_operator.{name}": getattr(operator, name) for name in ARITHMETIC + COMPARISON},
     **{f"math.{name}": getattr(math, name) for name in ("ceil", "floor", "trunc", "sqrt")},
-    **{
-        f"torch.{name}": getattr(torch, name)
-        for name in ("sym_max", "sym_min", "sym_int", "sym_float", "sym_not", "sym_ite")
-    },
+    **{f"torch.sym_{n}": getattr(torch, f"sym_{n}") for n in ("max", "min", "int", "float", "not", "ite")},
 }
 OPERATOR = type(torch.ops.aten.add.Tensor)
 WITH_GRADIENTS = "torch.ops.higher_order.wrap_with_set_grad_enabled"  # of a part under torch.no_grad
@@ -75,14 +76,9 @@ def read_program(path: str | Path) -> Callable[[dict[str, Tensor]], Tensor]:
         return _Program(program, tensors)
     except _Refused as error:
         raise ValueError(f"{path}: {error}; nothing of it was run") from None
-    except (
-        *(KeyError, IndexError, TypeError, AttributeError, ValueError, OSError, RuntimeError),
-        *(RecursionError, zipfile.BadZipFile, NotImplementedError),
-    ) as error:
-        raise ValueError(
-            f"{path}: expected an exported program, it cannot be read ({type(error).__name__}: {str(error)[:200]}); "
-            "fetch the model again, or register it again through the pipeline"
-        ) from error
+    except Exception as error:  # whatever a damaged archive or graph raises
+        found = f"{type(error).__name__}: {str(error)[:200]}"
+        raise ValueError(f"{path}: expected an exported program, it cannot be read ({found}); fetch the model again, or register it again") from error
 
 
 class _Refused(Exception):
@@ -196,8 +192,8 @@ class _Step:
         self.positional = [argument for _, kind, argument in arguments if kind != 2]
         self.named = {name: argument for name, kind, argument in arguments if kind == 2}
         self.names = {name for _, _, argument in arguments for name in argument.names}
-        self.is_list = [*node["outputs"][0]] == ["as_tensors"] if len(node["outputs"]) == 1 else len(node["outputs"]) > 1
-        self.is_list |= node["target"] == WITH_GRADIENTS
+        kinds = [kind for found in node["outputs"] for kind in found]
+        self.is_list = len(kinds) > 1 or kinds == ["as_tensors"] or node["target"] == WITH_GRADIENTS
         self.outputs = [name for found in node["outputs"] for name in _output_names(found)]
         self.dropped: list[str] = []
 
@@ -286,7 +282,8 @@ def _operator(target: str) -> Callable[..., Any]:
             found = getattr(found, name, None)
         if isinstance(found, OPERATOR) and not any(a.name == "filename" for a in found._schema.arguments):
             return found
-    raise _Refused(f"operator {target[:80]!r} is none that a program may use: expected torch.ops.aten operators that touch no file")
+    expected = "expected torch.ops.aten operators that touch no file"
+    raise _Refused(f"operator {target[:80]!r} is none that a program may use: {expected}")
 
 
 def _run_part(enabled: bool, part: _Graph, *arguments: Any) -> list[Any]:

@@ -9,6 +9,7 @@ Registering moves no alias: that is for training/promotion.py, when the version 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -39,6 +40,7 @@ from training.signature import input_columns, input_example, signature
 from training.tracking import DIGEST_LENGTH, Tracker
 from training.trust import CODE, DIGEST_TAG, FILES, MLMODEL, SIGNER_TAG, Trust, prove, remember_unsigned, seal
 
+log = logging.getLogger(__name__)
 CHAMPION = "champion"
 REQUIRED = ("mlflow", "torch", "numpy", "pandas", "pyarrow")
 
@@ -62,7 +64,7 @@ class LoadedModel:
     trained_on: np.ndarray | None
     model: Any
     tested_on: np.ndarray | None = None
-    trust: Trust = Trust(None, "")
+    trust: Trust | None = None  # of a model that is in no registry
 
     @property
     def program_sha256(self) -> str:
@@ -110,6 +112,13 @@ def load_model(model_uri: str, uri: str) -> LoadedModel:
         RegistryError: there is no such model, or it was not made by this project.
         IntegrityError: a file differs from what was registered, or whoever signed it is not trusted.
     """
+    model = _proven(model_uri, uri)
+    if model.trust is not None and model.trust.signer is None:
+        log.warning("! %s", model.trust.summary)
+    return model
+
+
+def _proven(model_uri: str, uri: str) -> LoadedModel:
     version = version_of(model_uri, uri)
     with tempfile.TemporaryDirectory(prefix="bulkhead-model-") as scratch:
         folder = fetched(version, model_uri, uri, Path(scratch))
@@ -363,7 +372,7 @@ def _ensure_model(client: MlflowClient, name: str, run: RunSpec) -> None:
 def problem_of(model_uri: str, uri: str) -> str:
     """Why a version, fetched as a consumer would, does not predict its input example row for row; empty where it does."""
     try:
-        model = load_model(model_uri, uri)
+        model = _proven(model_uri, uri)
         example = input_example(model.spec)
         found = model.predict(example)
     except Exception as error:  # whatever a consumer would meet

@@ -41,9 +41,8 @@ def create_key() -> str:
     """Public key of this home, made when absent; of two processes at once one makes it."""
     path = key_folder() / "signing.pem"
     if not path.exists():
-        pem = Ed25519PrivateKey.generate().private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        kind, form, plain = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        pem = Ed25519PrivateKey.generate().private_bytes(kind, form, plain)
         handle, name = tempfile.mkstemp(prefix=".signing.", dir=path.parent)  # mode 0600
         with os.fdopen(handle, "wb") as file:
             file.write(pem)

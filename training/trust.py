@@ -44,11 +44,6 @@ class Trust(NamedTuple):
     signer: str | None
     summary: str
 
-    @property
-    def warning(self) -> str:
-        """What a person must know before using it; empty of a signed model."""
-        return "" if self.signer else self.summary
-
 
 # --------------------------------------------------------------------------------------- signing
 
@@ -61,7 +56,7 @@ def seal(folder: Path, evidence: Evidence) -> str:
     """
     # a consumer's Python would keep bytecode of serving.py in a folder of this name, and run it the next time
     (folder / BYTECODE).write_text("a file, so that no bytecode is kept here\n", encoding="utf-8")
-    git = evidence.provenance.get("git") or {}
+    git, files = evidence.provenance.get("git") or {}, [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != BYTECODE]
     manifest = {
         "format": FORMAT,
         "name": evidence.name,
@@ -69,11 +64,7 @@ def seal(folder: Path, evidence: Evidence) -> str:
         "config_sha256": evidence.config_sha256,
         "git_sha": str(git.get("sha") or "unknown"),
         "metrics": {name: interval.value for name, interval in evidence.metrics.items()},
-        "files": {
-            path.relative_to(folder).as_posix(): sha256_file(path)
-            for path in sorted(folder.rglob("*"))
-            if path.is_file() and path.name != BYTECODE
-        },
+        "files": {path.relative_to(folder).as_posix(): sha256_file(path) for path in files},
     }
     content = json.dumps(manifest, indent=1, sort_keys=True).encode()
     key, signature = signing.sign(content)
@@ -87,9 +78,8 @@ def remember_unsigned(versions: Iterable[tuple[str, Mapping[str, str]]]) -> None
 
     From then on an unsigned version that is not among them is refused: its signature may have been taken away.
     """
-    found = {
-        _identity(name, _digests(tags)): name for name, tags in versions if _digests(tags) and SIGNER_TAG not in tags
-    }
+    unsigned = [(name, _digests(tags)) for name, tags in versions if SIGNER_TAG not in tags]
+    found = {_identity(name, digests): name for name, digests in unsigned if digests}
     write_atomic(signing.key_folder() / UNSIGNED, json.dumps(found, indent=1, sort_keys=True) + "\n")
 
 

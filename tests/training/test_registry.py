@@ -21,9 +21,10 @@ from tests.training.mlflow_home import blank_database, clinic, declaration, uri
 from tests.training.mlflow_home import champion as take_champion
 from training.data.unseen import evaluated_keys, trained_keys
 from training.export import export_model
-from training.registry import FILES, environment, input_example, load_champion, load_model, register
+from training.registry import environment, input_example, load_champion, load_model, register
 from training.serving import read_spec
 from training.tracking import Tracker, start_run
+from training.trust import FILES
 
 __all__ = ["blank_database", "clinic", "uri"]
 
@@ -140,9 +141,7 @@ def test_a_version_that_does_not_work_never_gets_the_alias(made: Made, uri: str,
     spec["program"]["sha256"] = "0" * 64
     (tmp_path / "spec.json").write_text(json.dumps(spec))
     made.register(uri, made.first)
-    with pytest.raises(
-        RegistryError, match=r"models:/clinic/2, fetched from the registry, does not work: .*the program was changed.*the alias was left where it was"
-    ):
+    with pytest.raises(RegistryError, match=r"the model does not work as MLflow loads it: .*the program was changed.*nothing was registered"):
         made.register(uri, made.second.model_copy(update={"spec": file_ref(tmp_path / "spec.json")}), champion="1")
     assert alias(uri, "champion") == "1"
 
@@ -172,6 +171,7 @@ def test_no_file_of_a_version_can_be_changed_unnoticed_nor_is_it_run(uri: str, o
         "serving.py": lambda code: f"import pathlib; pathlib.Path({str(marker)!r}).touch()\n".encode() + code,
         "MLmodel": lambda text: text.replace(b"serving.py", b"elsewhere.py"),
         **{f"artifacts/{name}": lambda content: content + b" " for name in FILES.values()},
+        **dict.fromkeys(("program_reader.py", "requirements.txt", "conda.yaml", "input_example.json"), lambda content: content + b" "),
     }
     for name, change in changes.items():
         path = folder / name

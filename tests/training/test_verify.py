@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from schemas.digest import sha256_file
 from schemas.errors import RegistryError
 from schemas.records import CheckResult, Evidence, ExportedModel, GateReport, Verification, digest_of
 from tests.training.cases import Case, evidence_of
+from tests.training.forged_versions import agree, edit_spec, seal_again
 from tests.training.mlflow_home import blank_database, champion, clinic, uri
 from training.data.unseen import trained_keys
 from training.registry import register
@@ -54,7 +54,7 @@ def test_a_version_that_is_as_it_was_registered_is_proven(uri: str, clinic: tupl
     assert failures(found) == {}
     assert (found.version, found.aliases, found.git_sha) == ("1", ("champion",), "abc123")
     names = [r.name for r in found.results]
-    assert names == ["files", "digests", "checks", "gate", "trained_on", "run", "metrics", "evidence", "config", "commit", "predicts"]
+    assert names == ["files", "signer", "digests", "checks", "gate", "trained_on", "run", "metrics", "evidence", "config", "commit", "predicts"]
     assert {r.verdict for r in found.results} == {"pass"}
 
 
@@ -76,18 +76,12 @@ def tag(uri: str, name: str, value: str) -> None:
     client.set_model_version_tag("clinic", client.get_model_version_by_alias("clinic", "champion").version, name, value)
 
 
-def answer_nothing(uri: str) -> None:
-    """Whoever may write files and tags of the registry: serving code that answers with nulls, signed anew."""
-    path = in_store(uri, "serving.py")
-    path.write_text(path.read_text() + "\nRawRows.predict = lambda self, context, rows, params=None: rows.iloc[:1].map(lambda v: None)\n")
-    tag(uri, "bulkhead.sha256.serving.py", sha256_file(path))
-
-
 def fail(uri: str) -> None:
-    """The same, with code that does not load."""
-    path = in_store(uri, "serving.py")
-    path.write_text("raise RuntimeError('out of order')\n")
-    tag(uri, "bulkhead.sha256.serving.py", sha256_file(path))
+    """Signed by the home itself: a model that lacks columns of its program."""
+    folder = in_store(uri, "MLmodel").parent
+    edit_spec(folder, categorical=[])
+    seal_again(folder)
+    agree(uri, folder, "1")
 
 
 def log(uri: str, run: str, name: str, text: str) -> None:
@@ -121,8 +115,7 @@ FAULTS: dict[str, tuple[Fault, str, str]] = {
         "config",
         "is another declaration than the version's",
     ),
-    "an answer of nulls": (lambda uri, run, case: answer_nothing(uri), "predicts", "predicts 1 rows for 2, or nulls"),
-    "code that fails": (lambda uri, run, case: fail(uri), "predicts", "out of order"),
+    "a model that fails": (lambda uri, run, case: fail(uri), "predicts", "expected the inputs categorical, numeric, tensor_scan, got numeric, tensor_scan"),
 }
 
 
