@@ -58,7 +58,7 @@ def read_spec(path: str | Path) -> dict[str, Any]:
     spec = json.loads(Path(path).read_text(encoding="utf-8"))
     if not isinstance(spec, dict) or spec.get("format") != FORMAT:
         raise ValueError(f"{path}: expected a model spec of format {FORMAT}, got {spec.get('format') if isinstance(spec, dict) else type(spec).__name__!r}")
-    earlier = {} if "expressions" in spec else {"derived": {}, "raw": [], "expressions": None}  # they take derived features as columns
+    earlier: dict[str, Any] = {} if "expressions" in spec else {"derived": {}, "raw": [], "expressions": None}  # they take derived features as columns
     return {"labels": [], **spec, **earlier}  # models of earlier versions have one label, and no code of derived features
 
 
