@@ -209,15 +209,22 @@ def predict(
     source: Annotated[Path, typer.Argument(help="Parquet or CSV with the model's columns.", metavar="IN")],
     target: Annotated[Path, typer.Argument(help="Parquet or CSV to write.", metavar="OUT")],
     tracking_uri: Annotated[str | None, typer.Option(help="Default: MLFLOW_TRACKING_URI, else the Bulkhead home's SQLite file.")] = None,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Score the rows of IN with a registered model and write them with its predictions to OUT."""
     with stated_errors(debug):
         environment(debug)
         from tasks.predict import predict_file as score
+        from tasks.predict import unfamiliar_values
 
         scored = score(model_uri, source, target, tracking_uri)
-        print(f"✓ {scored.rows:,} rows by {scored.uri} → {target}", file=sys.stderr)
+        for sentence in unfamiliar_values(scored):
+            print(f"! {sentence}", file=sys.stderr)
+        if as_json:
+            print_json(scored.model_dump(mode="json"))
+        else:
+            print(f"✓ {scored.rows:,} rows by {scored.uri} → {target}", file=sys.stderr)
 
 
 @app.command()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from schemas.records import CheckReport, Interval, Record
 
 __all__ = ["Drift", "Promotion", "Reevaluation", "Reproduction", "Scored", "Step"]
@@ -64,6 +66,7 @@ class Reproduction(Record):
 class Scored(Record):
     """A file that was scored, and by which version; kept with it as metadata (`bulkhead.<field>`) of Parquet, else in `<target>.json`.
 
+    `unfamiliar`: columns with categories that training did not know, or numbers that were clipped: what, how many rows, the first.
     `version` is null of a model that is in no registry; `source_sha256` as of a run's source; `sha256` of the file written, absent
     from its own metadata.
     """
@@ -78,6 +81,7 @@ class Scored(Record):
     run_id: str
     program_sha256: str
     sha256: str = ""
+    unfamiliar: dict[str, dict[str, Any]] = {}
 
 
 class Drift(Record):

@@ -6,8 +6,14 @@ from pathlib import Path
 
 from schemas.registry_records import Scored
 from training.score_file import predict_file as score
+from training.serving import in_words
 
 
 def predict_file(model_uri: str, source: Path, target: Path, tracking_uri: str | None) -> Scored:
     """Write the rows of a file with their predictions, and which version made them."""
     return score(model_uri, source, target, tracking_uri)
+
+
+def unfamiliar_values(scored: Scored) -> list[str]:
+    """Return a sentence for each column with values that the model does not know or clips."""
+    return in_words(scored.unfamiliar)

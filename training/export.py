@@ -23,7 +23,7 @@ from schemas.digest import verify, write_atomic
 from schemas.load import declare
 from schemas.records import ExportedModel, FileRef, NumericStats, RunSpec, Statistics, TestTable, TrainTable, ValTable
 from training import raw_columns, serving
-from training.data.apply import clip_bounds, quantile_points, rounded_columns
+from training.data.apply import clip_bounds, fitted_ranges, quantile_points, rounded_columns
 from training.export_text import export_text
 from training.metrics import predict
 from training.program import PARITY_ROWS, describe_run, require_parity, save_program
@@ -184,8 +184,13 @@ def make_spec(run: RunSpec, declaration: Declaration, program: FileRef, expressi
     """What serving must know besides the program: columns, vocabularies, fillings, classes, derived features, digests."""
     statistics = run.statistics
     return {
-        "numeric": [{"name": s.name, "fill": s.fill, "typical": s.mean, "boolean": s.name in run.spec.boolean} for s in statistics.numeric],
-        "categorical": [{"name": s.name, "values": list(s.values)} for s in statistics.categorical],
+        "numeric": [
+            {"name": s.name, "fill": s.fill, "typical": s.mean, "boolean": s.name in run.spec.boolean, "low": low, "high": high}
+            for s, (low, high) in zip(statistics.numeric, fitted_ranges(statistics), strict=True)
+        ],
+        "categorical": [
+            {"name": s.name, "values": list(s.values), "nulls": nulls} for s, nulls in zip(statistics.categorical, _with_nulls(run, declaration), strict=True)
+        ],
         "tensor": [{"name": s.name, "shape": list(s.shape), "dtype": s.dtype} for s in statistics.tensor],
         "classes": list(statistics.classes),
         "class_dtype": _class_dtype(statistics.classes),
@@ -194,6 +199,15 @@ def make_spec(run: RunSpec, declaration: Declaration, program: FileRef, expressi
         **raw_columns.describe(run, expressions),
         **describe_run(run, declaration, program),
     }
+
+
+def _with_nulls(run: RunSpec, declaration: Declaration) -> list[bool]:
+    """Return for each categorical column whether it may be null at serving: where train, validation or test had a null, or the declaration says so."""
+    sides = [side for side in (run.arrays.train, run.arrays.val, run.arrays.test) if "categorical" in side.arrays]
+    held = [(np.load(side.arrays["categorical"].path, mmap_mode="r") == serving.NULL).any(axis=0) for side in sides]
+    found = np.any(held, axis=0) if held else np.zeros(len(run.statistics.categorical), dtype=bool)
+    declared = [declaration.data.column(s.name) for s in run.statistics.categorical]
+    return [bool(seen) or bool(column is not None and column.nullable) for seen, column in zip(found, declared, strict=True)]
 
 
 def _label_spec(label: Target) -> dict[str, Any]:

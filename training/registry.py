@@ -36,7 +36,7 @@ from schemas.records import Evidence, ExportedModel, Registered, RunSpec
 from training import serving, signing
 from training.data import serving_expressions, serving_text
 from training.provenance import masked
-from training.signature import input_columns, input_example, signature
+from training.signature import input_columns, input_example, input_types, signature
 from training.tracking import DIGEST_LENGTH, Tracker
 from training.trust import CODE, DIGEST_TAG, FILES, MLMODEL, SIGNER_TAG, Trust, prove, remember_unsigned, seal
 
@@ -71,9 +71,15 @@ class LoadedModel:
         """Digest of the exported program."""
         return str(self.spec["program"]["sha256"])
 
-    def predict(self, frame: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """Predictions for raw rows; see training/serving.py. Only a language model takes `params`."""
-        found: pd.DataFrame = self.model.predict(None, frame, params)
+    def predict(self, frame: pd.DataFrame, params: dict[str, Any] | None = None, unfamiliar: serving.Unfamiliar | None = None) -> pd.DataFrame:
+        """Predictions for raw rows; see training/serving.py. Only a language model takes `params`.
+
+        Args:
+            frame: raw rows.
+            params: of a completion.
+            unfamiliar: gets the columns with unknown categories and clipped numbers.
+        """
+        found: pd.DataFrame = self.model.predict_counting(frame, params, {} if unfamiliar is None else unfamiliar)
         return found
 
 
@@ -295,7 +301,7 @@ def _log_model(tracker: Tracker, spec: dict[str, Any], files: Mapping[str, Path]
             input_example=example if list(example.columns) == input_columns(spec) else None,  # MLflow would check it against the signature
             pip_requirements=[f"{library}=={metadata.version(library).partition('+')[0]}" for library in REQUIRED],
             mlflow_model=Model(artifact_path=logged.artifact_location, run_id=tracker.run_id, model_uuid=logged.model_id, model_id=logged.model_id),
-            metadata={"name": spec["name"], "run_id": spec["run_id"], "program_sha256": spec["program"]["sha256"]},
+            metadata={"columns": input_types(spec), "name": spec["name"], "run_id": spec["run_id"], "program_sha256": spec["program"]["sha256"]},
         )
     shutil.copy(Path(serving.__file__).with_name(serving.READER), folder)
     shutil.rmtree(folder / serving.BYTECODE, ignore_errors=True)

@@ -25,9 +25,9 @@ from schemas.records import SampleReport, SourceRef
 from schemas.registry_records import Scored
 from training.data.engine import connect, rows
 from training.data.serving_text import Sampling
-from training.data.source import fingerprint, relation_sql
+from training.data.source import csv_texts, fingerprint, relation_sql
 from training.registry import LoadedModel, load_model
-from training.serving import logits_of
+from training.serving import Unfamiliar, logits_of
 from training.signature import predicted_columns
 from training.text_samples import sampled
 from training.tracking import default_tracking_uri
@@ -68,9 +68,10 @@ def predict_file(model_uri: str, in_path: Path, out_path: Path, tracking_uri: st
         run_id=str(model.spec["run_id"]),
         program_sha256=model.program_sha256,
     )
+    unfamiliar: Unfamiliar = {}
     with closing(connect()) as connection, replacing(out_path) as file, _writer(file, suffix, made) as write:
-        rows = sum(write(batch) for batch in _scored(model, data, source, connection))
-    made = made.model_copy(update={"rows": rows, "sha256": sha256_file(out_path)})
+        rows = sum(write(batch) for batch in _scored(model, data, source, connection, unfamiliar, as_text=suffix != ".parquet"))
+    made = made.model_copy(update={"rows": rows, "sha256": sha256_file(out_path), "unfamiliar": unfamiliar})
     if suffix != ".parquet":
         write_atomic(f"{out_path}.json", made.model_dump_json(indent=1) + "\n")
     return made
@@ -89,8 +90,19 @@ def sample_model(model_uri: str, prompt: str, count: int, how: Sampling, trackin
     return sampled(model.spec["text"], logits_of(model.model.program), prompt, count, how, None)
 
 
-def _scored(model: LoadedModel, data: DataConfig, source: SourceRef, connection: duckdb.DuckDBPyConnection) -> Iterator[pa.RecordBatch]:
-    """Batches of the file's own columns with the predictions; one without rows where the file has none."""
+def _scored(
+    model: LoadedModel, data: DataConfig, source: SourceRef, connection: duckdb.DuckDBPyConnection, unfamiliar: Unfamiliar, as_text: bool
+) -> Iterator[pa.RecordBatch]:
+    """Batches of the file's own columns with the predictions; one without rows where the file has none.
+
+    Args:
+        model: the model.
+        data: how the file is read.
+        source: of the file.
+        connection: the engine.
+        unfamiliar: gets what the model does not know, summed over the batches.
+        as_text: columns of a delimited file stay the texts that it has, so that 1.10 and 1e5 are written as they were read.
+    """
     relation = relation_sql(source, data, connection)
     own = [row[0] for row in rows(connection, f"describe select * from {relation}")]
     taken = [name for name in predicted_columns(model.spec) if name in own]
@@ -98,20 +110,46 @@ def _scored(model: LoadedModel, data: DataConfig, source: SourceRef, connection:
         raise DataError(f"{data.uri}: has columns named {first_few(map(repr, taken))} already, where the predictions go; rename or drop them")
     reader = connection.sql(f"select * from {relation}").to_arrow_reader(BATCH_ROWS)
     nothing = pa.RecordBatch.from_pylist([], schema=reader.schema)
+    texts = _texts(source, data) if as_text and source.format == "csv" else None
     for batch in chain([next(reader, nothing)], reader):
+        counted: Unfamiliar = {}
         try:
-            found = model.predict(batch.to_pandas(integer_object_nulls=True))
+            found = model.predict(batch.to_pandas(integer_object_nulls=True), unfamiliar=counted)
         except ValueError as error:
             raise DataError(f"{data.uri}: {error}") from error
-        columns = {name: batch.column(name) for name in own} | {name: pa.array(found[name]) for name in found.columns}
+        for name, column in counted.items():
+            unfamiliar[name] = (
+                column | {"rows": column["rows"] + unfamiliar[name]["rows"], "first": unfamiliar[name]["first"]} if name in unfamiliar else column
+            )
+        given = texts(batch.num_rows) if texts is not None else batch
+        kept = {name: (given if name in given.schema.names else batch).column(name) for name in own}
+        columns = kept | {name: pa.array(found[name]) for name in found.columns}
         yield pa.RecordBatch.from_pydict(columns)
+
+
+def _texts(source: SourceRef, data: DataConfig) -> Callable[[int], pa.RecordBatch]:
+    """A function that returns so many next rows of delimited files as the texts that they hold, in the order in which the engine reads them."""
+    connection = connect()
+    reader = connection.sql(f"select * from {csv_texts(source, data)}").to_arrow_reader(BATCH_ROWS)
+    held = pa.Table.from_batches([], schema=reader.schema)
+
+    def rows_of(count: int) -> pa.RecordBatch:
+        nonlocal held
+        while held.num_rows < count:
+            held = pa.concat_tables([held, pa.Table.from_batches([reader.read_next_batch()])])
+        taken, held = held.slice(0, count), held.slice(count)
+        return taken.combine_chunks().to_batches(max_chunksize=None)[0] if count else pa.RecordBatch.from_pylist([], schema=reader.schema)
+
+    return rows_of
 
 
 @contextmanager
 def _writer(file: BinaryIO, suffix: str, made: Scored) -> Iterator[Callable[[pa.RecordBatch], int]]:
     """A function that writes a batch and returns its rows; all batches must have the schema of the first."""
     writers: list[Any] = []
-    metadata = {f"bulkhead.{name}": str(value) for name, value in made.model_dump(exclude={"rows", "sha256", "target"}, exclude_none=True).items()}
+    metadata = {
+        f"bulkhead.{name}": str(value) for name, value in made.model_dump(exclude={"rows", "sha256", "target", "unfamiliar"}, exclude_none=True).items()
+    }
     with gzip.open(file, "wb") if suffix == ".csv.gz" else nullcontext(file) as sink:
 
         def write(batch: pa.RecordBatch) -> int:
@@ -129,4 +167,4 @@ def _csv_writer(file: Any, schema: pa.Schema) -> pc.CSVWriter:
     nested = [field.name for field in schema if pa.types.is_nested(field.type)]
     if nested:
         raise DataError(f"CSV cannot hold lists: column {first_few(map(repr, nested))}; write .parquet instead")
-    return pc.CSVWriter(file, schema)
+    return pc.CSVWriter(file, schema, write_options=pc.WriteOptions(quoting_style="needed"))

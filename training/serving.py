@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import logging
 import math
 import sys
 import warnings
@@ -34,7 +35,10 @@ import torch
 with warnings.catch_warnings():  # MLflow warns of its own type hints
     warnings.simplefilter("ignore")
     import mlflow.pyfunc
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import BAD_REQUEST
 
+log = logging.getLogger("bulkhead.serving")
 FORMAT = 1
 READER = "program_reader.py"
 MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
@@ -44,6 +48,28 @@ ROWS_PER_CALL, VALUES_PER_CALL = 1024, 2**18  # bound memory; results do not dep
 UNKNOWN, NULL, FIRST = 0, 1, 2  # category codes: unknown, null, then the vocabulary
 Program = Callable[[dict[str, torch.Tensor]], torch.Tensor]
 Derive = Callable[..., pd.DataFrame]  # see `derive` of the expressions
+Unfamiliar = dict[str, dict[str, Any]]  # column to `what` (unknown or clipped), `rows` and the `first` such value
+
+
+class RequestRefused(MlflowException, ValueError):
+    """A request that the model cannot answer: its columns or values, in one sentence.
+
+    An endpoint answers 400 with the sentence alone. MLflow's server would put the rows of the request before it; they
+    belong neither into answers nor into logs.
+    """
+
+    def __init__(self, sentence: str) -> None:
+        self._sentence = sentence
+        super().__init__(sentence, error_code=BAD_REQUEST)
+
+    @property
+    def message(self) -> str:
+        """The sentence."""
+        return self._sentence
+
+    @message.setter
+    def message(self, text: str) -> None:
+        """Leave it as it is."""
 
 
 # ------------------------------------------------------------------------------------------ loading
@@ -228,11 +254,31 @@ def spellings(value: Any) -> tuple[str, ...]:
 
 
 def codes(values: pd.Series, column: dict[str, Any], null_texts: tuple[str, ...] = ()) -> np.ndarray:
-    """One categorical column as int64 [N]: 0 for a value that training did not know, 1 for null, then the vocabulary."""
+    """Return one categorical column as int64 [N]: 0 for a value that training did not know, 1 for null, then the vocabulary.
+
+    Raises:
+        ValueError: a null, where neither training nor its evaluation had one; models of earlier versions take it.
+    """
     vocabulary = dict.fromkeys(null_texts, NULL) | {text: FIRST + position for position, text in enumerate(column["values"])}
     positions, distinct = pd.factorize(values)
     known = [next((vocabulary[text] for text in spellings(value) if text in vocabulary), UNKNOWN) for value in distinct]
-    return np.asarray(np.array([*known, NULL], dtype=np.int64)[positions])  # position -1 is null
+    found = np.asarray(np.array([*known, NULL], dtype=np.int64)[positions])  # position -1 is null
+    if not column.get("nulls", True):
+        remedy = "pass a category or leave out those rows; pandas reads texts such as None and NA as nulls unless it is given keep_default_na=False"
+        refuse(column["name"], "nulls, which training never saw there,", found == NULL, values.index, remedy)
+    return found
+
+
+def note(unfamiliar: Unfamiliar | None, name: str, what: str, rows: np.ndarray, values: pd.Series) -> None:
+    """Count the rows [N] of a column that the model takes for something else: an unknown category, a number beyond what it was fitted to."""
+    if unfamiliar is not None and rows.any():
+        unfamiliar[name] = {"what": what, "rows": int(rows.sum()), "first": str(values[rows].iloc[0])}
+
+
+def in_words(unfamiliar: Unfamiliar) -> list[str]:
+    """Return a sentence for each column."""
+    meant = {"unknown": "a category that training did not know", "clipped": "a number outside the range that the model was fitted to, which is clipped"}
+    return [f"column {name!r}: {found['rows']} rows hold {meant[found['what']]} (first: {found['first']})" for name, found in unfamiliar.items()]
 
 
 def tensors(values: pd.Series, column: dict[str, Any]) -> np.ndarray:
@@ -262,13 +308,24 @@ def _dense(value: Any) -> np.ndarray:
 # --------------------------------------------------------------------------------------- prediction
 
 
-def inputs(spec: dict[str, Any], frame: pd.DataFrame, derive: Derive | None = None) -> dict[str, torch.Tensor]:
+def dates(spec: dict[str, Any], frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the frame with numbers in raw columns of dates read as milliseconds since 1970, as JSON of pandas has them."""
+    read = {}
+    for column in spec["raw"]:
+        name, kind = column["name"], column["type"]
+        if kind.startswith(("TIMESTAMP", "DATE")) and name in frame.columns and frame[name].dtype.kind in "iuf":
+            read[name] = pd.to_datetime(frame[name], unit="ms", utc="ZONE" in kind)
+    return frame.assign(**read) if read else frame
+
+
+def inputs(spec: dict[str, Any], frame: pd.DataFrame, derive: Derive | None = None, unfamiliar: Unfamiliar | None = None) -> dict[str, torch.Tensor]:
     """Raw named columns as the program's inputs: `numeric` float64 [N, D], `categorical` int64 [N, C], `tensor_<column>`.
 
     Args:
         spec: of the model.
         frame: raw rows; a derived feature that is there is taken as given.
         derive: from `load_expressions`.
+        unfamiliar: gets the columns with unknown categories and clipped numbers.
 
     Raises:
         ValueError: a column is missing or given twice, or a value is refused.
@@ -278,17 +335,24 @@ def inputs(spec: dict[str, Any], frame: pd.DataFrame, derive: Derive | None = No
     derived = [name for name in absent if derive is not None and name in spec["derived"]]
     if len(absent) > len(derived):
         raise ValueError(f"missing columns: {', '.join(repr(name) for name in absent if name not in derived)}")
-    repeated = [c["name"] for c in columns if c["name"] not in derived and isinstance(frame[c["name"]], pd.DataFrame)]
+    taken = [c["name"] for c in columns if c["name"] not in derived] + [c["name"] for c in spec["raw"] if derived and c["name"] in frame.columns]
+    repeated = [name for name in dict.fromkeys(taken) if isinstance(frame[name], pd.DataFrame)]
     if repeated:
         raise ValueError(f"columns given twice: {', '.join(map(repr, repeated))}; keep one of each")
     nulls = tuple(spec["null_texts"])
     if derive is not None and derived:
-        frame = derive(frame, spec["derived"], derived, nulls)
+        frame = derive(dates(spec, frame), spec["derived"], derived, nulls)
     blocks = {f"tensor_{c['name']}": tensors(frame[c["name"]], c) for c in spec["tensor"]}
     if spec["numeric"]:
         blocks["numeric"] = np.stack([numbers(frame[c["name"]], c, nulls) for c in spec["numeric"]], axis=1)
     if spec["categorical"]:
         blocks["categorical"] = np.stack([codes(frame[c["name"]], c, nulls) for c in spec["categorical"]], axis=1)
+    for position, c in enumerate(spec["numeric"]):
+        if c.get("low") is not None:
+            given = blocks["numeric"][:, position]
+            note(unfamiliar, c["name"], "clipped", (given < c["low"]) | (given > c["high"]), frame[c["name"]])
+    for position, c in enumerate(spec["categorical"]):
+        note(unfamiliar, c["name"], "unknown", blocks["categorical"][:, position] == UNKNOWN, frame[c["name"]])
     # in the order of their names, as the program was exported
     return {name: torch.from_numpy(np.ascontiguousarray(block)) for name, block in sorted(blocks.items())}
 
@@ -302,13 +366,13 @@ def run(program: Program, batch: dict[str, torch.Tensor]) -> np.ndarray:
     return np.asarray(torch.cat(parts).numpy())
 
 
-def predict(spec: dict[str, Any], program: Program, frame: pd.DataFrame, derive: Derive | None = None) -> pd.DataFrame:
+def predict(spec: dict[str, Any], program: Program, frame: pd.DataFrame, derive: Derive | None = None, unfamiliar: Unfamiliar | None = None) -> pd.DataFrame:
     """A row of predictions for each row of the frame, under its index.
 
     Raises:
         ValueError: see `inputs`.
     """
-    batch = inputs(spec, frame, derive)
+    batch = inputs(spec, frame, derive, unfamiliar)
     if spec["labels"]:
         width = sum(max(1, len(label["probabilities"])) for label in spec["labels"])
         return pd.DataFrame(several(spec, run(program, batch) if len(frame) else np.empty((0, width))), index=frame.index)
@@ -388,13 +452,30 @@ class RawRows(mlflow.pyfunc.PythonModel):
     def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
         """Predictions for a frame of raw rows; see the head of this file. Only a language model takes `params`.
 
+        What the model does not know (categories, numbers out of range) is one line of the log for each call.
+
         Raises:
-            ValueError: a column is missing, or a value is refused, with column and rows.
+            RequestRefused: a column is missing, or a value is refused, with column and rows; a ValueError and an MlflowException.
+        """
+        unfamiliar: Unfamiliar = {}
+        try:
+            found = self.predict_counting(pd.DataFrame(model_input), params, unfamiliar)
+        except ValueError as error:
+            raise RequestRefused(str(error)) from error
+        if unfamiliar:
+            log.warning("%s", "; ".join(in_words(unfamiliar)))
+        return found
+
+    def predict_counting(self, frame: pd.DataFrame, params: dict[str, Any] | None, unfamiliar: Unfamiliar) -> pd.DataFrame:
+        """Predictions as `predict` gives them; `unfamiliar` gets what it would log.
+
+        Raises:
+            ValueError: see `inputs`.
         """
         if self.text is not None:
-            found: pd.DataFrame = self.text.predict(self.spec["text"], logits_of(self.program), pd.DataFrame(model_input), params)
+            found: pd.DataFrame = self.text.predict(self.spec["text"], logits_of(self.program), frame, params)
             return found
-        return predict(self.spec, self.program, pd.DataFrame(model_input), self.derive)
+        return predict(self.spec, self.program, frame, self.derive, unfamiliar)
 
 
 mlflow.models.set_model(RawRows())

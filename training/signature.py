@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 from mlflow.models import ModelSignature
 from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
-from mlflow.types.schema import AnyType
 
 from training.serving import output_columns
 
@@ -28,25 +27,35 @@ def predicted_columns(spec: dict[str, Any]) -> list[str]:
 
 
 def signature(spec: dict[str, Any]) -> ModelSignature:
-    """Named raw columns, all required, extra ones ignored.
+    """Named outputs; the inputs are left to serving.py, which checks them by name and row.
 
-    Inputs are of type Any: MLflow refuses int64 for a declared double (it takes int32 and float32), a float column
-    with a null for a declared long, and every number for a declared string. serving.py does the checking, by name
-    and row.
+    MLflow enforces what a signature says of inputs, and no type fits what callers send: it refuses int64 for a declared
+    double (it takes int32 and float32), a float column with a null for a declared long, and every number for a declared
+    string; of inputs of any type it refuses every CSV. It lists the whole schema before it names a missing column, and warns of extra
+    ones at each call. `input_types` says in the model's metadata what the columns are.
     """
     if "text" in spec:
         return _text_signature(spec)
     labels = spec["labels"] or [{**spec, "prediction": "prediction", "probabilities": spec["probability_columns"]}]
     kinds = {label["prediction"]: OUTPUT_TYPES[label["class_dtype"]] for label in labels if label["classes"]}
     outputs = [ColSpec(kinds.get(name, "double"), name) for name in output_columns(spec)]
-    return ModelSignature(inputs=Schema([ColSpec(AnyType(), name) for name in input_columns(spec)]), outputs=Schema(outputs))
+    return ModelSignature(outputs=Schema(outputs))
+
+
+def input_types(spec: dict[str, Any]) -> dict[str, str]:
+    """Return raw columns with what they hold: double, boolean, string, tensor, or the SQL type of what derived features are made of."""
+    raw = {c["name"]: c["type"].lower() for c in spec["raw"]}
+    numeric = {c["name"]: "boolean" if c["boolean"] else "double" for c in spec["numeric"]}
+    known = numeric | {c["name"]: "string" for c in spec["categorical"]} | {c["name"]: f"{c['dtype']}{c['shape']}" for c in spec["tensor"]}
+    known |= {spec["text"]["name"]: "string"} if "text" in spec else {}
+    return {name: raw.get(name) or known[name] for name in input_columns(spec)}
 
 
 def _text_signature(spec: dict[str, Any]) -> ModelSignature:
     """Of a language model: a text in, its figures out, and the parameters of a completion, which is one more column where it is asked for."""
     outputs = Schema([ColSpec("long", "tokens"), ColSpec("double", "loss"), ColSpec("double", "accuracy")])
     defaults = (("max_new_tokens", "long", 0), ("temperature", "double", 1.0), ("top_k", "long", 0), ("seed", "long", 0))
-    return ModelSignature(Schema([ColSpec(AnyType(), spec["text"]["name"])]), outputs, ParamSchema([ParamSpec(*parameter) for parameter in defaults]))
+    return ModelSignature(Schema([ColSpec("string", spec["text"]["name"])]), outputs, ParamSchema([ParamSpec(*parameter) for parameter in defaults]))
 
 
 def input_example(spec: dict[str, Any]) -> pd.DataFrame:

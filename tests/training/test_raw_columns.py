@@ -17,7 +17,7 @@ from tests.training.cases import DERIVE, Case, expected, make_case
 from training import raw_columns, serving
 from training.export import export_model
 from training.reference import reference_network
-from training.signature import input_columns, input_example, signature
+from training.signature import input_columns, input_example, input_types, signature
 
 RAW = {"seen", "hour", "born", "rank", "smoker", "age"}
 
@@ -88,7 +88,8 @@ def test_missing_raw_columns_and_rows_without_a_value_are_refused_by_name(served
 def test_signature_and_example_name_raw_columns(served: Served) -> None:
     names = input_columns(served.spec)
     assert set(names) == {"age", "visits", "income", "smoker", "ward", "site", "insured", "dose", "scan", "seen", "hour", "born", "rank"}
-    assert signature(served.spec).inputs.input_names() == names
+    assert signature(served.spec).inputs is None and list(input_types(served.spec)) == names
+    assert {input_types(served.spec)[n] for n in ("income", "site", "seen", "born", "scan")} == {"double", "string", "varchar", "date", "uint8[4, 4]"}
     example = input_example(served.spec)
     assert list(example.columns) == names
     assert np.isfinite(served(example)).all()

@@ -96,7 +96,7 @@ def test_a_file_without_rows_gives_one_without_rows(registry: Registry, tmp_path
 @pytest.mark.req("D9")
 def test_many_rows_go_through_in_batches_with_nulls_only_in_some(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("training.score_file.BATCH_ROWS", 7)
-    frame = registry.rows.assign(age=[50.0] * 20 + [None] * 30, site=[None] * 7 + [2] * 43, note=[None] * 40 + ["x"] * 10)
+    frame = registry.rows.assign(age=[50.0] * 20 + [None] * 30, ward=[None] * 7 + ["b"] * 43, note=[None] * 40 + ["x"] * 10)
     frame.to_parquet(tmp_path / "rows.parquet")
     assert predict_file(URI, tmp_path / "rows.parquet", tmp_path / "out.parquet", registry.uri).rows == 50
     np.testing.assert_allclose(

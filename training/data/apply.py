@@ -85,6 +85,19 @@ def clip_bounds(statistics: Statistics) -> np.ndarray:
     return np.array([np.inf if s.method == "none" else clip for s in statistics.numeric], dtype=np.float64)
 
 
+def fitted_ranges(statistics: Statistics) -> list[tuple[float | None, float | None]]:
+    """Return for each numeric column the values beyond which its scaled value is clipped; None where nothing is clipped."""
+    ranges: list[tuple[float | None, float | None]] = []
+    for column, bound in zip(statistics.numeric, clip_bounds(statistics).tolist(), strict=True):
+        if column.method == "quantile":
+            ranges.append((column.min, column.max))
+        elif np.isfinite(bound):
+            ranges.append((column.center - bound * column.scale, column.center + bound * column.scale))
+        else:
+            ranges.append((None, None))
+    return ranges
+
+
 def quantile_points(column: NumericStats) -> tuple[np.ndarray, np.ndarray]:
     """Strictly increasing knots and their normal scores, both float64 [K]: the map is linear between, flat outside.
 

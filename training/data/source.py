@@ -198,6 +198,13 @@ def _csv(source: SourceRef, data: DataConfig, connection: duckdb.DuckDBPyConnect
     return typed_sql(connection, f"({' union all by name '.join(parts)})", names)
 
 
+def csv_texts(source: SourceRef, data: DataConfig) -> str:
+    """Return the rows of delimited files as a relation of the texts that they hold, in the order of `relation_sql`; empty is null."""
+    options = data.csv.model_copy(update={"null_values": ("",)})
+    parts = [f"select * from {_read_csv([f.path], _header(f.file, options), _delimiter(f.file, options), options)}" for f in source.files]
+    return f"({' union all by name '.join(parts)})"
+
+
 def _delimiter(path: Path, options: CsvConfig) -> str:
     """The declared delimiter; a .tsv file is split at tabs unless another than the default is declared."""
     return "\t" if options.delimiter == "," and _suffix(path).startswith(".tsv") else options.delimiter
