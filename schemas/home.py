@@ -6,6 +6,7 @@ import os
 import secrets
 import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from schemas.errors import ConfigError
@@ -37,7 +38,8 @@ def _close(path: Path) -> None:
     if not stat.S_IMODE(found.st_mode) & 0o077 or found.st_uid != os.geteuid():
         return
     if any((path / name).is_dir() for name in FOLDERS):
-        path.chmod(0o700)
+        with suppress(OSError):  # a read-only one can still be read
+            path.chmod(0o700)
 
 
 def server_login() -> str:
