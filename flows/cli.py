@@ -381,10 +381,12 @@ def _end_quietly() -> None:
 def main() -> None:
     """Entry point of the `bulkhead` command."""
     from tasks.family import end_with_me
+    from tasks.stop import command
 
     atexit.register(_end_quietly)  # registered first, so it runs last
     end_with_me()
-    app()
+    with command():
+        app()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 from schemas.load import declare
 from schemas.records import TrainReport
 from tasks.say import say
+from tasks.stop import SAVE_SECONDS, take
 from training.main import read_spec
 from training.nodes import claim, wait_for_launch
 from training.torchrun import leave_cause, start, stop
@@ -36,6 +37,7 @@ def join_run(run_dir: Path, wait_seconds: float) -> int:
     try:
         code = process.wait()
     except BaseException:
+        take(SAVE_SECONDS)
         stop(process)
         raise
     leave_cause(run_dir, node, code)
