@@ -6,8 +6,6 @@ Nothing heavy is imported before a command needs it, so that `--help` answers at
 
 from __future__ import annotations
 
-import atexit
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -372,18 +370,11 @@ app.command()(up)
 app.command()(deploy)
 
 
-def _end_quietly() -> None:
-    """Close standard error after everything else ended: DuckDB's binding would list its own objects there as leaked."""
-    sys.stderr.flush()
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-
-
 def main() -> None:
     """Entry point of the `bulkhead` command."""
     from tasks.family import end_with_me
     from tasks.stop import command
 
-    atexit.register(_end_quietly)  # registered first, so it runs last
     end_with_me()
     with command():
         app()

@@ -8,6 +8,7 @@ taken. On the command line it also ends what takes too long, and a second Ctrl-C
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import socket
@@ -15,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -39,7 +40,7 @@ class _Stop:
     """The stop of this process: which signal asked for it, and who deals with it."""
 
     def __init__(self) -> None:
-        self.number, self.since, self.deadline = 0, 0.0, 0.0
+        self.number, self.since, self.deadline, self.code = 0, 0.0, 0.0, 1
         self.polled = self.taken = self.command = self.heard = False
         self.before: dict[int, Any] = {}
 
@@ -69,6 +70,7 @@ class _Stop:
 
 
 _stop = _Stop()
+_for_ever = ExitStack()  # what a command keeps to the end of its process
 
 
 def reason() -> str:
@@ -93,7 +95,7 @@ def listening() -> Iterator[None]:
     for number in SIGNALS:
         if handlers[number] is not signal.SIG_IGN:  # as nohup, or a shell that starts it in the background, wants it
             signal.signal(number, _stop.hear)
-    with _thread() if outer else suppress():
+    with _thread() if outer else nullcontext():
         try:
             yield
         finally:
@@ -127,24 +129,23 @@ def _thread() -> Iterator[None]:
 def command() -> Iterator[None]:
     """Run a command of the command line: stopped or not, its process ends within seconds of it, with all that it started."""
     code: object = 1
-    with listening():
-        _stop.command = True
-        try:
-            yield
-        except SystemExit as ended:
-            code = ended.code
-            raise
-        except KeyboardInterrupt:
-            take()
-            code = exit_code() if _stop.number else 130
-            raise SystemExit(code) from None
-        finally:
-            with suppress(OSError, ValueError):
-                sys.stdout.flush()
-            _stop.taken = _stop.taken or bool(_stop.number)
-            left = min(EXIT_SECONDS, _stop.deadline - time.monotonic() if _stop.number else EXIT_SECONDS)
-            end = code if isinstance(code, int) else int(code is not None)
-            threading.Thread(target=_leave, args=(max(1.0, left), end), name="leave", daemon=True).start()
+    atexit.register(_end_process)  # before all others, so it runs last
+    _for_ever.enter_context(listening())
+    _stop.command = True
+    try:
+        yield
+        code = None
+    except SystemExit as ended:
+        code = ended.code
+        raise
+    except KeyboardInterrupt:
+        code = exit_code() if _stop.number else 130
+        raise SystemExit(code) from None
+    finally:
+        take()
+        left = min(EXIT_SECONDS, _stop.deadline - time.monotonic() if _stop.number else EXIT_SECONDS)
+        _stop.code = code if isinstance(code, int) else int(code is not None)
+        threading.Thread(target=_leave, args=(max(1.0, left),), name="leave", daemon=True).start()
 
 
 def stand_aside() -> None:
@@ -233,9 +234,20 @@ def _end_if_due(late: float, asked: bool) -> None:
         _end_at_once(f"not stopped after {late:.0f} s, so ended; what was saved stays", exit_code())
 
 
-def _leave(seconds: float, code: int) -> None:
+def _leave(seconds: float) -> None:
     time.sleep(seconds)
-    _end_at_once("", code)
+    _end_at_once("", _stop.code)
+
+
+def _end_process() -> None:
+    """End here: to take torch and DuckDB apart object by object takes seconds and changes nothing but what DuckDB prints."""
+    code = _stop.code
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # whoever reads it is gone, or its disk is full
+            code = code or 1
+    os._exit(code)
 
 
 def _end_at_once(why: str, code: int) -> NoReturn:
