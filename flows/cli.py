@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -17,6 +17,9 @@ from flows.command import AsJson, Debug, File, Overrides, environment, print_jso
 from flows.operate_command import deploy, up
 from flows.review_command import review
 from schemas.errors import ConfigError
+
+if TYPE_CHECKING:
+    from schemas.config import Declaration
 
 app = typer.Typer(
     name="bulkhead",
@@ -56,20 +59,25 @@ def run(file: File, overrides: Overrides = None, as_json: AsJson = False, debug:
         declaration = load_declaration(file, overrides or ())  # a bad declaration is refused before anything starts
         environment(debug)
         if declaration.cv.folds:
-            _cross_validate(file, overrides or [], as_json)
+            _cross_validate(file, overrides or [], declaration, as_json)
             return
         with server_starting():
             from flows.pipeline import pipeline
             from flows.summary import print_summary
+            from tasks.ranks import with_ranks
 
+            with_ranks(declaration)  # refused here rather than in the flow, after the server has started
         summary = pipeline(config_path=str(file), overrides=overrides or [])
         print_json(summary.model_dump(mode="json")) if as_json else print_summary(summary)
 
 
-def _cross_validate(file: Path, overrides: list[str], as_json: bool) -> None:
+def _cross_validate(file: Path, overrides: list[str], declaration: Declaration, as_json: bool) -> None:
     with server_starting():
         from flows.crossvalidate import crossvalidate
         from flows.summary import print_folds
+        from tasks.ranks import with_ranks
+
+        with_ranks(declaration)
 
     found = crossvalidate(config_path=str(file), overrides=overrides)
     print_json(found.model_dump(mode="json")) if as_json else print_folds(found)
@@ -101,10 +109,13 @@ def train(file: File, overrides: Overrides = None, as_json: AsJson = False, debu
     with stated_errors(debug):
         from schemas.load import load_declaration
 
-        load_declaration(file, overrides or ())
+        declaration = load_declaration(file, overrides or ())
         environment(debug)
         with server_starting():
             from flows.train import train as flow
+            from tasks.ranks import with_ranks
+
+            with_ranks(declaration)
 
         trained = flow(config_path=str(file), overrides=overrides or [])
         if as_json:
