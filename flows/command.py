@@ -19,6 +19,7 @@ from schemas.errors import BulkheadError, ConfigError
 from schemas.home import home
 from tasks.claim import log_in
 from tasks.stop import exit_code, reason, take
+from tasks.stop import reason, say_stopped
 
 STORAGE = {
     errno.ENOSPC: "the disk is full; free some space, or let BULKHEAD_HOME name a folder of a larger one",
@@ -63,9 +64,7 @@ def stated_errors(debug: bool = False) -> Iterator[None]:
     except BaseException as error:
         if not (reason() or isinstance(error, KeyboardInterrupt)) or isinstance(error, SystemExit):
             raise
-        take()
-        print(f"\n✗ stopped by {reason() or 'SIGINT'}; what was saved stays", file=sys.stderr)
-        raise typer.Exit(exit_code() if reason() else 130) from None
+        raise typer.Exit(say_stopped()) from None
 
 
 def _refuse(error: BulkheadError) -> NoReturn:

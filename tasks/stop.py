@@ -78,9 +78,16 @@ def reason() -> str:
     return signal.Signals(_stop.number).name if _stop.number else ""
 
 
-def exit_code() -> int:
-    """128 and the number of the signal, as shells say it."""
-    return 128 + _stop.number
+def say_stopped() -> int:
+    """Print the last line of a command that was stopped; its exit code, 128 and the number of the signal, as shells say it."""
+    take()
+    with suppress(OSError):
+        print(f"\n✗ stopped by {reason() or 'SIGINT'}; what was saved stays", file=sys.stderr, flush=True)
+    return _exit_code()
+
+
+def _exit_code() -> int:
+    return 128 + (_stop.number or signal.SIGINT)
 
 
 @contextmanager
@@ -138,8 +145,10 @@ def command() -> Iterator[None]:
     except SystemExit as ended:
         code = ended.code
         raise
-    except KeyboardInterrupt:
-        code = exit_code() if _stop.number else 130
+    except BaseException as error:
+        if not (_stop.number or isinstance(error, KeyboardInterrupt)):
+            raise
+        code = say_stopped()
         raise SystemExit(code) from None
     finally:
         take()
@@ -229,9 +238,9 @@ def _interrupt_queries() -> None:
 
 def _end_if_due(late: float, asked: bool) -> None:
     if asked and late > SECOND_SECONDS:
-        _end_at_once("stopped at once; what was saved stays", exit_code())
+        _end_at_once("stopped at once; what was saved stays", _exit_code())
     if time.monotonic() > _stop.deadline:
-        _end_at_once(f"not stopped after {late:.0f} s, so ended; what was saved stays", exit_code())
+        _end_at_once(f"not stopped after {late:.0f} s, so ended; what was saved stays", _exit_code())
 
 
 def _leave(seconds: float) -> None:

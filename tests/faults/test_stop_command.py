@@ -72,7 +72,15 @@ class Command:
             self.environment.pop(name, None)
         with self.log.open("wb") as output:
             command = [sys.executable, "-m", "flows.cli", *arguments]
-            self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=self.environment, cwd=ROOT, start_new_session=True)
+            self.process = subprocess.Popen(
+                command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=self.environment,
+                cwd=ROOT,
+                start_new_session=True,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            )
 
     def output(self) -> str:
         return self.log.read_text(errors="replace")
