@@ -62,7 +62,7 @@ def serve(port: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     config = uvicorn.Config("prefect.server.api.server:create_app", factory=True, host="127.0.0.1", port=port, log_level="error", lifespan="on")
     server = uvicorn.Server(config)
-    server.capture_signals = nullcontext  # type: ignore[method-assign]
+    server.capture_signals = nullcontext  # type: ignore[method-assign, assignment]
     threading.Thread(target=_follow, args=(server,), daemon=True).start()
     server.run()
     if not server.started:

@@ -15,7 +15,7 @@ def num_gpus() -> int:
     """GPUs that training may use on this machine: those of CUDA_VISIBLE_DEVICES; a slice of a divided GPU (MIG) counts as one."""
     import torch  # takes a second
 
-    return torch.cuda.device_count()
+    return int(torch.cuda.device_count())
 
 
 def with_ranks(declaration: Declaration) -> Declaration:
