@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: heard at once, acted on where nothing is lost, and over within seconds whatever the main thread does.
+"""Ctrl-C, SIGTERM and a closed terminal: heard at once, acted on where nothing is lost, over in seconds.
 
 A signal sets a flag. The loop that waits for the training program asks for it; everywhere else the handler raises, as
 Python and Prefect do. An exception that is raised in a callback of the garbage collector is lost, and a query in C does
@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from tasks.family import VARIABLE, kill_family
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # SIGHUP: the terminal, or the tmux session, is closed
 AGAIN = getattr(signal, "SIGRTMIN", signal.SIGUSR2)  # from the thread to the main thread: raise once more
 STOP_SECONDS = 8.0  # from the signal to the end of the command
 SAVE_SECONDS = 25.0  # where ranks save: the launcher gives them 20
@@ -33,7 +33,7 @@ LOOK_SECONDS = 0.1
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM outside of a flow; inside of one Prefect has an exception for it."""
+    """SIGTERM outside of a flow, inside of which Prefect has an exception for it; or SIGHUP."""
 
 
 class _Stop:
@@ -66,7 +66,7 @@ class _Stop:
         handler = self.before.get(self.number)
         if callable(handler):
             handler(self.number, frame)
-        raise Terminated if self.number == signal.SIGTERM else KeyboardInterrupt
+        raise KeyboardInterrupt if self.number == signal.SIGINT else Terminated
 
 
 _stop = _Stop()
@@ -92,7 +92,7 @@ def _exit_code() -> int:
 
 @contextmanager
 def listening() -> Iterator[None]:
-    """Hear SIGINT and SIGTERM in the block, over the handlers of others; may be entered again inside."""
+    """Hear SIGINT, SIGTERM and SIGHUP in the block, over the handlers of others; may be entered again inside."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -90,7 +90,7 @@ def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 @pytest.mark.req("C6")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("program", [QUERY, LOST, POLLED], ids=["query", "lost", "polled"])
 def test_a_signal_ends_a_command_that_is_busy(program: str, number: signal.Signals) -> None:
     process = start(program)
