@@ -144,6 +144,9 @@ def command() -> Iterator[None]:
         code = None
     except SystemExit as ended:
         code = ended.code
+        if _stop.number and not _stop.taken:  # outside of a command's own block typer makes an exit of the interruption
+            code = say_stopped()
+            raise SystemExit(code) from None
         raise
     except BaseException as error:
         if not (_stop.number or isinstance(error, KeyboardInterrupt)):
