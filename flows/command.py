@@ -18,7 +18,6 @@ import typer
 from schemas.errors import BulkheadError, ConfigError
 from schemas.home import home
 from tasks.claim import log_in
-from tasks.stop import exit_code, reason, take
 from tasks.stop import reason, say_stopped
 
 STORAGE = {
