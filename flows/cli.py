@@ -6,11 +6,9 @@ Nothing heavy is imported before a command needs it, so that `--help` answers at
 
 from __future__ import annotations
 
-import atexit
-import os
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -19,6 +17,9 @@ from flows.command import AsJson, Debug, File, Overrides, environment, print_jso
 from flows.operate_command import deploy, up
 from flows.review_command import review
 from schemas.errors import ConfigError
+
+if TYPE_CHECKING:
+    from schemas.config import Declaration
 
 app = typer.Typer(
     name="bulkhead",
@@ -58,20 +59,25 @@ def run(file: File, overrides: Overrides = None, as_json: AsJson = False, debug:
         declaration = load_declaration(file, overrides or ())  # a bad declaration is refused before anything starts
         environment(debug)
         if declaration.cv.folds:
-            _cross_validate(file, overrides or [], as_json)
+            _cross_validate(file, overrides or [], declaration, as_json)
             return
         with server_starting():
             from flows.pipeline import pipeline
             from flows.summary import print_summary
+            from tasks.ranks import with_ranks
 
+            with_ranks(declaration)  # refused here rather than in the flow, after the server has started
         summary = pipeline(config_path=str(file), overrides=overrides or [])
         print_json(summary.model_dump(mode="json")) if as_json else print_summary(summary)
 
 
-def _cross_validate(file: Path, overrides: list[str], as_json: bool) -> None:
+def _cross_validate(file: Path, overrides: list[str], declaration: Declaration, as_json: bool) -> None:
     with server_starting():
         from flows.crossvalidate import crossvalidate
         from flows.summary import print_folds
+        from tasks.ranks import with_ranks
+
+        with_ranks(declaration)
 
     found = crossvalidate(config_path=str(file), overrides=overrides)
     print_json(found.model_dump(mode="json")) if as_json else print_folds(found)
@@ -103,10 +109,13 @@ def train(file: File, overrides: Overrides = None, as_json: AsJson = False, debu
     with stated_errors(debug):
         from schemas.load import load_declaration
 
-        load_declaration(file, overrides or ())
+        declaration = load_declaration(file, overrides or ())
         environment(debug)
         with server_starting():
             from flows.train import train as flow
+            from tasks.ranks import with_ranks
+
+            with_ranks(declaration)
 
         trained = flow(config_path=str(file), overrides=overrides or [])
         if as_json:
@@ -379,19 +388,14 @@ app.command()(up)
 app.command()(deploy)
 
 
-def _end_quietly() -> None:
-    """Close standard error after everything else ended: DuckDB's binding would list its own objects there as leaked."""
-    sys.stderr.flush()
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-
-
 def main() -> None:
     """Entry point of the `bulkhead` command."""
     from tasks.family import end_with_me
+    from tasks.stop import command
 
-    atexit.register(_end_quietly)  # registered first, so it runs last
     end_with_me()
-    app()
+    with command():
+        app()
 
 
 if __name__ == "__main__":

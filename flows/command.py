@@ -8,9 +8,9 @@ import os
 import secrets
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -18,6 +18,7 @@ import typer
 from schemas.errors import BulkheadError, ConfigError
 from schemas.home import home
 from tasks.claim import log_in
+from tasks.stop import reason, say_stopped
 
 STORAGE = {
     errno.ENOSPC: "the disk is full; free some space, or let BULKHEAD_HOME name a folder of a larger one",
@@ -50,18 +51,19 @@ def stated_errors(debug: bool = False) -> Iterator[None]:
     try:
         yield
     except BulkheadError as error:
-        if debug:
+        if debug or reason():
             raise
         _refuse(error)
     except OSError as error:
-        if debug or error.errno not in STORAGE:
+        if debug or reason() or error.errno not in STORAGE:
             raise
         where = f" ({error.filename})" if error.filename else ""
         print(f"\n✗ {STORAGE[error.errno]}{where}: {error.strerror}", file=sys.stderr)
         raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        print("\n✗ interrupted; what was saved stays", file=sys.stderr)
-        raise typer.Exit(130) from None
+    except BaseException as error:
+        if not (reason() or isinstance(error, KeyboardInterrupt)) or isinstance(error, SystemExit):
+            raise
+        raise typer.Exit(say_stopped()) from None
 
 
 def _refuse(error: BulkheadError) -> NoReturn:
@@ -105,14 +107,16 @@ def server_starting() -> Iterator[None]:
     if PREFECT_API_URL.value() or not PREFECT_SERVER_ALLOW_EPHEMERAL_MODE.value():
         yield
         return
-    from prefect.server.api.server import SubprocessASGIServer
+    from tasks.embedded import start
 
-    with ThreadPoolExecutor(1) as beside:
-        started = beside.submit(SubprocessASGIServer().start)
-        try:
-            yield
-        finally:
-            started.exception()  # waits; Prefect would take one that is still starting for one that answers
+    def begin() -> None:
+        with suppress(Exception):  # Prefect tries again at the flow's first call, and says what is wrong
+            start()
+
+    started = Thread(target=begin, name="server", daemon=True)
+    started.start()
+    yield
+    started.join()  # Prefect would take one that is still starting for one that answers
 
 
 def print_json(value: Any) -> None:

@@ -20,6 +20,7 @@ from tasks.names import run_name
 from tasks.poison import poison_test
 from tasks.preflight import check_model
 from tasks.prepared import bind
+from tasks.ranks import with_ranks
 from tasks.source import fingerprint_source, validate_table
 from tasks.split import assert_disjoint, check_all_folds, check_fold, leakage_checks, split_fold, split_rows
 from tasks.statistics import fit_statistics, materialise_arrays
@@ -42,7 +43,7 @@ def crossvalidate(config_path: ConfigPath, folds: Folds = 0, epochs: Epochs = 0,
         model: Kind of model.
         overrides: Values that replace the file's, each as path=value, e.g. cv.folds=5.
     """
-    declaration = load_declaration(config_path, (*chosen(epochs, model, folds=folds), *overrides))
+    declaration = with_ranks(load_declaration(config_path, (*chosen(epochs, model, folds=folds), *overrides)))
     if not declaration.cv.folds:
         raise ConfigError("cv.folds is 0, so there is nothing to cross-validate; set cv.folds, e.g. to 5, or use the flow pipeline")
     with tracked(declaration, "crossvalidate") as run:

@@ -38,7 +38,9 @@ def up(
         set_mlflow_login(login)
         environment(debug)
         from flows.up import up as start
+        from tasks.stop import stand_aside
 
+        stand_aside()
         start(prefect_port, mlflow_port, postgres, worker)
 
 

@@ -15,6 +15,7 @@ from tasks.context import RunContext, tracked
 from tasks.evaluate import evaluate_model
 from tasks.names import run_name
 from tasks.promote import promote_registered
+from tasks.ranks import with_ranks
 from tasks.register import collect_evidence, export, judge_challenger, register_model
 from tasks.report import report_run
 
@@ -37,7 +38,7 @@ def pipeline(
         registration: Whether a model that passes the gate is registered.
         overrides: Values that replace the file's, each as path=value, e.g. train.epochs=5.
     """
-    declaration = load_declaration(config_path, (*chosen(epochs, model, registration), *overrides))
+    declaration = with_ranks(load_declaration(config_path, (*chosen(epochs, model, registration), *overrides)))
     if declaration.cv.folds:
         raise ConfigError(f"cv.folds is {declaration.cv.folds}: use the flow crossvalidate, or set cv.folds=0 for the final model")
     with tracked(declaration, "pipeline") as run:

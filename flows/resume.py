@@ -12,6 +12,7 @@ from schemas.records import TrainReport
 from tasks.context import reopened
 from tasks.names import run_name
 from tasks.prepared import read_prepared
+from tasks.ranks import require_same_ranks
 from tasks.resume import StartedRunName, unfinished
 
 
@@ -30,6 +31,7 @@ def resume(run: StartedRunName) -> RunSummary | TrainReport | None:
     started = unfinished(run)
     if started is None:
         return None
+    require_same_ranks(started.run_dir)
     with reopened(started.run_dir) as context:
         prepared = prepare_data(context.declaration, read_prepared(context.run_dir))
         return complete(prepared, context) if started.kind == "pipeline" else train_on(prepared, context)[2]

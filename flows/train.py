@@ -12,6 +12,7 @@ from tasks.context import RunContext, await_servers, tracked
 from tasks.launch import train_model
 from tasks.names import run_name
 from tasks.preflight import check_model
+from tasks.ranks import with_ranks
 from tasks.track import log_checks, log_prepared
 
 
@@ -25,7 +26,7 @@ def train(config_path: ConfigPath, epochs: Epochs = 0, model: Model = "as declar
         model: Kind of model.
         overrides: Values that replace the file's, each as path=value, e.g. train.epochs=5.
     """
-    declaration = load_declaration(config_path, (*chosen(epochs, model), *overrides))
+    declaration = with_ranks(load_declaration(config_path, (*chosen(epochs, model), *overrides)))
     with tracked(declaration, "train") as run:
         prepared = prepare_data(declaration)
         return train_on(prepared, run)[2]

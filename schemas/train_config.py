@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -31,6 +31,12 @@ class ProfileConfig(Section):
     steps: int = Field(5, ge=1, le=1000, description="Steps traced; a trace takes about a megabyte for each.")
 
 
+def _or_auto(schema: dict[str, Any]) -> None:
+    """In the JSON schema, let `auto` be given for a number, as the default."""
+    number = {name: schema.pop(name) for name in ("type", "minimum")}
+    schema |= {"anyOf": [number, {"const": "auto", "type": "string"}], "default": "auto"}
+
+
 class TrainConfig(Section):
     """The training loop."""
 
@@ -38,7 +44,12 @@ class TrainConfig(Section):
     batch_size: int = Field(256, ge=1, description="Rows of one optimizer step over all ranks.")
     micro_batch_size: int | None = Field(None, ge=1, description="Rows of one forward pass on one rank; smaller ones accumulate. Default: batch_size / ranks.")
     drop_last: bool = Field(False, description="Leave out the last, smaller batch of an epoch.")
-    ranks: int = Field(1, ge=1, description="Processes of the torchrun launch, over all machines.")
+    ranks: int = Field(
+        1,
+        ge=1,
+        json_schema_extra=_or_auto,
+        description="Processes of the torchrun launch, over all machines. auto, the default: one for each GPU; without a GPU one, which uses all cores.",
+    )
     nodes: int = Field(1, ge=1, description="Machines that share the ranks evenly; the others take part with `bulkhead join RUN_DIR`.")
     rendezvous: str | None = Field(
         None, pattern=r"^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$", description="host:port of the first machine, where the machines find each other."
@@ -74,6 +85,29 @@ class TrainConfig(Section):
     log_every: int = Field(20, ge=1, description="Optimizer steps between two lines of step metrics.")
 
     profile: ProfileConfig | None = Field(None, description="Trace some steps, e.g. {start: 10, steps: 5}, into RUN_DIR/profile.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ranks_of_the_machine(cls, values: Any) -> Any:
+        """Take `auto` for a number that is not given: the machine that trains decides."""
+        if isinstance(values, dict) and values.get("ranks", 1) in (None, "auto"):
+            return {name: value for name, value in values.items() if name != "ranks"}
+        return values
+
+    @model_validator(mode="after")
+    def _ranks_of_the_nodes(self) -> TrainConfig:
+        """Count one process for each machine until it is known how many each can have."""
+        if "ranks" not in self.model_fields_set:
+            object.__setattr__(self, "ranks", self.nodes)
+        return self
+
+    def with_ranks(self, ranks: int) -> TrainConfig:
+        """A copy with the machine's number of processes, which still counts as not given."""
+        return type(self).model_construct(_fields_set=set(self.model_fields_set), **(self.__dict__ | {"ranks": ranks}))
+
+    def can_have(self, ranks: int) -> bool:
+        """Check that a batch has rows, and an elastic run shards, for so many processes."""
+        return ranks <= self.batch_size and (self.mode != "elastic" or self.logical_shards % ranks == 0)
 
     @model_validator(mode="after")
     def _ranks_fit(self) -> TrainConfig:

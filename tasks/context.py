@@ -34,6 +34,7 @@ from schemas.records import Prepared, RunSpec, digest_of
 from tasks.claim import running_servers
 from tasks.live import publish
 from tasks.say import phases, say
+from tasks.stop import listening, reason, stopped, take
 from tasks.turns import turn
 from training.boards import require_installed
 from training.guard import follow_parent
@@ -113,7 +114,7 @@ def tracked(declaration: Declaration, kind: Kind) -> Iterator[RunContext]:
     """
     require_installed(declaration.tracking)
     require_allowed(declaration.model)
-    with turn(declaration.name) if kind != "reevaluate" else nullcontext(), _opened(declaration, kind) as run:
+    with listening(), turn(declaration.name) if kind != "reevaluate" else nullcontext(), _opened(declaration, kind) as run:
         yield run
 
 
@@ -188,7 +189,7 @@ def reopened(run_dir: Path) -> Iterator[RunContext]:
         ResumeError: another process is at work on it, or the address of its tracking server holds a password and is another one now.
         TrackingError: the tracking server could not be reached, does not have the run, or did not take all of it.
     """
-    with turn(read(run_dir).name), held(run_dir):
+    with listening(), turn(read(run_dir).name), held(run_dir):
         _follow_worker()
         started = read(run_dir)
         declaration = started_declaration(run_dir)
@@ -257,11 +258,15 @@ def _ending(run: RunContext) -> Iterator[None]:
     try:
         with phases(read(run.run_dir).kind):
             yield
-    except BaseException as error:
+    except BaseException as raised:
+        take()
+        error = stopped(raised)
         hint = _hint(run, error)
         _failed(run, error, hint)
         if hint and isinstance(error, BulkheadError):
             raise type(error)(f"{error}\n{hint}") from error  # Prefect shows the message of a failed run and nothing else
+        if error is not raised:
+            raise error from raised
         raise
     await_servers(run)
     try:
@@ -278,7 +283,7 @@ def _hint(run: RunContext, error: BaseException) -> str:
         return f"See where it began: bulkhead replay {run.run_dir}"
     if isinstance(error, ConfigError | DataError | PreflightError | NonFiniteError):
         return ""
-    return resume_hint(read(run.run_dir))
+    return resume_hint(read(run.run_dir), run.run_dir)
 
 
 def await_servers(run: RunContext) -> None:
@@ -306,9 +311,13 @@ def _prefect_is_away() -> str:
         return f"Prefect at {masked(address)} does not answer ({error})"
 
 
-def resume_hint(started: StartedRun) -> str:
+def resume_hint(started: StartedRun, run_dir: Path) -> str:
     """How a run that broke off goes on, for a person."""
-    return f"Go on from the last checkpoint: {resume_command(started)}" if started.kind in RESUMED else "Start it anew: prepared data are reused"
+    if started.kind not in RESUMED:
+        return "Start it again: prepared data are reused"
+    step = newest_step(run_dir)
+    place = f"Go on from the last checkpoint (step {step:,})" if step else "Go on from the beginning (no checkpoint yet)"
+    return f"{place}: {resume_command(started)}"
 
 
 def _record_end(run: RunContext, status: Status, cause: str = "") -> None:
@@ -317,7 +326,7 @@ def _record_end(run: RunContext, status: Status, cause: str = "") -> None:
 
 def _failed(run: RunContext, error: BaseException, hint: str) -> None:
     """Keep the cause and what the run left, then end it; never hides the error that brought us here."""
-    cause = f"{type(error).__name__}: {error}"
+    cause = f"{type(error).__name__}: {str(error) or f'stopped by {reason()}'}" if reason() else f"{type(error).__name__}: {error}"
     killed = not isinstance(error, Exception)
     write_atomic(run.run_dir / ERROR, f"{cause}\n{hint}\n")
     _record_end(run, "killed" if killed else "failed", cause)

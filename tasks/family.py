@@ -48,6 +48,15 @@ def end_family(word: str, grace_seconds: float = GRACE_SECONDS) -> None:
         number = signal.SIGKILL
 
 
+def kill_family(word: str, within_seconds: float = 2.0) -> None:
+    """Kill every process of the family but this one, also those that are started meanwhile; nothing where there is no word."""
+    deadline = time.monotonic() + within_seconds
+    while word and (found := [pid for pid in family(word) if pid != os.getpid()]) and time.monotonic() < deadline:
+        for pid in found:
+            _send(pid, signal.SIGKILL)
+        time.sleep(POLL_SECONDS / 2)
+
+
 def family(word: str) -> list[int]:
     """Process ids of those that were started with the word in their environment."""
     wanted, found = f"{VARIABLE}={word}".encode(), []

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from schemas.load import declare
 from schemas.records import TrainReport
+from tasks.ranks import require_gpus
 from tasks.say import say
+from tasks.stop import SAVE_SECONDS, take
 from training.main import read_spec
 from training.nodes import claim, wait_for_launch
 from training.torchrun import leave_cause, start, stop
@@ -21,7 +23,7 @@ def join_run(run_dir: Path, wait_seconds: float) -> int:
 
     Raises:
         LaunchError: it was not started in time, or has all its machines.
-        ConfigError: this machine's software is not that of the first one.
+        ConfigError: this machine's software is not that of the first one, or it has too few GPUs.
     """
     run_dir = run_dir.absolute()
     say("join", f"waiting up to {wait_seconds:.0f} s for the first machine to start {run_dir}", "info")
@@ -29,6 +31,7 @@ def join_run(run_dir: Path, wait_seconds: float) -> int:
     node = claim(run_dir, launch)
     spec = read_spec(run_dir / "resolved.json")
     train = declare(spec.declaration, str(run_dir / "resolved.json")).train
+    require_gpus(train)
     first = node.number * launch.ranks_per_node
     log = run_dir / f"train-node-{node.number}.log"
     say("join", f"{launch.run_id}: machine {node.number} of {launch.nodes}, ranks {first} to {first + launch.ranks_per_node - 1}; log {log}", "info")
@@ -36,6 +39,7 @@ def join_run(run_dir: Path, wait_seconds: float) -> int:
     try:
         code = process.wait()
     except BaseException:
+        take(SAVE_SECONDS)
         stop(process)
         raise
     leave_cause(run_dir, node, code)

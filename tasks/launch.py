@@ -27,6 +27,7 @@ from schemas.errors import LaunchError, TrainingError
 from schemas.records import RunSpec, TrainReport
 from tasks.live import table
 from tasks.say import bar, say
+from tasks.stop import SAVE_SECONDS, polled, take
 from training.boards import FOLDER, Board
 from training.nodes import Node, announce, own_address, withdraw
 from training.torchrun import command, failure, forget_causes, start, stop
@@ -101,18 +102,20 @@ def launch_all(run_dirs: Sequence[Path], declaration: Declaration, trackers: Seq
     """
     waiting, running, done = list(range(len(run_dirs))), dict[int, _Launch](), dict[int, TrainReport]()
     try:
-        with bar("folds") as progress:
+        with polled() as check_stop, bar("folds") as progress:
             while waiting or running:
                 while waiting and len(running) < limit:
                     number = waiting.pop(0)
                     running[number] = _Launch(run_dirs[number], declaration, trackers[number])
                 time.sleep(POLL_SECONDS)
+                check_stop()
                 for number, going in list(running.items()):
                     going.look(partial(_shown, progress, number, len(done), len(run_dirs)))
                     if going.process.poll() is not None:
                         del running[number]
                         done[number] = going.end()
     except BaseException:
+        take(SAVE_SECONDS)
         stop(*(going.process for going in running.values()))
         raise
     return [done[number] for number in range(len(run_dirs))]
@@ -173,10 +176,12 @@ def launch(run_dir: Path, declaration: Declaration, tracker: Tracker) -> TrainRe
     node = announce(run_dir, train, run_dir.name)
     process = start(run_dir, train, node)
     try:
-        if node:
-            _invite(run_dir, node)
-        _watch(process, run_dir / "metrics.jsonl", declaration, tracker)
+        with polled() as check_stop:
+            if node:
+                _invite(run_dir, node)
+            _watch(process, run_dir / "metrics.jsonl", declaration, tracker, check_stop)
     except BaseException:
+        take(SAVE_SECONDS)
         stop(process)
         raise
     finally:
@@ -222,13 +227,14 @@ def written(run_dir: Path) -> int:
     return path.stat().st_mtime_ns if path.is_file() else 0
 
 
-def _watch(process: subprocess.Popen[bytes], metrics: Path, declaration: Declaration, tracker: Tracker) -> None:
+def _watch(process: subprocess.Popen[bytes], metrics: Path, declaration: Declaration, tracker: Tracker, check_stop: Callable[[], None]) -> None:
     """Until the program ends: progress for a person, metrics to MLflow (and TensorBoard) every few seconds."""
     tail, sent, last = Tail(metrics), 0, time.monotonic()
     board = Board(metrics, metrics.parent / FOLDER) if declaration.tracking.tensorboard else None
     with bar("train") as progress, table("metrics", "Evaluations so far; * is the best on validation rows.") as append:
         while process.poll() is None:
             time.sleep(POLL_SECONDS)
+            check_stop()
             _progress(tail, declaration, progress, append)
             if metrics.exists() and time.monotonic() - last > FORWARD_SECONDS:
                 sent, last = tracker.forward_metrics(metrics, sent), time.monotonic()

@@ -58,7 +58,7 @@ def _end(run_dir: Path, record: StartedRun) -> bool:
         tracker = Tracker(tracking_address(run_dir, record), record.mlflow_run_id)
         with reached(tracker.uri, f"ending run {record.run_id}"):
             tracker.client.get_run(record.mlflow_run_id)
-        tracker.set_tags({"bulkhead.error": CAUSE, "mlflow.note.content": f"{CAUSE}\n\n{resume_hint(record)}"})
+        tracker.set_tags({"bulkhead.error": CAUSE, "mlflow.note.content": f"{CAUSE}\n\n{resume_hint(record, run_dir)}"})
         metrics = run_dir / "metrics.jsonl"
         if metrics.exists():
             tracker.forward_metrics(metrics)
@@ -70,7 +70,7 @@ def _end(run_dir: Path, record: StartedRun) -> bool:
         say("reconcile", f"{record.run_id}: {error}", "warn")
         return False
     settle(run_dir, CAUSE)
-    say("reconcile", f"{record.run_id} was killed; {resume_hint(record)}", "warn")
+    say("reconcile", f"{record.run_id} was killed; {resume_hint(record, run_dir)}", "warn")
     return True
 
 

@@ -59,7 +59,7 @@ def test_each_declaration_loads_and_reads_from_where_it_is_told(monkeypatch, tmp
     monkeypatch.setenv("BULKHEAD_DATA", str(tmp_path))
     monkeypatch.setenv("BULKHEAD_CLINIC", str(tmp_path / "visits.parquet"))
     declaration = load_declaration(EXAMPLES / f"{name}.yaml")
-    assert str(declaration.data.uri).startswith(str(tmp_path)) and declaration.train.ranks == 2
+    assert str(declaration.data.uri).startswith(str(tmp_path))
     monkeypatch.delenv("BULKHEAD_DATA")
     monkeypatch.delenv("BULKHEAD_CLINIC")
     default = load_declaration(EXAMPLES / f"{name}.yaml").data.uri

@@ -14,8 +14,11 @@ import gc
 import os
 import sys
 import tempfile
+from argparse import ArgumentParser
 
 from training.guard import AGENT, LAUNCHER, follow_parent
+
+RANK_GRACE_SECONDS = 15  # for a checkpoint at the step boundary, before the agent kills its ranks
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -23,13 +26,20 @@ def main(arguments: list[str] | None = None) -> None:
     follow_parent(LAUNCHER)
     os.environ[AGENT] = str(os.getpid())
     gc.disable()  # loading torch makes a million objects that stay: looking through them again and again takes a tenth of the time
+    from torch.distributed.run import get_args_parser
     from torch.distributed.run import main as torchrun
 
     gc.freeze()
     gc.enable()
     given = sys.argv[1:] if arguments is None else arguments
     with tempfile.TemporaryDirectory(prefix="bulkhead-agent-", ignore_cleanup_errors=True) as causes:
-        torchrun(["--log-dir", causes, *given])
+        torchrun(["--log-dir", causes, *with_known(given, get_args_parser())])
+
+
+def with_known(arguments: list[str], parser: ArgumentParser) -> list[str]:
+    """The arguments, after the options of ours that this torchrun knows (2.11 has no `--shutdown-timeout`, and gives ranks 30 s)."""
+    known = parser._option_string_actions  # argparse has no public list of its options
+    return [*(["--shutdown-timeout", str(RANK_GRACE_SECONDS)] if "--shutdown-timeout" in known else []), *arguments]
 
 
 if __name__ == "__main__":

@@ -214,5 +214,5 @@ def _device(declared: str, local_rank: int) -> torch.device:
     if declared == "cpu" or not found:
         return torch.device("cpu")
     if local_rank >= torch.cuda.device_count():
-        raise ConfigError(f"local rank {local_rank} has no GPU of its own: this machine has {torch.cuda.device_count()}; lower train.ranks")
+        raise ConfigError(f"local rank {local_rank} has no GPU of its own: this machine has {torch.cuda.device_count()}; leave train.ranks out, or lower it")
     return torch.device("cuda", local_rank)

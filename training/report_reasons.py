@@ -164,7 +164,7 @@ REASONS: dict[str, str] = {
     "train.batch_size": "A gradient with little noise, yet hundreds of steps an epoch on mid-sized tables. It counts the rows over all ranks, so that ranks do not change the result.",
     "train.micro_batch_size": "Each rank takes its share of the batch in one pass.",
     "train.drop_last": "Every train row counts in every epoch; the last, smaller batch is weighted by its rows.",
-    "train.ranks": "One process needs no coordination.",
+    "train.ranks": "One for each GPU of the machine; without a GPU one, whose threads use all cores and need no coordination.",
     "train.nodes": "One machine needs no shared file system.",
     "train.parallel": "A model that fits on each device trains fastest as a whole.",
     "train.loss_scale.initial": "High enough that small gradients survive in half precision; it falls by itself where it is too high.",

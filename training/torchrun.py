@@ -19,7 +19,6 @@ from training.guard import LAUNCHER
 from training.nodes import Node
 from training.parallel import LOST_PEER
 
-RANK_GRACE_SECONDS = 15  # for a checkpoint at the step boundary, before the agent kills its ranks
 GRACE_SECONDS = 20.0  # before the agent is killed; Prefect kills 30 s after it has asked
 OTHER_CAUSE_SECONDS = 5.0  # for the cause of another machine to reach the shared folder
 CAUSES = "error*.json"
@@ -35,7 +34,7 @@ def command(ranks: int, resolved: Path, run_dir: Path, node: Node | None = None)
         node: this machine among several; None for a run on one machine, where port 0 lets concurrent runs choose free ports.
     """
     place = node.arguments() if node else ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
-    launch = ["-m", "training.agent", "--nproc-per-node", str(ranks), *place, "--max-restarts", "0", "--shutdown-timeout", str(RANK_GRACE_SECONDS)]
+    launch = ["-m", "training.agent", "--nproc-per-node", str(ranks), *place, "--max-restarts", "0"]
     return [sys.executable, *launch, "-m", "training.main", "--config", str(resolved), "--run-dir", str(run_dir)]
 
 

@@ -22,6 +22,7 @@ def end_with(error: BaseException, trained: bool = True) -> tuple[RunContext, Ba
     """A run that breaks off with an error; the run and what came out of it."""
     with pytest.raises(type(error)) as caught, tracked(declaration(), "train") as run:  # type: ignore[arg-type]
         if trained:
+            (run.run_dir / "checkpoints" / "step-00000012").mkdir(parents=True)
             (run.run_dir / SPEC).write_text(make_run(run.run_dir).model_dump_json())
         if "dumped" in str(error):
             (run.run_dir / "dumps").mkdir()
@@ -35,12 +36,12 @@ def end_with(error: BaseException, trained: bool = True) -> tuple[RunContext, Ba
 @pytest.mark.parametrize(
     ("error", "trained", "status", "hint"),
     [
-        (TrainingError("a rank was killed"), True, "failed", "Go on from the last checkpoint: bulkhead resume {run.run_id}"),
-        (KeyboardInterrupt(), True, "killed", "Go on from the last checkpoint: bulkhead resume {run.run_id}"),
-        (OSError("disk full"), True, "failed", "Go on from the last checkpoint: bulkhead resume {run.run_id}"),
+        (TrainingError("a rank was killed"), True, "failed", "Go on from the last checkpoint (step 12): bulkhead resume {run.run_id}"),
+        (KeyboardInterrupt(), True, "killed", "Go on from the last checkpoint (step 12): bulkhead resume {run.run_id}"),
+        (OSError("disk full"), True, "failed", "Go on from the last checkpoint (step 12): bulkhead resume {run.run_id}"),
         (NonFiniteError("scores of val-3 are nan"), True, "failed", ""),
         (NonFiniteError("loss is nan, dumped"), True, "failed", "See where it began: bulkhead replay {run.run_dir}"),
-        (TrainingError("too early"), False, "failed", "Go on from the last checkpoint: bulkhead resume {run.run_id}"),
+        (TrainingError("too early"), False, "failed", "Go on from the beginning (no checkpoint yet): bulkhead resume {run.run_id}"),
     ],
 )
 def test_the_command_that_goes_on_is_named_everywhere(

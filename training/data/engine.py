@@ -9,9 +9,10 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
+from weakref import WeakSet
 
 import duckdb
 import pyarrow as pa
@@ -32,6 +33,7 @@ READ_AHEAD = "256MB"  # of rows that wait for who reads them, at most: with a fe
 GROUPS_AT_ONCE = 4  # row groups that are held, looked at and encoded together, as long as they stay below ROW_GROUP_BYTES
 ROWS_IN_MEMORY = 4  # as many more of rows that are in memory anyway
 Tables = Iterator[pa.Table]
+_open: WeakSet[duckdb.DuckDBPyConnection] = WeakSet()
 
 
 def connect(memory_limit: str | None = None, threads: int | None = None) -> duckdb.DuckDBPyConnection:
@@ -54,10 +56,18 @@ def connect(memory_limit: str | None = None, threads: int | None = None) -> duck
     if threads is not None:
         config["threads"] = threads
     connection = duckdb.connect(":memory:", config=config)
+    _open.add(connection)
     connection.execute("set enable_progress_bar = false; set TimeZone = 'UTC'")
     if memory_limit is None:
         connection.execute(f"set streaming_buffer_size = '{READ_AHEAD}'")
     return connection
+
+
+def interrupt_queries() -> None:
+    """Break off what the engines of this process do just now; called from another thread, for a stop."""
+    for connection in list(_open):
+        with suppress(duckdb.Error):  # it is closed already
+            connection.interrupt()
 
 
 @contextmanager
