@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from schemas.audit import AuditReport
+from schemas.errors import counted
 from schemas.records import CheckResult
 from tasks.audit import findings, is_open, outcome
 
@@ -51,7 +52,7 @@ def _words(result: CheckResult) -> str:
 def _roles(report: AuditReport) -> str:
     rows = ", ".join(f"{side} {n:,}" for side, n in report.rows.items())
     roles = "; ".join(f"{role} {', '.join(columns)}" for role, columns in report.roles.items() if role not in ("features", "ignored"))
-    return f"{report.name}: {rows} rows; {report.task}; {roles}; {len(report.roles.get('features', ()))} features"
+    return f"{report.name}: {rows} rows; {report.task}; {roles}; {counted(len(report.roles.get('features', ())), 'feature')}"
 
 
 def _table(report: AuditReport) -> Table:

@@ -52,7 +52,7 @@ def _resumable_runs(incomplete: str) -> list[str]:
 
 @app.command()
 def run(file: File, overrides: Overrides = None, as_json: AsJson = False, debug: Debug = False) -> None:
-    """Run FILE end to end: validate, split, check, fit, train, evaluate, gate, register, report. With cv.folds=5: train and test the folds instead."""
+    """Run FILE end to end: validate, split, check, fit, train, evaluate, gate, register, report; exit code 1 if the gate refuses. With cv.folds=5: train and test the folds instead."""
     with stated_errors(debug):
         from schemas.load import load_declaration
 
@@ -69,6 +69,7 @@ def run(file: File, overrides: Overrides = None, as_json: AsJson = False, debug:
             with_ranks(declaration)  # refused here rather than in the flow, after the server has started
         summary = pipeline(config_path=str(file), overrides=overrides or [])
         print_json(summary.model_dump(mode="json")) if as_json else print_summary(summary)
+    raise typer.Exit(1 if summary.outcome == "refused" else 0)
 
 
 def _cross_validate(file: Path, overrides: list[str], declaration: Declaration, as_json: bool) -> None:
@@ -152,6 +153,7 @@ def resume(
             print_json(ended and ended.model_dump(mode="json"))
         elif isinstance(ended, RunSummary):
             print_summary(ended)
+    raise typer.Exit(1 if isinstance(ended, RunSummary) and ended.outcome == "refused" else 0)
 
 
 @app.command()
@@ -256,7 +258,7 @@ def verify(
 
 @app.command()
 def reevaluate(file: File, overrides: Overrides = None, as_json: AsJson = False, debug: Debug = False) -> None:
-    """Score the champion on rows that came since, and look for drift; exit code 1 if it does not do any more what it did."""
+    """Score the champion on rows that came since, and look for drift; exit code 1 if it does not do any more what it did, 0 if it does or too few rows say so: see outcome in --json."""
     with stated_errors(debug):
         from schemas.load import load_declaration
 
@@ -267,7 +269,7 @@ def reevaluate(file: File, overrides: Overrides = None, as_json: AsJson = False,
 
         found = flow(config_path=str(file), overrides=overrides or [], stop=False)
         if as_json:
-            print_json(found.model_dump(mode="json"))
+            print_json(found.model_dump(mode="json") | {"outcome": found.outcome, "verdict": found.verdict})
     raise typer.Exit(1 if found.checks.failed else 0)
 
 

@@ -14,6 +14,8 @@ from schemas.records import Prepared
 from tasks.context import RunContext, tracked
 from tasks.evaluate import evaluate_model
 from tasks.names import run_name
+from tasks.new_rows import count_new_rows
+from tasks.outcome import ended, report_outcome
 from tasks.promote import promote_registered
 from tasks.ranks import with_ranks
 from tasks.register import collect_evidence, export, judge_challenger, register_model
@@ -43,16 +45,19 @@ def pipeline(
         raise ConfigError(f"cv.folds is {declaration.cv.folds}: use the flow crossvalidate, or set cv.folds=0 for the final model")
     with tracked(declaration, "pipeline") as run:
         prepared = prepare_data(declaration)
-        return complete(prepared, run)
+        summary = complete(prepared, run)
+    return ended(summary.outcome, summary.message, summary)
 
 
 def complete(prepared: Prepared, run: RunContext) -> RunSummary:
     """From prepared data to the report."""
+    new_rows = count_new_rows(prepared, run)
     spec, preflight, trained = train_on(prepared, run)
     evaluated = evaluate_model(spec, trained, run.run_dir, "test")
     exported = export(spec, trained, prepared, run)
     gate = judge_challenger(spec, prepared, preflight, evaluated, exported, run)
     evidence = collect_evidence(run, prepared, preflight, trained, exported, evaluated, gate)
     registered = promote_registered(register_model(spec, prepared, exported, evidence, gate, run), gate, run)
-    report = report_run(run, prepared, preflight, trained, evaluated, gate, registered)
-    return summarise(run, prepared, trained, evaluated, registered, report)
+    outcome = report_outcome(registered, gate, run)
+    report = report_run(run, prepared, preflight, trained, evaluated, gate, registered, new_rows)
+    return summarise(run, prepared, trained, evaluated, registered, outcome, new_rows, report)

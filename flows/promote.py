@@ -8,7 +8,8 @@ from flows.prepare import todays_rows
 from schemas.parameters import Alias, ModelName, ModelUri
 from schemas.registry_records import Promotion
 from tasks.names import run_name
-from tasks.promote import judge_version, promote_version, prove_version, roll_back_to_previous
+from tasks.outcome import ended
+from tasks.promote import judge_version, outcome_of_promotion, promote_version, prove_version, roll_back_to_previous
 
 
 @flow(
@@ -26,7 +27,8 @@ def promote(model_uri: ModelUri, alias: Alias = "champion") -> Promotion:
     """
     candidate = prove_version(model_uri, alias)
     today = None if candidate.is_alone else todays_rows(candidate.recorded.declaration)
-    return promote_version(candidate, judge_version(candidate, today))
+    made = promote_version(candidate, judge_version(candidate, today))
+    return ended(outcome_of_promotion(candidate), made.verdict, made)
 
 
 @flow(
@@ -38,4 +40,5 @@ def rollback(name: ModelName) -> Promotion:
     Args:
         name: Of the registered model, e.g. clinic-visits.
     """
-    return roll_back_to_previous(name)
+    made = roll_back_to_previous(name)
+    return ended("promoted", f"{made.uri}: {made.verdict}", made)

@@ -10,7 +10,7 @@ from schemas.parameters import ConfigPath, Overrides, Stop
 from schemas.registry_records import Reevaluation
 from tasks.context import tracked
 from tasks.names import run_name
-from tasks.reevaluate import fetch_champion, reevaluate_champion, report_reevaluation, require_good
+from tasks.reevaluate import end_reevaluation, fetch_champion, reevaluate_champion, report_reevaluation, require_good
 
 
 @flow(
@@ -34,4 +34,4 @@ def reevaluate(config_path: ConfigPath, overrides: Overrides = (), stop: Stop = 
         found = report_reevaluation(reevaluate_champion(champion, validated, split, run), validated, run)
     if stop:
         require_good(found)
-    return found
+    return end_reevaluation(found)

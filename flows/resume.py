@@ -11,6 +11,7 @@ from flows.train import train_on
 from schemas.records import TrainReport
 from tasks.context import reopened
 from tasks.names import run_name
+from tasks.outcome import ended
 from tasks.prepared import read_prepared
 from tasks.ranks import require_same_ranks
 from tasks.resume import StartedRunName, unfinished
@@ -34,4 +35,7 @@ def resume(run: StartedRunName) -> RunSummary | TrainReport | None:
     require_same_ranks(started.run_dir)
     with reopened(started.run_dir) as context:
         prepared = prepare_data(context.declaration, read_prepared(context.run_dir))
-        return complete(prepared, context) if started.kind == "pipeline" else train_on(prepared, context)[2]
+        if started.kind == "train":
+            return train_on(prepared, context)[2]
+        summary = complete(prepared, context)
+    return ended(summary.outcome, summary.message, summary)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from schemas.fold_records import CrossValidation
-from schemas.records import EvaluationReport, Interval, Prepared, Record, Registered, SampleReport, TrainReport, Verification
+from schemas.records import EvaluationReport, Interval, NewRows, Outcome, Prepared, Record, Registered, SampleReport, TrainReport, Verification
 from tasks.claim import used_servers
 from tasks.context import RunContext
 
@@ -15,7 +15,8 @@ from tasks.context import RunContext
 class RunSummary(Record):
     """The outcome of a pipeline run.
 
-    `cached`: the prepared data were reused. `metrics`: of the test rows, with confidence intervals.
+    `cached`: the prepared data were reused. `metrics`: of the test rows, with confidence intervals. `outcome`: what became of the
+    model. `new_rows`: how its rows differ from those of the run before; null where there was none.
     """
 
     name: str
@@ -27,6 +28,8 @@ class RunSummary(Record):
     verdict: str
     cached: bool
     registered: Registered
+    outcome: Outcome
+    new_rows: NewRows | None = None
     report: str
     confidence: float
     tracking_uri: str
@@ -34,8 +37,24 @@ class RunSummary(Record):
     flow_run_id: str | None
     promise: str
 
+    @property
+    def message(self) -> str:
+        """The outcome in a sentence, for Prefect's state."""
+        model = f"{self.registered.uri} (version {self.registered.version})" if self.registered.registered else f"nothing registered: {self.registered.verdict}"
+        rows = f"; {self.new_rows.sentence}" if self.new_rows else ""
+        return f"{model}; test {self.metric} {interval_text(self.metrics[self.metric])}{rows}"
 
-def summarise(run: RunContext, prepared: Prepared, trained: TrainReport, evaluated: EvaluationReport, registered: Registered, report: Path) -> RunSummary:
+
+def summarise(
+    run: RunContext,
+    prepared: Prepared,
+    trained: TrainReport,
+    evaluated: EvaluationReport,
+    registered: Registered,
+    outcome: Outcome,
+    new_rows: NewRows | None,
+    report: Path,
+) -> RunSummary:
     """The record of a finished run."""
     return RunSummary(
         name=run.declaration.name,
@@ -47,6 +66,8 @@ def summarise(run: RunContext, prepared: Prepared, trained: TrainReport, evaluat
         verdict=evaluated.verdict,
         cached=prepared.cached,
         registered=registered,
+        outcome=outcome,
+        new_rows=new_rows,
         report=str(report),
         confidence=run.declaration.evaluate.confidence,
         tracking_uri=run.tracking_uri,
@@ -85,6 +106,8 @@ def print_summary(summary: RunSummary) -> None:
         "test": f"{summary.metric} {interval_text(summary.metrics[summary.metric])}   ({summary.confidence:.0%} interval; {', '.join(others[:2])})",
         "verdict": summary.verdict,
         "model": f"{registered.uri}  (version {registered.version})" if registered.registered else f"nothing registered; {registered.verdict}",
+        "outcome": summary.outcome + ("; exit code 1" if summary.outcome == "refused" else ""),
+        **({"rows": summary.new_rows.sentence} if summary.new_rows else {}),
         "report": summary.report,
         "promise": summary.promise,
         "look further": where_to_look(summary.tracking_uri),

@@ -185,7 +185,11 @@ class RegisterConfig(Section):
         "automatic",
         description="What a version that passed the gate becomes. automatic: champion; approval: challenger, until a person promotes it; never: no alias.",
     )
-    require_skill: bool = Field(True, description="Refuse a model that is not better than the constant baseline.")
+    require_skill: bool = Field(True, description="Refuse a model that is not better than the constant baseline, or that too few rows were there to judge.")
+    allow_behind: tuple[Baseline, ...] = Field(
+        ("boosting",),
+        description="Baselines that a model may be behind beyond uncertainty. A model behind any other, such as the linear model, is refused.",
+    )
 
 
 class TrackingConfig(Section):

@@ -16,9 +16,12 @@ from schemas.errors import ConfigError
 from schemas.section import Section
 
 Parameters = dict[str, Any]
+FIXED = {"EST": "America/New_York", "MST": "America/Denver"}  # IANA zones that are read as those of a place
 
 
 def _known_zone(name: str) -> str:
+    if name in FIXED:
+        raise ValueError(f"{name!r} has no daylight saving time, so that runs move by an hour in summer; expected a place such as {FIXED[name]!r}")
     if name not in zoneinfo.available_timezones():
         close = difflib.get_close_matches(name, zoneinfo.available_timezones(), n=1)
         raise ValueError(f"{name!r} is no time zone of the IANA database" + (f"; did you mean {close[0]!r}?" if close else ", e.g. Europe/Berlin or UTC"))

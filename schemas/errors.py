@@ -108,3 +108,12 @@ def first_few(values: Iterable[object], total: int | None = None, limit: int = 5
     shown = list(values)
     more = (len(shown) if total is None else total) > min(len(shown), limit)
     return ", ".join(str(v) for v in shown[:limit]) + (", …" if more else "")
+
+
+def counted(number: int, noun: str) -> str:
+    """A count with its noun, which takes an s but for one.
+
+    >>> counted(1, "feature"), counted(1200, "row")
+    ('1 feature', '1,200 rows')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

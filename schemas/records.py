@@ -36,7 +36,9 @@ __all__ = [
     "Interval",
     "LabelColumn",
     "LabelStats",
+    "NewRows",
     "NumericStats",
+    "Outcome",
     "PreflightReport",
     "Prepared",
     "Record",
@@ -47,6 +49,7 @@ __all__ = [
     "SourceRef",
     "SplitArrays",
     "SplitTables",
+    "Standing",
     "Statistics",
     "TableRef",
     "TableSpec",
@@ -62,14 +65,16 @@ __all__ = [
     "digest_of",
 ]
 
-Verdict = Literal["pass", "warn", "fail", "allowed"]
+Verdict = Literal["pass", "warn", "fail", "allowed", "unknown"]
+Standing = Literal["ahead", "level", "behind", "unknown"]
+Outcome = Literal["promoted", "waiting", "registered", "unchanged", "refused", "not registered"]
 
 
 # ------------------------------------------------------------------------------------------ checks
 
 
 class CheckResult(Record):
-    """One check: verdict, one plain sentence, figures, and up to ten evidence rows."""
+    """One check: verdict, one plain sentence, figures, and up to ten evidence rows; `unknown`: too little to judge by."""
 
     name: str
     verdict: Verdict
@@ -225,7 +230,9 @@ class EvaluationReport(Record):
     """Metrics of one side with confidence intervals, beside baselines on the same rows.
 
     `interval_note`: what the intervals do not cover. `baselines`: name → metric → value. `differences`: name → model minus baseline in the declared metric, on the same
-    resamples. `samples`: of a language model. `verdict`: one plain sentence on skill over them.
+    resamples. `standing`: name → where the model stands to it beyond uncertainty. `chance`: p-value of a permutation test of
+    skill, null where it was not needed. `too_few`: why so few rows can show no skill. `samples`: of a language model.
+    `verdict`: one plain sentence on skill over them.
     `predictions`: Parquet with `__id`, `__group`, `label`, `prediction` and, for classes, `probability_<class>`; of several
     labels `label_<name>`, and the columns that the registered model gives. `by_label`: of several labels, each one's
     known rows, base rate, metrics and baselines. `label_note`: which labels a mean over labels leaves out.
@@ -241,6 +248,9 @@ class EvaluationReport(Record):
     interval_note: str = ""
     verdict: str = ""
     has_skill: bool = True
+    standing: dict[str, Standing] = {}
+    chance: float | None = None
+    too_few: str = ""
     predictions: FileRef
     by_group: tuple[dict[str, Any], ...] = ()
     by_label: tuple[dict[str, Any], ...] = ()
@@ -280,6 +290,35 @@ class Registered(Record):
     uri: str | None
     alias: str | None
     verdict: str
+
+
+class NewRows(Record):
+    """Rows of each side that the run before did not have there.
+
+    `since`: the run before, in words. `cut`: where a time split's validation begins; `is_frozen`: whether the ledger holds it.
+    """
+
+    since: str
+    train: int
+    val: int
+    test: int
+    cut: str | None = None
+    is_frozen: bool = False
+
+    @property
+    def learns_nothing_new(self) -> bool:
+        """Whether rows came and none of them is learned from."""
+        return self.train == 0 and self.val + self.test > 0
+
+    @property
+    def sentence(self) -> str:
+        """The counts, and why train has none."""
+        nouns = ", ".join(f"{n:,} {side}" for side, n in (("val", self.val), ("test", self.test)))
+        counts = f"{self.train:,} new train row{'' if self.train == 1 else 's'} since {self.since} ({nouns})"
+        if self.cut is None or self.train:
+            return counts
+        ending = "; rows after it never train, see docs/scheduling.md" if self.is_frozen else ""
+        return f"{counts}; the cut {'is frozen' if self.is_frozen else 'stands'} at {self.cut}{ending}"
 
 
 class Evidence(Record):

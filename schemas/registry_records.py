@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from schemas.records import CheckReport, Interval, Record
+from schemas.records import CheckReport, Interval, Record, Verdict
 
 __all__ = ["Drift", "Promotion", "Reevaluation", "Reproduction", "Scored", "Step"]
+
+WORST_FIRST: tuple[Verdict, ...] = ("fail", "warn", "unknown")
 
 
 class Promotion(Record):
@@ -123,7 +125,13 @@ class Reevaluation(Record):
     report: str = ""
 
     @property
+    def outcome(self) -> Verdict:
+        """The worst of the checks: `fail`, `warn`, `unknown` (too few rows to say) or `pass`."""
+        found = {r.verdict for r in self.checks.results}
+        return next((v for v in WORST_FIRST if v in found), "pass")
+
+    @property
     def verdict(self) -> str:
-        """The first finding, failed ones before warnings; else that nothing was found."""
-        ranked = [r for wanted in ("fail", "warn") for r in self.checks.results if r.verdict == wanted]
+        """The first finding, failed ones before warnings and what is unknown; else that nothing was found."""
+        ranked = [r for wanted in ("fail", "warn", "unknown") for r in self.checks.results if r.verdict == wanted]
         return ranked[0].summary if ranked else f"{self.uri} does as well on {self.rows:,} new rows as when it was registered"

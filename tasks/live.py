@@ -15,6 +15,9 @@ from prefect.artifacts import create_progress_artifact, create_table_artifact
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactUpdate
 from prefect.context import FlowRunContext, TaskRunContext
+from prefect.events import emit_event
+
+from schemas.records import Outcome
 
 UPDATE_SECONDS = 2.0
 CLOSE_SECONDS = 5.0  # that the end of a step waits for its last update
@@ -29,6 +32,16 @@ def publish(create: Callable[..., object], **fields: Any) -> None:
         create(**fields)
     except Exception as error:  # the run is worth more than what is shown of it
         log.warning("Prefect did not take the artifact %s: %s", fields.get("key"), error)
+
+
+def announce_outcome(outcome: Outcome, name: str, payload: dict[str, Any]) -> None:
+    """Send the event `bulkhead.model.<outcome>`; one that cannot be sent is logged and changes nothing."""
+    event = f"bulkhead.model.{outcome.replace(' ', '-')}"
+    try:
+        resource = {"prefect.resource.id": f"bulkhead.model.{name}", "prefect.resource.name": name}
+        emit_event(event, resource=resource, payload={"name": name, "outcome": outcome, **payload})
+    except Exception as error:  # the outcome stands
+        log.warning("%s could not be sent: %s", event, error)
 
 
 class Live:

@@ -20,14 +20,15 @@ from prefect.settings import PREFECT_API_URL
 
 from schemas.errors import RegistryError
 from schemas.home import home
-from schemas.records import GateReport, Registered, SplitTables, ValidatedTable
+from schemas.records import GateReport, Outcome, Registered, SplitTables, ValidatedTable
 from schemas.registry_records import Promotion
 from tasks.context import RunContext
+from tasks.live import announce_outcome
 from tasks.say import say
 from training import promotion
 from training.challenge import Rows, challenge_version
 from training.data.shards import materialise_rows
-from training.gate import judge
+from training.gate import UNCHANGED, judge
 from training.recorded import Recorded, recorded_version
 from training.registry import CHAMPION, load_model
 from training.tracking import default_tracking_uri
@@ -164,6 +165,8 @@ def judge_version(candidate: Candidate, today: tuple[ValidatedTable, SplitTables
     gate = judge(known.declaration, known.evaluation, known.evidence.checks, comparison)
     say("gate", gate.verdict, "done" if gate.passed else "fail")
     if not gate.passed:
+        outcome: Outcome = "unchanged" if gate.verdict.startswith(UNCHANGED) else "refused"
+        announce_outcome(outcome, known.model.name, {"run_id": "", "version": known.model.version, "verdict": gate.verdict})
         raise RegistryError(f"{known.uri} is not promoted: {gate.verdict}")
     return gate
 
@@ -188,6 +191,11 @@ def roll_back_to_previous(name: str) -> Promotion:
         made = promotion.roll_back(name, default_tracking_uri(None))
     announce(made)
     return _told(made)
+
+
+def outcome_of_promotion(candidate: Candidate) -> Outcome:
+    """What a promotion came to: nothing new where the version had the alias already."""
+    return "unchanged" if candidate.is_there else "promoted" if candidate.alias == CHAMPION else "registered"
 
 
 def _told(made: Promotion) -> Promotion:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import cast
 
 from prefect import task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.states import Completed
 
 from schemas.errors import RegistryError
 from schemas.records import SplitTables, ValidatedTable
@@ -19,7 +21,8 @@ from training.reevaluate import has_drifted, reevaluate
 from training.reevaluate_report import outcome, write_reevaluation
 from training.registry import CHAMPION
 
-KINDS = {"pass": "done", "warn": "warn", "fail": "fail"}
+STATES = {"pass": "As good", "warn": "Warned", "unknown": "Unknown", "fail": "Worse"}
+KINDS = {"pass": "done", "warn": "warn", "fail": "fail", "unknown": "unknown"}
 
 
 @task(name="fetch champion", description="The version in use, its alias resolved once, with what its run recorded.", tags=["register"], cache_policy=NO_CACHE)
@@ -88,3 +91,8 @@ def require_good(found: Reevaluation) -> None:
     """
     if outcome(found) == "fail":
         raise RegistryError(f"{found.uri} does not do any more what it did: {found.verdict}; report: {found.report}")
+
+
+def end_reevaluation(found: Reevaluation) -> Reevaluation:
+    """The state in which the flow ends, named after the worst verdict; whoever calls the flow gets the record."""
+    return cast(Reevaluation, Completed(name=STATES[found.outcome], message=found.verdict, data=found))

@@ -10,7 +10,7 @@ from prefect.cache_policies import NO_CACHE
 
 from schemas.digest import write_atomic
 from schemas.load import given_paths
-from schemas.records import EvaluationReport, GateReport, Interval, PreflightReport, Prepared, Registered, TrainReport
+from schemas.records import EvaluationReport, GateReport, Interval, NewRows, PreflightReport, Prepared, Registered, TrainReport
 from tasks.context import RunContext
 from tasks.live import publish
 from tasks.say import say
@@ -29,6 +29,7 @@ def report_run(
     evaluated: EvaluationReport,
     gate: GateReport,
     registered: Registered,
+    new_rows: NewRows | None = None,
 ) -> Path:
     """Path of `report.html` in the run directory; `checklist.json` stands beside it."""
     checklist = build_checklist(run.run_dir, run.declaration, prepared, preflight, trained, evaluated)
@@ -48,6 +49,7 @@ def report_run(
         provenance=run.provenance,
         links=run.links,
         checklist=checklist,
+        new_rows=new_rows,
     )
     path = run.run_dir / "report.html"
     write_report(inputs, path)

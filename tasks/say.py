@@ -18,11 +18,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from tasks.live import progress
 
-MARKS = {"done": "✓", "cached": "↺", "warn": "!", "fail": "✗", "info": " "}
+MARKS = {"done": "✓", "cached": "↺", "warn": "!", "fail": "✗", "info": " ", "unknown": "?"}
 PREPARATION = ("source", "validate", "split", "disjoint", "leakage", "statistics", "arrays", "poison", "preflight", "train")
 STEPS = {"train": PREPARATION, "pipeline": (*PREPARATION, "evaluate", "export", "gate", "register", "report")}
 _reached: ContextVar[tuple[tuple[str, ...], Callable[[float, str], None]]] = ContextVar("reached", default=((), lambda done, text: None))
-STYLES = {"done": "green", "cached": "cyan", "warn": "yellow", "fail": "red", "info": "dim"}
+STYLES = {"done": "green", "cached": "cyan", "warn": "yellow", "fail": "red", "info": "dim", "unknown": "yellow"}
 
 
 def console() -> Console:
@@ -36,7 +36,7 @@ def say(step: str, text: str, kind: str = "done") -> None:
     Args:
         step: what was done, at most 14 characters.
         text: the outcome in figures.
-        kind: done, cached, warn, fail or info.
+        kind: done, cached, warn, fail, info or unknown.
     """
     out = console()
     with suppress(OSError):  # whoever read the lines is gone, e.g. a worker: the run goes on

@@ -36,7 +36,9 @@ def fingerprint_source(declaration: Declaration) -> SourceRef:
     """The source as it is now."""
     source = fingerprint(declaration.data)
     megabytes = sum(f.num_bytes for f in source.files) / 1e6
-    say("source", f"{len(source.files)} {source.format} file{'s'[: len(source.files) > 1]}, {megabytes:,.1f} MB, sha256 {source.sha256[:12]}")
+    one = source.files[0].sha256 if len(source.files) == 1 else ""
+    digest = f"sha256 {one[:12]}" if one else f"digest of all files {source.sha256[:12]}"
+    say("source", f"{len(source.files)} {source.format} file{'s'[: len(source.files) > 1]}, {megabytes:,.1f} MB, {digest}")
     return source
 
 

@@ -88,6 +88,7 @@ FAULTS: list[tuple[dict[str, object], str]] = [
     ({"concurrency_limit": {"limit": 1, "grace_period_seconds": 10}}, r"grace_period_seconds: Input should be greater than or equal to 60; got 10"),
     ({"schedules": [NIGHT | {"timezon": "UTC"}]}, r"schedules\[0\].timezon: unknown key; did you mean 'timezone'\?"),
     ({"schedules": [{"cron": "0 3 * * *"}]}, r"schedules\[0\].timezone: required, but not given"),
+    ({"schedules": [NIGHT | {"timezone": "EST"}]}, r"'EST' has no daylight saving time, .*; expected a place such as 'America/New_York'"),
     ({"schedules": [NIGHT | {"timezone": "Europe/Berln"}]}, r"'Europe/Berln' is no time zone of the IANA database; did you mean 'Europe/Berlin'\?"),
     ({"schedules": [NIGHT | {"cron": "0 25 * * *"}]}, r"pipeline/nightly: cron '0 25 \* \* \*'"),
     ({"triggers": [{"expects": ["x"]}]}, r"triggers\[0\].expects: unknown key; did you mean 'expect'\?"),

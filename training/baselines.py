@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.compose import ColumnTransformer
@@ -21,8 +21,9 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 from schemas.config import Declaration, SplitName
-from schemas.records import ArraysRef, Interval, Statistics
+from schemas.records import ArraysRef, Interval, Standing, Statistics
 from training import ngrams
+from training.data.arrangements import tail
 from training.data.shards import load_arrays
 from training.metrics import Metrics, compute_predictions, targets
 from training.models.shape import FIRST_VALUE
@@ -209,8 +210,23 @@ def _predictor(declaration: Declaration, statistics: Statistics, model: Any) -> 
 # ----------------------------------------------------------------------------------------- verdict
 
 
+class Skill(NamedTuple):
+    """What is known of skill besides intervals.
+
+    `chance`: of scores that say nothing of the labels to do as well (`permutation.permutation_chance`), where it was computed.
+    `too_few`: why no scores could show skill on so few rows; empty where some could.
+    """
+
+    chance: float | None = None
+    too_few: str = ""
+
+
 def verdict(
-    declaration: Declaration, metrics: dict[str, Interval], baselines: dict[str, Metrics], differences: dict[str, Interval] | None = None
+    declaration: Declaration,
+    metrics: dict[str, Interval],
+    baselines: dict[str, Metrics],
+    differences: dict[str, Interval] | None = None,
+    skill: Skill = Skill(),  # noqa: B008 - immutable
 ) -> tuple[bool, str]:
     """Whether the network is better than the constant prediction beyond uncertainty, and a plain sentence on all baselines.
 
@@ -220,38 +236,73 @@ def verdict(
         baselines: Name → metric → value, on the same rows; `constant` among them.
         differences: Name → interval of network minus baseline in the metric, on the same resamples; the sharper
             comparison. Without it the baseline's value is held against the network's own interval.
+        skill: A constant is beaten only where `chance` is small, too.
 
     Returns:
-        (has_skill, sentence). No skill where the metric is not defined.
+        (has_skill, sentence). No skill where the metric is not defined, or rows are too few.
     """
     metric = declaration.metric
-    found = metrics[metric]
+    found, values = metrics[metric], {b: baselines[b].get(metric) for b in baselines}
     if found.value is None:
         return False, f"{metric_name(metric)} is not defined on these rows, so nothing shows skill; take a test side with more rows or both classes."
+    if skill.too_few:
+        shown = ", ".join(f"{NAMES.get(b, b)} {number(v)}" for b, v in values.items())
+        return False, f"Too few rows to say: {skill.too_few}; the network's {metric_name(metric)} is {_with_bounds(found)} ({shown}): take more test rows."
+    standing = standings(declaration, metrics, baselines, differences, skill)
+    return _has_skill(standing), _sentence(declaration, found, values, standing)
+
+
+def standings(
+    declaration: Declaration,
+    metrics: dict[str, Interval],
+    baselines: dict[str, Metrics],
+    differences: dict[str, Interval] | None = None,
+    skill: Skill = Skill(),  # noqa: B008 - immutable
+) -> dict[str, Standing]:
+    """Where the network stands to each baseline; args are those of `verdict`. Unknown where rows are too few."""
+    metric = declaration.metric
+    if skill.too_few:
+        return dict.fromkeys(baselines, "unknown")
+    found = metrics[metric]
     standing = {b: _standing(declaration, found, values.get(metric), (differences or {}).get(b)) for b, values in baselines.items()}
-    return _has_skill(standing), _sentence(declaration, found, {b: baselines[b].get(metric) for b in baselines}, standing)
+    if skill.chance is None or found.value is None:
+        return standing
+    is_rare = skill.chance <= tail(declaration.evaluate.confidence)
+    for name in (b for b in CONSTANTS if b in standing):
+        value, difference = baselines[name].get(metric), (differences or {}).get(name)
+        no_width = difference is not None and difference.low is None and found.low is None
+        is_better = value is not None and (found.value > value) == declaration.greater_is_better and found.value != value
+        if standing[name] == "ahead" and not is_rare:
+            standing[name] = "level"
+        elif no_width and is_rare and is_better:  # a perfect score: no resample differs, and no permutation comes near
+            standing[name] = "ahead"
+    return standing
 
 
-def _has_skill(standing: dict[str, str]) -> bool:
+def _has_skill(standing: dict[str, Standing]) -> bool:
     return any(standing.get(name) == "ahead" for name in CONSTANTS)
 
 
-def _standing(declaration: Declaration, found: Interval, baseline: float | None, difference: Interval | None) -> str:
+def _standing(declaration: Declaration, found: Interval, baseline: float | None, difference: Interval | None) -> Standing:
     """ahead, behind, or level: within the uncertainty; unknown where the baseline has no value."""
     if baseline is None or found.value is None:
         return "unknown"
-    if difference is None or difference.low is None or difference.high is None:
-        low, high = (found.value if bound is None else bound for bound in (found.low, found.high))
-        low, high = low - baseline, high - baseline
-    else:
+    if difference is not None and difference.low is not None and difference.high is not None:
         low, high = difference.low, difference.high
+    elif found.low is not None and found.high is not None:
+        low, high = found.low - baseline, found.high - baseline
+    else:
+        return "level"  # a difference without an interval is none that is known
     if not declaration.greater_is_better:
         low, high = -high, -low
     return "ahead" if low > 0 else "behind" if high < 0 else "level"
 
 
-def _sentence(declaration: Declaration, found: Interval, values: dict[str, float | None], standing: dict[str, str]) -> str:
-    bounds = "" if found.low is None else f" [{number(found.low)}, {number(found.high)}]"
+def _with_bounds(found: Interval) -> str:
+    return number(found.value) + ("" if found.low is None else f" [{number(found.low)}, {number(found.high)}]")
+
+
+def _sentence(declaration: Declaration, found: Interval, values: dict[str, float | None], standing: dict[str, Standing]) -> str:
     shown = {b: f"{NAMES.get(b, b)} ({number(values[b])})" for b in standing}
     parts = [
         f"{words} {' and '.join(shown[b] for b, s in standing.items() if s == wanted)}"
@@ -260,10 +311,10 @@ def _sentence(declaration: Declaration, found: Interval, values: dict[str, float
     ]
     compared = ", ".join(parts) or "not compared with any baseline"
     name = metric_name(declaration.metric)
-    return f"The network's {name} {number(found.value)}{bounds} is {compared}{_advice(declaration, values, standing)}."
+    return f"The network's {name} {_with_bounds(found)} is {compared}{_advice(declaration, values, standing)}."
 
 
-def _advice(declaration: Declaration, values: dict[str, float | None], standing: dict[str, str]) -> str:
+def _advice(declaration: Declaration, values: dict[str, float | None], standing: dict[str, Standing]) -> str:
     """What to do about the best baseline that the network does not beat."""
     if not _has_skill(standing):
         where = "the text, its tokens" if declaration.task.kind == "causal_lm" else "the features, the label"

@@ -5,7 +5,12 @@ every metric of many resamples is then sums and cumulative sums of weights, and 
 repeated so often. Draws depend on the seed and the number of units alone.
 Shapes: N rows, R resamples, C classes, T runs of equal score.
 
-Source: percentile intervals as in Efron and Tibshirani 1993, ch. 13; whole groups as in Davison and Hinkley 1997, sec. 3.8.
+Of few units the percentile interval is too narrow, and of a perfect score it has no width. Below `FEW_UNITS` it reaches
+as far as Student's t asks for, and AUROC and accuracy have at least their exact or score interval; where an interval still
+has no width, there is none.
+
+Source: percentile intervals as in Efron and Tibshirani 1993, ch. 13; whole groups as in Davison and Hinkley 1997, sec. 3.8;
+their expansion as in Hesterberg 2015, sec. 4.4.
 """
 
 from __future__ import annotations
@@ -21,9 +26,11 @@ from schemas.records import Interval
 from training import token_metrics
 from training.label_metrics import Resampled, Values, resampled_labels
 from training.metrics import compute_predictions, predicted_class
+from training.small_samples import at_least, expanded_tail
 from training.targets import Targets
 
 BLOCK_VALUES = 2_000_000  # weights held at a time
+FEW_UNITS = 100  # from here on the expansion is below 1 % of the width
 STREAM = 0x626F6F74  # keeps these draws apart from other uses of the seed
 
 
@@ -52,7 +59,8 @@ def intervals(
         labels: Of a task of several labels; predictions are then [N, K] and targets [N, L].
 
     Returns:
-        `low` and `high` are None where a metric is not defined, or in more than half of the resamples.
+        `low` and `high` are None where a metric is not defined, in more than half of the resamples too, or where the
+        resamples do not differ and no exact interval is known.
 
     Raises:
         DataError: no rows, or lengths that differ.
@@ -60,7 +68,9 @@ def intervals(
     task = declaration.task.kind
     values = compute_predictions(task, predictions, target, weight, labels)
     resampled = _all_resamples(_resampled(task, predictions, target, labels), len(target), group, weight, resamples, seed)
-    return {name: _interval(value, resampled[name], confidence) for name, value in values.items()}
+    units = units_of(group, len(target))
+    found = {name: _interval(value, resampled[name], confidence, int(units.max()) + 1) for name, value in values.items()}
+    return {name: at_least(interval, name, target, units, confidence, FEW_UNITS) if not labels else interval for name, interval in found.items()}
 
 
 def paired_difference(
@@ -88,7 +98,9 @@ def paired_difference(
         raise DataError(f"metric {metric!r} is not one of task {task!r}: {', '.join(declaration.metrics)}")
     first, second = (compute_predictions(task, p, target, weight, labels)[metric] for p in (predictions, other))
     a, b = (_all_resamples(_resampled(task, p, target, labels), len(target), group, weight, resamples, seed)[metric] for p in (predictions, other))
-    return _interval(None if first is None or second is None else first - second, a - b, confidence)
+    value = None if first is None or second is None else first - second
+    found = _interval(value, a - b, confidence, int(units_of(group, len(target)).max()) + 1)
+    return Interval(value=0.0, low=0.0, high=0.0) if value == 0 and not np.nan_to_num(a - b).any() else found
 
 
 # --------------------------------------------------------------------------------------- resamples
@@ -128,12 +140,16 @@ def _all_resamples(values: Resampled, num_rows: int, group: np.ndarray | None, w
     return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
 
 
-def _interval(value: float | None, resampled: np.ndarray, confidence: float) -> Interval:
+def _interval(value: float | None, resampled: np.ndarray, confidence: float, units: int) -> Interval:
+    """Percentile interval, expanded where units are few; none where it would have no width: that is no certainty."""
     defined = resampled[~np.isnan(resampled)]
     if value is None or len(defined) * 2 <= len(resampled):
         return Interval(value=value)
-    low, high = np.quantile(defined, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Interval(value=value, low=float(low), high=float(high))
+    tail = expanded_tail(confidence, units) if units < FEW_UNITS else (1 - confidence) / 2
+    low, high = (float(v) for v in np.quantile(defined, [tail, 1 - tail]))
+    if high - low <= 1e-12 * max(1.0, abs(value)):
+        return Interval(value=value)
+    return Interval(value=value, low=min(low, value) if units < FEW_UNITS else low, high=max(high, value) if units < FEW_UNITS else high)
 
 
 # ----------------------------------------------------------------------------------------- metrics
@@ -142,6 +158,12 @@ def _interval(value: float | None, resampled: np.ndarray, confidence: float) -> 
 def _resampled(task: str, predictions: np.ndarray, target: np.ndarray, labels: Targets) -> Resampled:
     """The metrics of a task for many resamples at once; `unexplained` of a single label among them."""
     return resampled_labels(task, predictions, target, labels, _MAKERS) if labels else _MAKERS[task](predictions, target)
+
+
+def one_resample(task: str, metric: str, predictions: np.ndarray, target: np.ndarray, weight: np.ndarray | None, labels: Targets) -> float:
+    """A metric of the rows as they are, quicker than by `metrics.compute_predictions`; NaN where it is not defined."""
+    whole = np.ones(len(target)) if weight is None else np.asarray(weight, dtype=np.float64)
+    return float(_resampled(task, predictions, target, labels)(whole[None])[metric][0])
 
 
 def _ratio(numerator: np.ndarray, denominator: np.ndarray, otherwise: float = np.nan) -> np.ndarray:

@@ -23,13 +23,14 @@ from schemas.config import METRICS, Declaration, SplitName
 from schemas.errors import IntegrityError
 from schemas.load import declare
 from schemas.records import EvaluationReport, FileRef, Interval, RunSpec, SampleReport, SplitArrays, Statistics
-from training.baselines import baseline_predictions, verdict
+from training.baselines import Skill, baseline_predictions, standings, verdict
 from training.bootstrap import intervals, paired_difference
 from training.data.shards import load_arrays
 from training.evaluate_text import read_documents, text_facts, write_losses
 from training.label_evaluation import base_rates, given_values, label_table, prediction_columns
 from training.label_metrics import undefined_note
 from training.metrics import Metrics, compute_predictions, predict, predicted_class, targets
+from training.permutation import permutation_chance, too_few_units
 from training.reference import reference_network, reference_scores
 from training.scoring import require_finite
 from training.targets import Targets, targets_of
@@ -74,7 +75,8 @@ def evaluate(run: RunSpec, weights: Path | FileRef, side: SplitName, out_dir: Pa
     }
     metrics = intervals(declaration, predictions, target, **resampling)
     others = baseline_predictions(declaration, statistics, run.arrays, side) if side == "test" else {}
-    compared: dict[str, Any] = _compare(declaration, others, predictions, target, metrics, resampling) if others else {}
+    skill = {"group": group, "weight": weight, "labels": labels, "seed": declaration.train.seed}
+    compared: dict[str, Any] = _compare(declaration, others, predictions, target, metrics, resampling, skill) if others else {}
     report = EvaluationReport(
         side=side,
         rows=len(ids),
@@ -171,13 +173,18 @@ def _compare(
     target: np.ndarray,
     metrics: dict[str, Interval],
     resampling: dict[str, Any],
+    skill: dict[str, Any],
 ) -> dict[str, Any]:
-    """Baselines on the same rows, and the verdict from paired differences: fields of the report."""
+    """Baselines on the same rows, and the verdict from paired differences and permutations: fields of the report."""
     weight, labels = resampling["weight"], resampling["labels"]
     baselines = {name: compute_predictions(declaration.task.kind, p, target, weight, labels) for name, p in others.items()}
     differences = {name: paired_difference(declaration, declaration.metric, predictions, p, target, **resampling) for name, p in others.items()}
-    has_skill, sentence = verdict(declaration, metrics, baselines, differences)
-    return {"baselines": baselines, "differences": differences, "verdict": sentence, "has_skill": has_skill}
+    too_few = too_few_units(declaration, target, skill["group"])
+    no_width = any(found.low is None for found in differences.values())
+    known = Skill(None if too_few else permutation_chance(declaration, predictions, target, **skill, always=no_width), too_few)
+    has_skill, sentence = verdict(declaration, metrics, baselines, differences, known)
+    standing = standings(declaration, metrics, baselines, differences, known)
+    return {"baselines": baselines, "differences": differences, "verdict": sentence, "has_skill": has_skill, "standing": standing, **known._asdict()}
 
 
 def clusters_of(group: np.ndarray | None) -> tuple[np.ndarray | None, str]:

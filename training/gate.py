@@ -4,7 +4,8 @@ Conditions, each with a verdict of its own:
 
 - `threshold`: each declared test metric keeps its bounds.
 - `checks`: no check of the run failed (warnings and allowed findings pass).
-- `skill`: the model beats the constant baseline, where `register.require_skill` asks for it.
+- `skill`: the model beats the constant baseline, where `register.require_skill` asks for it; never where test rows are too few to say.
+- `baselines`: the model is behind no simpler baseline beyond uncertainty, but for those of `register.allow_behind`.
 - `champion`: on test rows that neither model learned from, the challenger is not worse than the champion by more than
   `register.tolerance`. With d = challenger - champion, turned so that more is better, and its paired bootstrap
   interval: fail when d or the upper end of its interval lies below -tolerance. A single draw decides nothing: an
@@ -21,8 +22,10 @@ import numpy as np
 
 from schemas.config import Declaration, Threshold
 from schemas.records import CheckResult, EvaluationReport, GateReport, Interval, Record
+from training.baselines import CONSTANTS, NAMES
 from training.bootstrap import paired_difference
 from training.metrics import compute_predictions
+from training.report_format import metric_name, number
 from training.targets import Targets
 
 MIN_ROWS = 30  # fewer unseen rows say nothing about a champion
@@ -110,6 +113,7 @@ def judge(declaration: Declaration, evaluation: EvaluationReport, checks: Sequen
         *(keeps(metric, bounds, evaluation.metrics) for metric, bounds in declaration.register_.thresholds.items()),
         _checks_are_green(checks),
         _has_skill(declaration, evaluation),
+        *_not_behind(declaration, evaluation),
         _not_worse(declaration, comparison),
     )
     failed = [c for c in conditions if c.verdict == "fail"]
@@ -153,21 +157,41 @@ def _checks_are_green(checks: Sequence[CheckResult]) -> CheckResult:
         verdict="fail" if failed else "pass",
         summary=f"checks failed: {', '.join(failed)}" if failed else f"checks: {shown}",
         figures=dict(counts),
-        remedy="mend what the checks found, or allow it with a reason in checks.allow" if failed else "",
+        remedy="fix what the checks found, or allow it with a reason in checks.allow" if failed else "",
     )
 
 
 def _has_skill(declaration: Declaration, evaluation: EvaluationReport) -> CheckResult:
     needed = declaration.register_.require_skill
     verdict = "pass" if evaluation.has_skill else "fail" if needed else "allowed"
-    summary = "better than the constant baseline" if evaluation.has_skill else f"no skill over the constant baseline: {evaluation.verdict or 'see the report'}"
+    lacking = "too few test rows to say whether it has skill" if evaluation.too_few else "no skill over the constant baseline"
+    summary = "better than the constant baseline" if evaluation.has_skill else f"{lacking}: {evaluation.too_few or evaluation.verdict or 'see the report'}"
+    remedy = "give more test rows (split.fractions, or more data)" if evaluation.too_few else "look at features, split and learning curves"
     return CheckResult(
         name="skill",
         verdict=verdict,
         summary=summary,
-        remedy="" if evaluation.has_skill else "look at features, split and learning curves; a model without skill helps nobody",
+        remedy="" if evaluation.has_skill else f"{remedy}; a model without skill helps nobody",
         reason="register.require_skill is false" if verdict == "allowed" else "",
     )
+
+
+def _not_behind(declaration: Declaration, evaluation: EvaluationReport) -> list[CheckResult]:
+    """The condition on simpler models: first champions too, since nobody should serve what a linear model does better."""
+    behind = [name for name, place in evaluation.standing.items() if place == "behind" and name not in CONSTANTS]
+    if not behind:
+        return []
+    metric, refused = declaration.metric, [name for name in behind if name not in declaration.register_.allow_behind]
+    shown = " and ".join(f"{NAMES[name]} ({number(evaluation.baselines[name].get(metric))})" for name in refused or behind)
+    return [
+        CheckResult(
+            name="baselines",
+            verdict="fail" if refused else "allowed",
+            summary=f"{metric_name(metric)} {number(evaluation.metrics[metric].value)} is behind {shown} on the same test rows",
+            remedy=f"use {NAMES[refused[0]]}, improve the model, or name it in register.allow_behind" if refused else "",
+            reason="" if refused else f"register.allow_behind names {', '.join(behind)}",
+        )
+    ]
 
 
 def _not_worse(declaration: Declaration, comparison: Comparison | None) -> CheckResult:

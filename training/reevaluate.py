@@ -10,7 +10,8 @@ compared with: on rows it learned from they would be better than on any new one)
 - `drift`, `prediction drift`: warn where a column differs beyond chance, all columns allowed for, and by a PSI of 0.1 or more.
 - `calibration`: warn where the mean of label minus prediction has another interval than on the test rows.
 
-A drift alone fails nothing: rows may change and the model be right about them.
+A drift alone fails nothing: rows may change and the model be right about them. What cannot be judged is `unknown`, never passed: no or
+fewer than 30 new rows (of drift: groups of rows, on either side), or no earlier rows.
 N rows, K columns of predictions.
 """
 
@@ -32,10 +33,10 @@ from schemas.records import CheckReport, CheckResult, Interval, SplitTables, Sta
 from schemas.registry_records import Drift, Reevaluation
 from training.bootstrap import intervals, resample_counts, units_of
 from training.challenge import Facts, Rows, facts_of, keeps_groups, predictions_of, unlike
-from training.data.drift import LARGE, LEVEL, MIN_ROWS, MODERATE, find_drift, one_of_each
+from training.data.drift import FEWEST_ROWS, LARGE, LEVEL, MIN_ROWS, MODERATE, find_drift, one_of_each
 from training.data.shards import materialise_rows
 from training.data.unseen import rows_among, unseen_rows
-from training.evaluate import clusters_of
+from training.evaluate import MIN_CLUSTERS, clusters_of
 from training.gate import keeps
 from training.registry import LoadedModel
 from training.targets import Targets
@@ -85,11 +86,16 @@ def reevaluate(
     predicted = _drift(kinds, "tested", _predicted(kinds))
     results = [_enough(counts["new"])]
     if metrics:
-        results += [
+        judged = [
             _performance(declaration, registered, metrics),
             *(keeps(name, bounds, metrics) for name, bounds in declaration.register_.thresholds.items()),
         ]
-        results += [_judge_drift("drift", "feature", features), _judge_drift("prediction drift", "prediction", predicted), *_calibration(kinds, spec)]
+        few = [_unknown_of_few(result, kinds["new"]) for result in (*judged, *_calibration(kinds, spec))]
+        drift = [
+            _judge_drift("drift", "feature", features, _fewest(kinds, "learned")),
+            _judge_drift("prediction drift", "prediction", predicted, _fewest(kinds, "tested")),
+        ]
+        results += [*few[: len(judged)], *drift, *few[len(judged) :]]
     return Reevaluation(
         name=model.name,
         version=str(model.version),
@@ -175,11 +181,28 @@ def _enough(rows: int) -> CheckResult:
     few = rows < MIN_ROWS
     return CheckResult(
         name="new rows",
-        verdict="warn" if few else "pass",
-        summary=f"only {rows} new rows: nothing can be said of them" if few else f"{rows:,} new rows, which it has neither learned from nor was tested on",
+        verdict="unknown" if few else "pass",
+        summary=f"only {rows} new row{'' if rows == 1 else 's'}: nothing can be said of them"
+        if few
+        else f"{rows:,} new rows, which it has neither learned from nor was tested on",
         figures={"rows": rows},
         remedy="look again when there are more" if few else "",
     )
+
+
+def _fewest(kinds: dict[str, Kind], earlier: str) -> int:
+    """Rows that drift is judged by, one of each group, where they are fewer: the earlier ones or the new ones."""
+    return min((len(one_of_each(kinds[kind].frame, "__group")) for kind in (earlier, "new") if kind in kinds), default=0) if earlier in kinds else 0
+
+
+def _unknown_of_few(result: CheckResult, new: Kind) -> CheckResult:
+    """The result, unknown where new rows are too few for it; of few groups a finding stands, as intervals are over groups, and a pass does not."""
+    units = int(units_of(new.facts.group, len(new.frame)).max()) + 1  # a group, or a row without one
+    is_finding = result.verdict in ("fail", "warn") and units >= MIN_CLUSTERS and len(new.frame) >= MIN_ROWS
+    if units >= MIN_ROWS or is_finding:
+        return result
+    few = f"unknown: {units} independent new row{'' if units == 1 else 's'} (groups count once), {MIN_ROWS} are needed; {result.summary}"
+    return result.model_copy(update={"verdict": "unknown", "summary": few, "remedy": "look again when there are more rows"})
 
 
 def _performance(declaration: Declaration, registered: dict[str, Interval], now: dict[str, Interval]) -> CheckResult:
@@ -187,7 +210,7 @@ def _performance(declaration: Declaration, registered: dict[str, Interval], now:
     name = declaration.register_.metric or declaration.metric
     then, found, sign = registered.get(name, Interval(value=None)), now[name], 1.0 if declaration.metrics[name] else -1.0
     if then.value is None or found.value is None:
-        return CheckResult(name="performance", verdict="warn", summary=f"{name} is not defined on the new rows, or was not on the test rows")
+        return CheckResult(name="performance", verdict="unknown", summary=f"{name} is not defined on the new rows, or was not on the test rows")
     tolerance = declaration.register_.tolerance
     gap = sign * (found.value - then.value)  # below 0: worse
     failed = gap + math.hypot(_half(found), _half(then)) < -tolerance
@@ -228,18 +251,23 @@ def has_drifted(found: Drift) -> bool:
     return found.adjusted < LEVEL and found.psi >= MODERATE
 
 
-def _judge_drift(name: str, what: str, found: tuple[Drift, ...]) -> CheckResult:
+def _judge_drift(name: str, what: str, found: tuple[Drift, ...], fewest: int) -> CheckResult:
+    """Warn of what differs; unknown where rows are too few for a difference to show."""
     moved = [d for d in found if has_drifted(d)]
     shown = ", ".join(f"{d.column} (PSI {d.psi:.2f}{', large' if d.psi >= LARGE else ''})" for d in moved[:MOST_NAMES])
-    told = f"{len(moved)} of {len(found)} {what} columns differ from earlier rows: {shown}{', …' if len(moved) > MOST_NAMES else ''}"
+    columns = f"{what} column{'' if len(found) == 1 else 's'}"
+    if moved:
+        summary = f"{len(moved)} of {len(found)} {columns} differ from earlier rows: {shown}{', …' if len(moved) > MOST_NAMES else ''}"
+    elif not found:
+        summary = f"unknown: {fewest} rows to compare {what} columns with or of, one of each group, and {FEWEST_ROWS} are needed"
+    elif fewest < MIN_ROWS:
+        summary = f"unknown: no large difference in {len(found)} {columns}, but {fewest} rows, one of each group, do not show a small one"
+    else:
+        summary = f"no {what} column of {len(found)} differs from earlier rows"
     return CheckResult(
         name=name,
-        verdict="warn" if moved else "pass",
-        summary=told
-        if moved
-        else f"no {what} column of {len(found)} differs from earlier rows"
-        if found
-        else f"no earlier rows to compare {what} columns with",
+        verdict="warn" if moved else "unknown" if fewest < MIN_ROWS or not found else "pass",
+        summary=summary,
         columns=tuple(d.column for d in moved),
         evidence=tuple(d.model_dump() for d in moved[:10]),
         remedy="see whether the source measures something else now; train again where it does not" if moved else "",

@@ -13,7 +13,7 @@ from training.report_blocks import Badge, Block, Section, Table, Tone, checks, t
 from training.report_blocks import Words as Text
 from training.report_format import capital, count, interval, metric_name, number, plain, share
 
-TONES: dict[str, Tone] = {"pass": "good", "warn": "warn", "fail": "bad"}
+TONES: dict[str, Tone] = {"pass": "good", "warn": "warn", "fail": "bad", "unknown": "info"}
 NOTE = (
     "PSI is the population stability index: below 0.1 little has changed, from 0.25 on much. A column is marked where it differs beyond chance "
     "(Holm's method over all columns, one row of each group) and by a PSI of 0.1 or more."
@@ -26,9 +26,8 @@ def write_reevaluation(found: Reevaluation, declaration: Declaration, run_id: st
 
 
 def outcome(found: Reevaluation) -> str:
-    """`fail`, `warn` or `pass`: the worst of its checks."""
-    verdicts = {r.verdict for r in found.checks.results}
-    return next((v for v in ("fail", "warn") if v in verdicts), "pass")
+    """`fail`, `warn`, `unknown` or `pass`: the worst of its checks."""
+    return found.outcome
 
 
 def _headline(found: Reevaluation) -> Headline:

@@ -17,7 +17,7 @@ from pydantic import Field
 from schemas.config import Declaration
 from schemas.digest import write_atomic
 from schemas.observed import Checklist
-from schemas.records import EvaluationReport, FileRef, GateReport, PreflightReport, Prepared, Record, Registered, TrainReport
+from schemas.records import EvaluationReport, FileRef, GateReport, NewRows, PreflightReport, Prepared, Record, Registered, TrainReport
 from training import report_appendix as appendix
 from training import report_labels as labels
 from training import report_sections as sections
@@ -54,6 +54,7 @@ class ReportInputs(Record):
     provenance: dict[str, Any] = Field(default_factory=dict)
     links: dict[str, str] = Field(default_factory=dict)
     checklist: Checklist | None = None
+    new_rows: NewRows | None = None
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def report_sections(inputs: ReportInputs) -> tuple[Section, ...]:
             "How good is it, how sure is that, and is it better than something simple?",
             sections.metric_blocks(declaration, test, inputs.val),
         ),
-        ("split", "Split", "Which rows trained, which chose, which tested?", sections.split_blocks(declaration, prepared, sides)),
+        ("split", "Split", "Which rows trained, which chose, which tested?", sections.split_blocks(declaration, prepared, sides, inputs.new_rows)),
         ("checks", "Checks", "Did anything cross from test to train?", sections.check_blocks(declaration, prepared, inputs.gate)),
         ("curves", "Learning curves", "Did it learn, and did it learn too much?", sections.curve_blocks(declaration, history, train, inputs.preflight)),
         ("predictions", "Predictions", "Where is it right and where is it wrong?", predictions),
@@ -204,7 +205,7 @@ def _skill_words(inputs: ReportInputs) -> str:
     metric, found = inputs.declaration.metric, sections.standings(inputs.declaration, inputs.test)
     named = {place: [f"{plain(n)} ({number(inputs.test.baselines[n].get(metric))})" for n, p in found.items() if p == place] for place in words}
     compared = ", ".join(f"{words[place]} {_listed(names)}" for place, names in named.items() if names) or "no baseline was fitted"
-    return compared if inputs.test.has_skill else f"no skill: {compared}"
+    return compared if inputs.test.has_skill else "too few rows to say whether it has skill" if inputs.test.too_few else f"no skill: {compared}"
 
 
 def _listed(items: Sequence[str]) -> str:

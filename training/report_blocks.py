@@ -11,9 +11,9 @@ from training.report_format import METRIC_NAMES, count, figure, plain
 from training.report_svg import Picture
 
 Tone = Literal["good", "warn", "bad", "info", "mark"]
-TONES: dict[str, Tone] = {"pass": "good", "warn": "warn", "fail": "bad", "allowed": "warn"}
-VERDICT_WORDS = {"pass": "passed", "warn": "warning", "fail": "failed", "allowed": "allowed"}
-RANK = {"fail": 0, "warn": 1, "allowed": 2, "pass": 3}
+TONES: dict[str, Tone] = {"pass": "good", "warn": "warn", "fail": "bad", "allowed": "warn", "unknown": "info"}
+VERDICT_WORDS = {"pass": "passed", "warn": "warning", "fail": "failed", "allowed": "allowed", "unknown": "unknown"}
+RANK = {"fail": 0, "warn": 1, "unknown": 2, "allowed": 3, "pass": 4}
 MAX_EVIDENCE = 10
 WORDY = 28
 

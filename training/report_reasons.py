@@ -207,6 +207,7 @@ REASONS: dict[str, str] = {
     "register.tolerance": "A new version must not be worse than the champion.",
     "register.promotion": "A version that passes every condition is put to use at once.",
     "register.require_skill": "A model that is not better than a constant must not be served.",
+    "register.allow_behind": "Boosted trees are no simpler than a network; a model behind a simpler one, such as the linear model, must not be served.",
     "tracking.uri": "MLFLOW_TRACKING_URI, else a SQLite file in the Bulkhead home: no server is needed.",
     "tracking.experiment": "Runs of one declaration stand together.",
     "tracking.tensorboard": "MLflow has the same curves.",

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from schemas.config import Declaration, SplitName
-from schemas.records import CheckResult, EvaluationReport, GateReport, Interval, PreflightReport, Prepared, TrainReport
+from schemas.records import CheckResult, EvaluationReport, GateReport, Interval, NewRows, PreflightReport, Prepared, TrainReport
 from training import report_labels
 from training import report_plots as plots
 from training.report_blocks import Badge, Block, Bullets, Callout, Facts, Gallery, Heading, Table, Tone, Words, checks, records_table, table
@@ -18,6 +18,7 @@ from training.report_format import MISSING, capital, count, duration, figure, in
 from training.report_svg import SIDE_NAMES, Picture
 
 Standing = Literal["better", "about equal", "worse", "unknown"]
+PLACES: dict[str, Standing] = {"ahead": "better", "level": "about equal", "behind": "worse", "unknown": "unknown"}
 STANDING_TONES: dict[Standing, Tone] = {"better": "good", "about equal": "warn", "worse": "bad", "unknown": "info"}
 EXCLUDED_BECAUSE = {
     "embargo": "inside the embargo after a cut",
@@ -56,8 +57,10 @@ def standing(value: Interval, baseline: float | None, greater_is_better: bool, d
 
 
 def standings(declaration: Declaration, test: EvaluationReport) -> dict[str, Standing]:
-    """How the model stands to each baseline in the declared metric."""
+    """How the model stands to each baseline in the declared metric; computed here only of evaluations that did not record it."""
     metric = declaration.metric
+    if test.standing:
+        return {n: PLACES[test.standing.get(n, "unknown")] for n in test.baselines}
     return {
         n: standing(test.metrics[metric], values.get(metric), declaration.greater_is_better, test.differences.get(n)) for n, values in test.baselines.items()
     }
@@ -100,7 +103,8 @@ def _skill(test: EvaluationReport) -> Callout:
         return Callout(
             "warn", "Not compared", plain(test.verdict, 1000) or "No baseline was fitted, so nothing says whether the network is better than something simple."
         )
-    return Callout("good" if test.has_skill else "bad", "Better than a constant prediction" if test.has_skill else "No skill", plain(test.verdict, 1000))
+    title = "Better than a constant prediction" if test.has_skill else "Too few rows to say" if test.too_few else "No skill"
+    return Callout("good" if test.has_skill else "bad", title, plain(test.verdict, 1000))
 
 
 def _metric_table(names: list[str], directions: dict[str, bool], confidence: float, test: EvaluationReport, val: EvaluationReport | None) -> Table:
@@ -130,12 +134,15 @@ def _group_table(groups: Sequence[dict[str, Any]]) -> Table:
 # -------------------------------------------------------------------------------------------- split
 
 
-def split_blocks(declaration: Declaration, prepared: Prepared, sides: dict[SplitName, Side]) -> list[Block]:
+def split_blocks(declaration: Declaration, prepared: Prepared, sides: dict[SplitName, Side], new_rows: NewRows | None = None) -> list[Block]:
     """Rows, groups, times and labels of each side, rows on no side, and the timeline."""
     spec = prepared.validated.spec
     timed = [s.times for s in sides.values() if s.times is not None and len(s.times)]
     picture = plots.timeline(sides, spec.time_is_timestamp, *cut_points(prepared)) if timed else plots.side_bars(sides)
     blocks: list[Block] = [_side_table(declaration, prepared, sides), Gallery((picture,))]
+    if new_rows is not None:
+        words = f"{capital(plain(new_rows.sentence, 400))}."
+        blocks.insert(0, Callout("warn", "Nothing new to learn from", words) if new_rows.learns_nothing_new else Words(words))
     if prepared.statistics.labels:
         blocks += report_labels.side_blocks(prepared)
     if declaration.task.kind == "multiclass":

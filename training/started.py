@@ -26,7 +26,7 @@ from schemas.records import Record
 
 RECORD = "run.json"
 LOCK = "run.lock"
-DECLARED, SPEC, PREPARED = "declaration.json", "resolved.json", "prepared.json"
+DECLARED, SPEC, PREPARED, REGISTERED = "declaration.json", "resolved.json", "prepared.json", "registered.json"
 LOCK_SECONDS = 1.0  # someone who only looks whether a run is at work holds the lock for a moment
 
 RESUMED = ("pipeline", "train")  # kinds that can be gone on with; the others are started anew

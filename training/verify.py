@@ -101,7 +101,10 @@ class Proof:
         learned = sum(int(sides.get(side, {}).get("rows", 0)) for side in ("train", "val"))
         sound = keys.dtype == np.uint64 and bool((keys[1:] > keys[:-1]).all()) and len(keys) >= learned > 0
         return _statement(
-            "trained_on", sound, f"{len(keys):,} keys of the {learned:,} rows it learned from", f"{len(keys):,} keys for {learned:,} rows, or out of order"
+            "trained_on",
+            sound,
+            f"{learned:,} rows that it learned from, named by {len(keys):,} hashes of their ids and groups",
+            f"{len(keys):,} keys for {learned:,} rows, or out of order",
         )
 
     def run(self) -> Iterator[CheckResult]:

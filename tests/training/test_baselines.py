@@ -198,4 +198,5 @@ def test_a_metric_that_is_not_defined_shows_no_skill() -> None:
     skill, sentence = judge(None, None, {"constant": None})
     assert not skill
     assert sentence.startswith("AUROC is not defined on these rows")
-    assert judge(0.9, None, {"constant": 0.5}) == (True, "The network's AUROC 0.9000 is better than the constant prediction (0.5000).")
+    skill, sentence = judge(0.9, None, {"constant": 0.5})  # a value without an interval is no certainty
+    assert not skill and "AUROC 0.9000 is not told apart from the constant prediction (0.5000)" in sentence

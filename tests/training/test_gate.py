@@ -11,6 +11,7 @@ from schemas.records import CheckResult, EvaluationReport, FileRef, GateReport, 
 from tests.training.mlflow_home import declaration
 from training.gate import Comparison, compare, judge
 
+SIMPLER: dict[str, dict[str, float | None]] = {"constant": {"auroc": 0.5}, "linear": {"auroc": 0.9}, "boosting": {"auroc": 0.95}}
 NO_FILE = FileRef(path="/none", sha256="0", num_bytes=0)
 
 
@@ -82,6 +83,29 @@ def test_a_model_without_skill_is_refused_unless_that_is_declared() -> None:
     relaxed = judged(found=evaluation(skill=False), require_skill=False)
     assert relaxed.passed
     assert relaxed.conditions[-2].verdict == "allowed"
+
+
+@pytest.mark.req("R2")
+def test_too_few_rows_are_refused_by_that_name_also_for_the_first_champion() -> None:
+    few = evaluation(skill=False).model_copy(update={"too_few": "3 rows can be ordered in 3 ways"})
+    report = judged(found=few)
+    assert not report.passed and report.champion_version is None
+    assert report.verdict == "refused: too few test rows to say whether it has skill: 3 rows can be ordered in 3 ways"
+    assert judged(found=few, require_skill=False).passed
+
+
+@pytest.mark.req("R2")
+def test_a_model_behind_a_simpler_one_is_no_first_champion_unless_the_file_says_so() -> None:
+    behind = evaluation().model_copy(update={"standing": {"constant": "ahead", "linear": "behind", "boosting": "behind"}, "baselines": SIMPLER})
+    report = judged(found=behind)
+    assert report.verdict == "refused: AUROC 0.8000 is behind the linear model (0.9000) on the same test rows"
+    assert "name it in register.allow_behind" in report.conditions[-2].remedy
+    allowed = judged(found=behind, allow_behind=["linear", "boosting"])
+    assert allowed.passed and allowed.conditions[-2].verdict == "allowed"
+    trees = behind.model_copy(update={"standing": {"constant": "ahead", "linear": "level", "boosting": "behind"}})
+    assert judged(found=trees).passed  # trees are no simpler than a network
+    assert not judged(found=trees, allow_behind=[]).passed
+    assert [c.name for c in judged(found=evaluation()).conditions] == ["checks", "skill", "champion"]
 
 
 @pytest.mark.req("R2")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -21,6 +22,7 @@ from schemas.registry_records import Reevaluation
 from tests.training.cases import Case, champion_of, make_case
 from training.bootstrap import intervals
 from training.challenge import Rows, facts_of, predictions_of
+from training.data.drift import find_drift
 from training.data.unseen import evaluated_keys, trained_keys
 from training.export import export_model
 from training.reevaluate import divide, reevaluate
@@ -70,6 +72,7 @@ class Known:
 def fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The 50 test rows are of 25 patients, of whom each counts once."""
     monkeypatch.setattr("training.data.drift.MIN_ROWS", 20)
+    monkeypatch.setattr("training.reevaluate.MIN_ROWS", 20)
 
 
 @pytest.fixture(scope="module")
@@ -132,10 +135,42 @@ def test_what_was_planted_is_named(known: Known, tmp_path: Path, plant: Plant | 
     assert outcome(found) == ("fail" if any(r.verdict == "fail" for r in found.checks.results) else "warn")
 
 
+@pytest.mark.req("R3")
+def test_few_groups_show_a_large_drift_and_are_unknown_without_one(known: Known, tmp_path: Path) -> None:
+    """Hundreds of rows of ten people: their number counts, not that of their rows."""
+
+    def people(table: pa.Table) -> pa.Table:
+        return replaced(table, "__group", [f"since-{i % 10}" for i in range(len(table))])
+
+    (tmp_path / "honest").mkdir()
+    found = known.again(tmp_path / "honest", people)
+    verdicts = {r.name: r.verdict for r in found.checks.results}
+    assert found.rows > 500 and outcome(found) == "unknown"
+    assert verdicts == {"new rows": "pass"} | dict.fromkeys(["performance", "drift", "prediction drift", "calibration"], "unknown")
+    assert "unknown: 10 independent new rows (groups count once), 20 are needed" in found.checks.results[1].summary
+    moved = known.again(tmp_path, lambda table: people(replaced(table, "income", [None if v is None else v * 50 + 1e6 for v in table["income"].to_pylist()])))
+    drift = {r.name: r for r in moved.checks.results}["drift"]
+    assert drift.verdict == "warn" and "income" in drift.columns
+    page = write_reevaluation(found, known.case.declaration, "run", "y", tmp_path / "report.html").file.read_text()
+    assert "unknown" in page
+
+
+@pytest.mark.req("R3")
+def test_few_rows_that_did_not_drift_raise_no_alarm() -> None:
+    alarms = 0
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        before, now = (pd.DataFrame({"n": rng.normal(size=n), "t": rng.choice(list("abcdefgh"), n)}) for n in (200, 12))
+        alarms += any(d.adjusted < 0.05 for d in find_drift(before, now, ["n", "t"]))
+    assert alarms <= 9
+    other = pd.DataFrame({"n": rng.normal(size=12) + 3, "t": ["z"] * 12})
+    assert {d.column for d in find_drift(before, other, ["n", "t"]) if d.adjusted < 0.05} == {"n", "t"}
+
+
 @pytest.mark.req("D10")
 def test_no_new_rows_say_nothing_and_rows_it_knows_never_count(known: Known, tmp_path: Path) -> None:
     found = known.again(tmp_path, new=False)
-    assert (found.rows, found.metrics, outcome(found)) == (0, {}, "warn")
+    assert (found.rows, found.metrics, outcome(found)) == (0, {}, "unknown")
     assert found.verdict == "only 0 new rows: nothing can be said of them"
 
     def known_patients(table: pa.Table) -> pa.Table:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import duckdb
 import yaml
@@ -33,6 +33,8 @@ CODE = re.compile(r".*(_id|_?code|_?type|_?class|weekday|month|mnth|hour|hr|seas
 MOLECULES = ("smiles", "canonical_smiles", "smiles_canonical", "mol_smiles")
 WEIGHTS = ("sample_weight", "row_weight", "instance_weight", "case_weight")
 PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+YES = {"yes", "y", "true", "t", "1", "1.0", "positive", "pos", "case", "event", "present", "on"}
+NO = {"no", "n", "false", "f", "0", "0.0", "negative", "neg", "control", "none", "absent", "off"}
 YAML_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 LISTED = 80  # columns that are listed one by one; of more, only those that need a word
 
@@ -247,14 +249,29 @@ def guess_task(table: Table, label: Profile) -> tuple[str, str]:
     """The task that a label makes, as YAML, and why."""
     if label.distinct == 2:
         counts = rows(table.connection, f"select {ident(label.name)}, count(*) from {SAMPLE} where {ident(label.name)} is not null group by all order by 2, 1")
-        rare, count = counts[0]
+        positive, count, why = _positive(counts)
         return (
-            f"{{kind: binary, positive: {_quoted(rare) if isinstance(rare, str) else json.dumps(rare)}}}",
-            f"two values; the rarer one is positive ({count / label.present:.1%} of the rows)",
+            f"{{kind: binary, positive: {_quoted(positive) if isinstance(positive, str) else json.dumps(positive)}}}",
+            f"two values; {why} is positive ({count / label.present:.1%} of the rows)",
         )
     if label.family == "text" or (label.family == "int" and label.distinct <= 20):
         return "{kind: multiclass}", f"{label.distinct} values"
     return "{kind: regression}", f"numbers with {label.distinct} values"
+
+
+def _positive(counts: list[tuple[Any, ...]]) -> tuple[Any, int, str]:
+    """The positive class of two, rarer first, its rows, and why: the one that means yes, the other of one that means no, else the rarer.
+
+    >>> _positive([("no", 46), ("yes", 54)]), _positive([("ill", 3), ("well", 9)])[0]
+    (('yes', 54, "'yes', by its meaning,"), 'ill')
+    """
+    words = [str(value).strip().lower() for value, _ in counts]
+    yes = [i for i, word in enumerate(words) if word in YES] or [1 - i for i, word in enumerate(words) if word in NO]
+    if len(yes) == 1:
+        value, count = counts[yes[0]]
+        return value, count, f"{value!r}, by its meaning,"
+    value, count = counts[0]
+    return value, count, "the rarer one"
 
 
 def _split(found: Draft, table: Table, task: str) -> tuple[str, str]:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from schemas.config import Declaration, TokensConfig
 from schemas.digest import verify
-from schemas.errors import DataError, LeakageError, first_few
+from schemas.errors import DataError, LeakageError, counted, first_few
 from schemas.records import CategoryStats, NumericStats, Statistics, TableSpec, TensorStats, TrainTable
 from training.data.engine import chosen_engine, ident
 from training.data.held_columns import held_counts, held_moments, held_quantiles
@@ -92,11 +92,13 @@ def _judge_constants(train: TrainRows, dropped: dict[str, str]) -> None:
     shown = first_few((f"{name} ({reason})" for name, reason in dropped.items()), limit=50)
     if dropped and train.declaration.checks.constant_features == "fail":
         raise DataError(
-            f"{len(dropped)} features say nothing, they are constant or all null in the {train.rows} train rows: {shown}; "
+            f"{counted(len(dropped), 'feature')} {'says' if len(dropped) == 1 else 'say'} nothing, constant or all null in the {counted(train.rows, 'train row')}: {shown}; "
             "declare role ignore for them, or set checks.constant_features: drop"
         )
     if len(dropped) == len(train.spec.features):
-        raise DataError(f"no feature is left: all {len(dropped)} are constant or all null in the {train.rows} train rows: {shown}; declare other features")
+        raise DataError(
+            f"no feature is left: all {len(dropped)} are constant or all null in the {counted(train.rows, 'train row')}: {shown}; declare other features"
+        )
 
 
 # ------------------------------------------------------------------------------------------ numeric

@@ -9,7 +9,7 @@ import duckdb
 import pyarrow as pa
 
 from schemas.config import Declaration
-from schemas.errors import DataError, SchemaError, first_few
+from schemas.errors import DataError, SchemaError, counted, first_few
 from schemas.records import FileRef, SourceRef, TableSpec, ValidatedTable
 from schemas.tables import arrow_schema
 from training.data.columns import Resolved, resolve
@@ -182,4 +182,4 @@ def empty_features(connection: duckdb.DuckDBPyConnection, spec: TableSpec, decla
     empty = [n for n, count in zip(names, counts, strict=True) if not count]
     if empty:
         shown = first_few(map(repr, empty), len(empty), limit=10)
-        yield f"{len(empty)} features are null in every row: {shown}; set `name: ignore` in data.columns, or checks.constant_features: drop"
+        yield f"{counted(len(empty), 'feature')} {'is' if len(empty) == 1 else 'are'} null in every row: {shown}; set `name: ignore` in data.columns, or checks.constant_features: drop"

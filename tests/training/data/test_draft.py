@@ -197,3 +197,21 @@ def test_diabetes_is_drafted(tmp_path, real_data):
     assert (found["encounter_id"], found["patient_nbr"], found["readmitted"], found["examide"], found["weight"]) == ("id", "group", "label", "ignore", "ignore")
     assert declaration.data.csv.null_values == ("", "?") and declaration.split.kind == "group"
     assert found["admission_type_id"] == "categorical"
+
+
+@pytest.mark.parametrize(
+    ("values", "positive", "why"),
+    [
+        (["yes"] * 54 + ["no"] * 46, '"yes"', "'yes', by its meaning, is positive (54.0%"),
+        (["Y"] * 80 + ["N"] * 20, '"Y"', "by its meaning"),
+        ([1] * 70 + [0] * 30, "1", "1, by its meaning"),
+        ([True] * 70 + [False] * 30, "true", "True, by its meaning"),
+        (["late"] * 60 + ["no"] * 40, '"late"', "by its meaning"),
+        (["ill"] * 20 + ["well"] * 80, '"ill"', "the rarer one is positive (20.0%"),
+    ],
+)
+def test_the_positive_class_is_the_one_that_means_yes(tmp_path: Path, values: list[object], positive: str, why: str) -> None:
+    x = np.random.default_rng(0).normal(size=100)
+    pq.write_table(pa.table({"id": list(range(100)), "x": x, "outcome": values}), tmp_path / "t.parquet")
+    text = draft(str(tmp_path / "t.parquet"), "outcome")
+    assert f"positive: {positive}}}" in text and why in text

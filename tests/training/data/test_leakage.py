@@ -78,7 +78,10 @@ def test_clean_sides_pass_every_check(tmp_path: Path) -> None:
         "time_overlap": "pass",
     }
     leakage = check_leakage(split, validated, declared())
-    assert {"min_rows", "duplicates", "label_conflicts"} <= {r.name for r in leakage.results} and {r.verdict for r in leakage.results} == {"pass"}
+    assert {"min_rows", "duplicates", "label_conflicts"} <= {r.name for r in leakage.results} and {
+        r.verdict for r in leakage.results if r.name != "min_rows"
+    } == {"pass"}
+    assert result(leakage, "min_rows").verdict == "warn"  # of two rows; see test_small_samples.py
     require_passed(report)
     require_passed(leakage)
 

@@ -241,7 +241,7 @@ except ValueError as error:
     print("refused:", error)
 """
     done = subprocess.run([sys.executable, "-O", "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
-    assert "refused: 1 features say nothing" in done.stdout, done.stderr
+    assert "refused: 1 feature says nothing" in done.stdout, done.stderr
 
 
 @pytest.mark.req("S2")

@@ -145,8 +145,8 @@ CATALOGUE: dict[str, Explanation] = {
     ),
     "min_rows": Explanation(
         "Sides too small",
-        "sides with fewer rows than are needed",
-        "rows of each side",
+        "sides with fewer rows than are needed, and test rows too few to show skill",
+        "rows of each side; number of ways in which the test labels can be ordered, over groups where rows have them",
         ("min_rows",),
         EXACT,
         KEYS,

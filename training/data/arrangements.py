@@ -1,0 +1,71 @@
+"""Whether so few held-out rows can show skill at all: an exact argument, from the labels alone and before any training.
+
+If scores say nothing of the labels, each arrangement of the labels over the rows is equally likely. Even perfect scores
+then have a p-value of 1 over the number of different arrangements: 1/3 for 3 rows with 1 positive. Rows of one group are
+no independent draws, so that whole groups are arranged.
+
+Source: permutation tests as in Fisher 1935; Good 2005, ch. 3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+CONFIDENCE = 0.95  # where none is declared
+ENOUGH_UNITS = 40  # two classes in any proportion have at least 40 arrangements then
+
+
+def num_arrangements(counts: Iterable[int]) -> float:
+    """Number of different orders of units of which so many are alike.
+
+    >>> num_arrangements([1, 2]), num_arrangements([4, 4]), num_arrangements([1, 1, 1])
+    (3.0, 70.0, 6.0)
+    """
+    found = list(counts)
+    logarithm = math.lgamma(sum(found) + 1) - sum(math.lgamma(n + 1) for n in found)
+    return float(round(math.exp(logarithm))) if logarithm < 30 else math.inf
+
+
+def tail(confidence: float) -> float:
+    """Largest p-value of a one-sided claim at a confidence: 0.025 at 95 %, as the end of a two-sided interval.
+
+    >>> round(tail(0.95), 6)
+    0.025
+    """
+    return (1 - confidence) / 2
+
+
+def shortage(counts: Iterable[int], unit: str, confidence: float = CONFIDENCE) -> str:
+    """Why no scores could show skill on these units; empty where some could.
+
+    Args:
+        counts: Of each different label (or labels of a whole group), the number of units that have it.
+        unit: `row`, `group` or `document`, for the sentence.
+        confidence: Share that an interval covers.
+
+    >>> shortage([1, 2], "row")
+    '3 rows can be ordered in 3 ways, so that chance alone orders them best with p = 0.33, and 0.025 is needed'
+    >>> shortage([4, 4], "row")
+    ''
+    """
+    found = [n for n in counts if n]
+    ways = num_arrangements(found)
+    if 1 / ways <= tail(confidence) * (1 + 1e-9):
+        return ""
+    units, orders = sum(found), int(ways)
+    return (
+        f"{units} {unit}{'' if units == 1 else 's'} can be ordered in {orders} way{'' if orders == 1 else 's'}, so that chance alone "
+        f"orders them best with p = {1 / ways:.2g}, and {tail(confidence):.2g} is needed"
+    )
+
+
+def shortage_of_signs(units: int, unit: str, confidence: float) -> str:
+    """Say the same of paired losses, whose smallest p-value is one half to the power of the units.
+
+    >>> shortage_of_signs(3, "document", 0.95)
+    '3 documents that all are better have p = 0.12 by chance alone, and 0.025 is needed'
+    """
+    if 0.5**units <= tail(confidence) * (1 + 1e-9):
+        return ""
+    return f"{units} {unit}{'' if units == 1 else 's'} that all are better have p = {0.5**units:.2g} by chance alone, and {tail(confidence):.2g} is needed"
