@@ -31,6 +31,7 @@ from schemas.digest import write_atomic
 from schemas.errors import BulkheadError, ConfigError, DataError, NonFiniteError, PreflightError, ResumeError, TrackingError
 from schemas.home import home
 from schemas.records import Prepared, RunSpec, digest_of
+from schemas.seal import write_sealed
 from tasks.live import publish
 from tasks.say import phases, say
 from tasks.turns import turn
@@ -82,6 +83,7 @@ class RunContext:
 
     def spec(self, prepared: Prepared) -> RunSpec:
         """Everything that the training program reads; written as `resolved.json`."""
+        written = write_sealed(self.run_dir / PREPARED, prepared.model_dump_json(indent=1))
         spec = RunSpec(
             run_id=self.run_id,
             name=self.declaration.name,
@@ -90,9 +92,9 @@ class RunContext:
             statistics=prepared.statistics,
             arrays=prepared.arrays,
             raw_rows=prepared.validated.raw_rows,
+            prepared_sha256=written.sha256,
         )
-        write_atomic(self.run_dir / PREPARED, prepared.model_dump_json(indent=1))
-        write_atomic(self.run_dir / SPEC, spec.model_dump_json(indent=1))
+        write_sealed(self.run_dir / SPEC, spec.model_dump_json(indent=1))
         return spec
 
 
@@ -124,7 +126,8 @@ def _opened(declaration: Declaration, kind: Kind) -> Iterator[RunContext]:
     with held(run_dir):
         _follow_worker()
         run = RunContext(declaration, run_id, run_dir, tracker, _flow_run_id())
-        write_atomic(run_dir / DECLARED, declaration.model_dump_json(by_alias=True, indent=1))  # before the record: a run that has one can be resumed
+        text = declaration.model_dump_json(by_alias=True, indent=1)
+        declared = write_sealed(run_dir / DECLARED, text)  # before the record: a run that has one can be resumed
         StartedRun(
             run_id=run_id,
             name=declaration.name,
@@ -134,6 +137,7 @@ def _opened(declaration: Declaration, kind: Kind) -> Iterator[RunContext]:
             flow_run_ids=tuple(filter(None, [run.flow_run_id])),
             commit=run.provenance["git"]["sha"],
             created=run.started.isoformat(),
+            declaration_sha256=declared.sha256,
         ).write(run_dir)
         write_atomic(run_dir / "config.yaml", config_text(declaration))
         tracker.log_provenance(run.provenance, dirty_diff(ROOT))

@@ -92,12 +92,12 @@ def materialise_rows(table: TableRef, spec: TableSpec, statistics: Statistics, o
     return _side_ref(Path(out_dir).absolute(), table.rows)
 
 
-def load_arrays(side: SplitArrays, verify: bool = False) -> dict[str, np.ndarray]:
+def load_arrays(side: SplitArrays, verify: bool = True) -> dict[str, np.ndarray]:
     """The arrays of one side, memory-mapped and read-only: name → array with `side.rows` rows.
 
     Args:
         side: the reference.
-        verify: also compare every file's SHA-256 with the recorded one.
+        verify: compare every file's SHA-256 with the recorded one; False: another process of this machine does.
 
     Raises:
         IntegrityError: a file is gone, truncated, altered (when verified), or has other rows than recorded.
