@@ -16,6 +16,7 @@ import typer
 
 from schemas.errors import BulkheadError, ConfigError
 from schemas.home import home
+from tasks.sound_home import open_home, require_sound_databases
 
 STORAGE = {
     errno.ENOSPC: "the disk is full; free some space, or let BULKHEAD_HOME name a folder of a larger one",
@@ -68,7 +69,11 @@ def _refuse(error: BulkheadError) -> NoReturn:
 
 
 def environment(debug: bool) -> None:
-    """Settings of Prefect and MLflow for a run without servers; what the user has set stays."""
+    """Settings of Prefect and MLflow for a run without servers; what the user has set stays. Their databases are looked at first.
+
+    Raises:
+        IntegrityError: a database of the home is damaged or gone.
+    """
     defaults = {
         "PREFECT_HOME": str(home() / "prefect"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -85,6 +90,7 @@ def environment(debug: bool) -> None:
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+    require_sound_databases()
 
 
 @contextmanager
@@ -93,7 +99,11 @@ def server_starting() -> Iterator[None]:
 
     The server is a program of its own and takes some seconds of a second core; Prefect itself would begin at the flow's first
     call. If it does not come up, Prefect tries again there, and says what is wrong.
+
+    Raises:
+        OSError: the home cannot be written to, or has hardly any space left; before anything is started.
     """
+    open_home()
     from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE  # after `environment`: Prefect reads its settings once
 
     if PREFECT_API_URL.value() or not PREFECT_SERVER_ALLOW_EPHEMERAL_MODE.value():

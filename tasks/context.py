@@ -112,7 +112,8 @@ def tracked(declaration: Declaration, kind: Kind) -> Iterator[RunContext]:
     """
     require_installed(declaration.tracking)
     require_allowed(declaration.model)
-    with turn(declaration.name) if kind != "reevaluate" else nullcontext(), _opened(declaration, kind) as run:
+    registers = kind == "pipeline" and declaration.register_.enabled
+    with turn(declaration.name, registers) if kind != "reevaluate" else nullcontext(), _opened(declaration, kind) as run:
         yield run
 
 
@@ -186,13 +187,16 @@ def reopened(run_dir: Path) -> Iterator[RunContext]:
     """Open a run again that was interrupted, killed or failed: the same id, directory and MLflow run, as it was declared then.
 
     Raises:
-        ResumeError: another process is at work on it, or the address of its tracking server holds a password and is another one now.
+        ResumeError: another process is at work on it or has ended it, or the address of its tracking server holds a password and is another one now.
         TrackingError: the tracking server could not be reached, does not have the run, or did not take all of it.
     """
-    with turn(read(run_dir).name), held(run_dir):
+    before, declaration = read(run_dir), started_declaration(run_dir)
+    registers = before.kind == "pipeline" and declaration.register_.enabled
+    with turn(declaration.name, registers), held(run_dir):
         _follow_worker()
         started = read(run_dir)
-        declaration = started_declaration(run_dir)
+        if started.status == "finished" != before.status:
+            raise ResumeError(f"{run_dir}: another process brought the run to its end meanwhile: nothing to do")
         require_installed(declaration.tracking)
         tracker = reopen_run(tracking_address(run_dir, started), started.mlflow_run_id, _flow_run_id())
         run = RunContext(declaration, started.run_id, run_dir, tracker, _flow_run_id())

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 from prefect import task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
@@ -12,6 +9,7 @@ from prefect.cache_policies import NO_CACHE
 from schemas.errors import RegistryError
 from schemas.records import SplitTables, ValidatedTable
 from schemas.registry_records import Reevaluation
+from schemas.scratch import scratch_folder
 from tasks.context import RunContext
 from tasks.say import say
 from training.recorded import Recorded, recorded_version
@@ -43,9 +41,9 @@ def fetch_champion(run: RunContext) -> Recorded:
 )
 def reevaluate_champion(champion: Recorded, validated: ValidatedTable, split: SplitTables, run: RunContext) -> Reevaluation:
     """What it does on the new rows, beside what it did when it was registered."""
-    with tempfile.TemporaryDirectory(prefix="rows-", dir=run.run_dir) as scratch:
+    with scratch_folder(run.run_dir, "rows") as scratch:
         known = champion.evidence.metrics
-        found = reevaluate(run.declaration, champion.model, known, champion.statistics, validated.spec, split, Path(scratch))
+        found = reevaluate(run.declaration, champion.model, known, champion.statistics, validated.spec, split, scratch)
     for result in found.checks.results:
         say(result.name[:14], result.summary, KINDS.get(result.verdict, "done"))
     return found

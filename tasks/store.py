@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -27,6 +26,7 @@ from schemas.digest import fsync_folder, verify
 from schemas.errors import IntegrityError
 from schemas.home import home
 from schemas.records import FileRef, Record, digest_of
+from schemas.scratch import scratch_folder
 from schemas.seal import read_record, write_sealed
 from tasks.say import say
 
@@ -111,17 +111,15 @@ def save(step: str, key: str, make: Callable[[Path], StoredRecord]) -> StoredRec
     """
     target = folder(step, key)
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
+    with scratch_folder(target.parent, target.name) as scratch:
+        temporary = scratch / target.name  # a step may replace its folder, which the lock is not on
+        temporary.mkdir()
         made = make(temporary)
         moved = type(made).model_validate_json(made.model_dump_json().replace(str(temporary), str(target)))
         write_sealed(temporary / RECORD, moved.model_dump_json(indent=1))
         shutil.rmtree(target, ignore_errors=True)
         temporary.rename(target)
         fsync_folder(target.parent)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
     return moved
 
 

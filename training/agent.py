@@ -14,7 +14,9 @@ import gc
 import os
 import sys
 import tempfile
+from pathlib import Path
 
+from schemas.scratch import scratch_folder
 from training.guard import AGENT, LAUNCHER, follow_parent
 
 
@@ -28,8 +30,8 @@ def main(arguments: list[str] | None = None) -> None:
     gc.freeze()
     gc.enable()
     given = sys.argv[1:] if arguments is None else arguments
-    with tempfile.TemporaryDirectory(prefix="bulkhead-agent-", ignore_cleanup_errors=True) as causes:
-        torchrun(["--log-dir", causes, *given])
+    with scratch_folder(Path(tempfile.gettempdir()), "bulkhead-agent") as causes:
+        torchrun(["--log-dir", str(causes), *given])
 
 
 if __name__ == "__main__":

@@ -255,15 +255,26 @@ class Tracker:
                 offset = end
             self._behind.pop(path, None)
         except Exception as error:  # whatever the server or network does, training goes on
-            self._behind[path] = offset
+            self._behind[path], self._steps = offset, None  # it may have taken them all the same: ask again before sending again
             self._warn("metrics", error)
         return offset
 
     def log_metrics(self, values: Mapping[str, float | None], step: int = 0) -> None:
-        """Send figures at once, e.g. `test/auroc`; None is left out."""
+        """Send figures at once, e.g. `test/auroc`; None is left out, and so is what the server has: a resumed run measures again."""
         metrics = [Metric(key, float(value), _milliseconds(), step) for key, value in values.items() if value is not None]
         for part in _parts(metrics, MAX_METRICS):
-            self._send("metrics", partial(self.client.log_batch, self.run_id, metrics=part))
+            self._send("metrics", partial(self._log_new, part))
+
+    def _log_new(self, metrics: list[Metric]) -> None:
+        """Send those whose value the server does not hold at their step."""
+        held = self.client.get_run(self.run_id).data.metrics
+        new = [m for m in metrics if m.key not in held or not self._has(m)]
+        if new:
+            self.client.log_batch(self.run_id, metrics=new)
+
+    def _has(self, metric: Metric) -> bool:
+        known = self.client.get_metric_history(self.run_id, metric.key)
+        return any(m.step == metric.step and repr(m.value) == repr(metric.value) for m in known)  # as texts: NaN is NaN
 
     # ---- words
 
