@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ STORAGE = {
     errno.EROFS: "the file system cannot be written to; let BULKHEAD_HOME name a folder of another one",
     errno.EACCES: "a file or folder is not permitted to this user; change its rights, or let BULKHEAD_HOME name a folder of this user",
 }
+FULL_BYTES = 2_000_000  # free, below which an error of a database is put down to the disk
 
 
 def declared_paths(incomplete: str) -> list[str]:
@@ -52,15 +54,32 @@ def stated_errors(debug: bool = False) -> Iterator[None]:
         if debug:
             raise
         _refuse(error)
-    except OSError as error:
-        if debug or error.errno not in STORAGE:
+    except Exception as error:
+        refusal = storage_refusal(error)
+        if debug or refusal is None:
             raise
-        where = f" ({error.filename})" if error.filename else ""
-        print(f"\n✗ {STORAGE[error.errno]}{where}: {error.strerror}", file=sys.stderr)
+        where = f" ({refusal.filename})" if refusal.filename else ""
+        print(f"\n✗ {STORAGE[refusal.errno]}{where}: {refusal.strerror}", file=sys.stderr)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         print("\n✗ interrupted; what was saved stays", file=sys.stderr)
         raise typer.Exit(130) from None
+
+
+def storage_refusal(error: BaseException) -> OSError | None:
+    """What the system's storage refused behind an error; None where it is about something else.
+
+    On a full disk Prefect and MLflow fail with errors of their own (an HTTP status, SQLite's "database or disk is full"): the disk is looked at.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in STORAGE:
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    place = home()
+    if isinstance(error, OSError) or (free := shutil.disk_usage(place).free) >= FULL_BYTES:
+        return None
+    return OSError(errno.ENOSPC, f"{free:,} bytes are free; what was saved stays, and `bulkhead resume` goes on from there", str(place))
 
 
 def _refuse(error: BulkheadError) -> NoReturn:
