@@ -59,7 +59,7 @@ def stated_errors(debug: bool = False) -> Iterator[None]:
         if debug or refusal is None:
             raise
         where = f" ({refusal.filename})" if refusal.filename else ""
-        print(f"\n✗ {STORAGE[refusal.errno]}{where}: {refusal.strerror}", file=sys.stderr)
+        print(f"\n✗ {STORAGE[refusal.errno or 0]}{where}: {refusal.strerror}", file=sys.stderr)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         print("\n✗ interrupted; what was saved stays", file=sys.stderr)

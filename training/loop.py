@@ -111,8 +111,8 @@ class Trainer:
     def _open_data(self) -> None:
         arrays = self.spec.arrays
         require_enough_rows(arrays.train.rows, self.parallel.world_size)
-        verify = self.parallel.local_rank == 0  # once a machine: its ranks map the same files
-        train, val = (load_arrays(side, verify=verify) for side in (arrays.train, arrays.val))
+        first = self.parallel.local_rank == 0  # compares digests, once a machine: its ranks map the same files
+        train, val = (load_arrays(side, first) for side in (arrays.train, arrays.val))
         self.train_tensors = to_device_if_it_fits(as_tensors(train), self.parallel.device)
         self.validation = Validation(self.spec, self.declaration, self.train_tensors, val)
         reach("start.data_open")
@@ -173,8 +173,7 @@ class Trainer:
         self.allowed()
         digest.remove_leftovers(self.run_dir)
         remove_sealed(self.run_dir / RESULT)  # of an interrupted run that goes on now
-        config = self.run_dir / "config.yaml"
-        if not config.exists():
+        if not (config := self.run_dir / "config.yaml").exists():
             digest.write_atomic(config, yaml.safe_dump(self.spec.declaration, sort_keys=False, allow_unicode=True))
         rows = f"{self.spec.arrays.train.rows} train rows, {self.sampler.steps_per_epoch} steps an epoch, {self.train.epochs} epochs"
         log.info("%s: %d parameters, %s, %d ranks on %s", self.spec.run_id, self.num_parameters, rows, self.parallel.world_size, self.parallel.device.type)

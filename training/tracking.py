@@ -267,14 +267,10 @@ class Tracker:
 
     def _log_new(self, metrics: list[Metric]) -> None:
         """Send those whose value the server does not hold at their step."""
-        held = self.client.get_run(self.run_id).data.metrics
-        new = [m for m in metrics if m.key not in held or not self._has(m)]
-        if new:
+        keys = self.client.get_run(self.run_id).data.metrics.keys() & {m.key for m in metrics}
+        held = {(m.key, m.step, repr(m.value)) for key in keys for m in self.client.get_metric_history(self.run_id, key)}  # texts: NaN equals itself
+        if new := [m for m in metrics if (m.key, m.step, repr(m.value)) not in held]:
             self.client.log_batch(self.run_id, metrics=new)
-
-    def _has(self, metric: Metric) -> bool:
-        known = self.client.get_metric_history(self.run_id, metric.key)
-        return any(m.step == metric.step and repr(m.value) == repr(metric.value) for m in known)  # as texts: NaN is NaN
 
     # ---- words
 
