@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import secrets
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +19,7 @@ import typer
 from schemas.errors import BulkheadError, ConfigError
 from schemas.home import home
 from tasks.claim import log_in
+from tasks.sound_home import open_home, require_sound_databases
 from tasks.stop import reason, say_stopped
 
 STORAGE = {
@@ -27,6 +29,7 @@ STORAGE = {
     errno.EROFS: "the file system cannot be written to; let BULKHEAD_HOME name a folder of another one",
     errno.EACCES: "a file or folder is not permitted to this user; change its rights, or let BULKHEAD_HOME name a folder of this user",
 }
+FULL_BYTES = 2_000_000  # free, below which an error of a database is put down to the disk
 
 
 def declared_paths(incomplete: str) -> list[str]:
@@ -54,16 +57,33 @@ def stated_errors(debug: bool = False) -> Iterator[None]:
         if debug or reason():
             raise
         _refuse(error)
-    except OSError as error:
-        if debug or reason() or error.errno not in STORAGE:
+    except Exception as error:
+        refusal = storage_refusal(error)
+        if debug or reason() or refusal is None:
             raise
-        where = f" ({error.filename})" if error.filename else ""
-        print(f"\n✗ {STORAGE[error.errno]}{where}: {error.strerror}", file=sys.stderr)
+        where = f" ({refusal.filename})" if refusal.filename else ""
+        print(f"\n✗ {STORAGE[refusal.errno or 0]}{where}: {refusal.strerror}", file=sys.stderr)
         raise typer.Exit(1) from None
     except BaseException as error:
         if not (reason() or isinstance(error, KeyboardInterrupt)) or isinstance(error, SystemExit):
             raise
         raise typer.Exit(say_stopped()) from None
+
+
+def storage_refusal(error: BaseException) -> OSError | None:
+    """What the system's storage refused behind an error; None where it is about something else.
+
+    On a full disk Prefect and MLflow fail with errors of their own (an HTTP status, SQLite's "database or disk is full"): the disk is looked at.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in STORAGE:
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    place = home()
+    if isinstance(error, OSError) or (free := shutil.disk_usage(place).free) >= FULL_BYTES:
+        return None
+    return OSError(errno.ENOSPC, f"{free:,} bytes are free; what was saved stays, and `bulkhead resume` goes on from there", str(place))
 
 
 def _refuse(error: BulkheadError) -> NoReturn:
@@ -72,7 +92,11 @@ def _refuse(error: BulkheadError) -> NoReturn:
 
 
 def environment(debug: bool) -> None:
-    """Settings of Prefect and MLflow for a run without servers; what the user has set stays."""
+    """Settings of Prefect and MLflow for a run without servers; what the user has set stays. Their databases are looked at first.
+
+    Raises:
+        IntegrityError: a database of the home is damaged or gone.
+    """
     defaults = {
         "PREFECT_HOME": str(home() / "prefect"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -93,6 +117,7 @@ def environment(debug: bool) -> None:
         defaults |= {"PREFECT_SERVER_API_AUTH_STRING": login, "PREFECT_API_AUTH_STRING": login}
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+    require_sound_databases()
 
 
 @contextmanager
@@ -101,7 +126,11 @@ def server_starting() -> Iterator[None]:
 
     The server is a program of its own and takes some seconds of a second core; Prefect itself would begin at the flow's first
     call. If it does not come up, Prefect tries again there, and says what is wrong.
+
+    Raises:
+        OSError: the home cannot be written to, or has hardly any space left; before anything is started.
     """
+    open_home()
     from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE  # after `environment`: Prefect reads its settings once
 
     if PREFECT_API_URL.value() or not PREFECT_SERVER_ALLOW_EPHEMERAL_MODE.value():

@@ -154,7 +154,10 @@ class Prepared(Record):
 
 
 class RunSpec(Record):
-    """`resolved.json`: everything the training program reads. No other flags exist."""
+    """`resolved.json`: everything the training program reads. No other flags exist.
+
+    `prepared_sha256`: of the `prepared.json` next to it; empty where it was written by hand, or by an earlier version.
+    """
 
     run_id: str
     name: str
@@ -163,6 +166,7 @@ class RunSpec(Record):
     statistics: Statistics
     arrays: ArraysRef
     raw_rows: FileRef | None = None
+    prepared_sha256: str = ""
 
 
 class PreflightReport(Record):

@@ -31,6 +31,7 @@ from schemas.digest import write_atomic
 from schemas.errors import BulkheadError, ConfigError, DataError, NonFiniteError, PreflightError, ResumeError, TrackingError
 from schemas.home import home
 from schemas.records import Prepared, RunSpec, digest_of
+from schemas.seal import write_sealed
 from tasks.claim import running_servers
 from tasks.live import publish
 from tasks.say import phases, say
@@ -86,6 +87,7 @@ class RunContext:
 
     def spec(self, prepared: Prepared) -> RunSpec:
         """Everything that the training program reads; written as `resolved.json`."""
+        written = write_sealed(self.run_dir / PREPARED, prepared.model_dump_json(indent=1))
         spec = RunSpec(
             run_id=self.run_id,
             name=self.declaration.name,
@@ -94,9 +96,9 @@ class RunContext:
             statistics=prepared.statistics,
             arrays=prepared.arrays,
             raw_rows=prepared.validated.raw_rows,
+            prepared_sha256=written.sha256,
         )
-        write_atomic(self.run_dir / PREPARED, prepared.model_dump_json(indent=1))
-        write_atomic(self.run_dir / SPEC, spec.model_dump_json(indent=1))
+        write_sealed(self.run_dir / SPEC, spec.model_dump_json(indent=1))
         return spec
 
 
@@ -114,7 +116,8 @@ def tracked(declaration: Declaration, kind: Kind) -> Iterator[RunContext]:
     """
     require_installed(declaration.tracking)
     require_allowed(declaration.model)
-    with listening(), turn(declaration.name) if kind != "reevaluate" else nullcontext(), _opened(declaration, kind) as run:
+    registers = kind == "pipeline" and declaration.register_.enabled
+    with listening(), turn(declaration.name, registers) if kind != "reevaluate" else nullcontext(), _opened(declaration, kind) as run:
         yield run
 
 
@@ -128,7 +131,8 @@ def _opened(declaration: Declaration, kind: Kind) -> Iterator[RunContext]:
     with held(run_dir):
         _follow_worker()
         run = RunContext(declaration, run_id, run_dir, tracker, _flow_run_id())
-        write_atomic(run_dir / DECLARED, declaration.model_dump_json(by_alias=True, indent=1))  # before the record: a run that has one can be resumed
+        text = declaration.model_dump_json(by_alias=True, indent=1)
+        declared = write_sealed(run_dir / DECLARED, text)  # before the record: a run that has one can be resumed
         StartedRun(
             run_id=run_id,
             name=declaration.name,
@@ -138,6 +142,7 @@ def _opened(declaration: Declaration, kind: Kind) -> Iterator[RunContext]:
             flow_run_ids=tuple(filter(None, [run.flow_run_id])),
             commit=run.provenance["git"]["sha"],
             created=run.started.isoformat(),
+            declaration_sha256=declared.sha256,
         ).write(run_dir)
         write_atomic(run_dir / "config.yaml", config_text(declaration))
         tracker.log_provenance(run.provenance, dirty_diff(ROOT))
@@ -186,13 +191,16 @@ def reopened(run_dir: Path) -> Iterator[RunContext]:
     """Open a run again that was interrupted, killed or failed: the same id, directory and MLflow run, as it was declared then.
 
     Raises:
-        ResumeError: another process is at work on it, or the address of its tracking server holds a password and is another one now.
+        ResumeError: another process is at work on it or has ended it, or the address of its tracking server holds a password and is another one now.
         TrackingError: the tracking server could not be reached, does not have the run, or did not take all of it.
     """
-    with listening(), turn(read(run_dir).name), held(run_dir):
+    before, declaration = read(run_dir), started_declaration(run_dir)
+    registers = before.kind == "pipeline" and declaration.register_.enabled
+    with listening(), turn(declaration.name, registers), held(run_dir):
         _follow_worker()
         started = read(run_dir)
-        declaration = started_declaration(run_dir)
+        if started.status == "finished" != before.status:
+            raise ResumeError(f"{run_dir}: another process brought the run to its end meanwhile: nothing to do")
         require_installed(declaration.tracking)
         tracker = reopen_run(tracking_address(run_dir, started), started.mlflow_run_id, _flow_run_id())
         run = RunContext(declaration, started.run_id, run_dir, tracker, _flow_run_id())

@@ -11,6 +11,7 @@ from tasks.say import say
 from tasks.stop import SAVE_SECONDS, take
 from training.main import read_spec
 from training.nodes import claim, wait_for_launch
+from training.started import RESULT, read_part
 from training.torchrun import leave_cause, start, stop
 
 
@@ -54,5 +55,4 @@ def join_run(run_dir: Path, wait_seconds: float) -> int:
 
 def _finished(run_dir: Path) -> bool:
     """Whether the training came to its end: an interrupted one leaves a result, too."""
-    result = run_dir / "result.json"
-    return result.is_file() and TrainReport.model_validate_json(result.read_bytes()).status != "interrupted"
+    return (run_dir / RESULT).is_file() and read_part(run_dir, RESULT, TrainReport).status != "interrupted"

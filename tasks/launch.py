@@ -30,6 +30,7 @@ from tasks.say import bar, say
 from tasks.stop import SAVE_SECONDS, polled, take
 from training.boards import FOLDER, Board
 from training.nodes import Node, announce, own_address, withdraw
+from training.started import RESULT, read_part
 from training.torchrun import command, failure, forget_causes, start, stop
 from training.tracking import Tracker
 
@@ -312,7 +313,7 @@ def _number(value: float | None) -> str:
 
 
 def _result(run_dir: Path) -> TrainReport:
-    path = run_dir / "result.json"
+    path = run_dir / RESULT
     if not path.is_file():
         raise LaunchError(f"the training program ended without {path}; see {run_dir / 'train.log'}")
-    return TrainReport.model_validate_json(path.read_bytes())
+    return read_part(run_dir, RESULT, TrainReport)

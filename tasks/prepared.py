@@ -14,9 +14,8 @@ from schemas.parameters import shown
 from schemas.records import ArraysRef, CheckReport, Prepared, SourceRef, SplitTables, Statistics, ValidatedTable, digest_of
 from training.data.in_memory import holding
 from training.run_dir import read_run
-from training.started import PREPARED
+from training.started import PREPARED, RESULT, has_part, read_part
 
-RESULT = "result.json"
 __all__ = ["FinishedRunDir", "bind", "holding", "read_prepared", "read_run", "require_same", "require_same_source"]
 
 
@@ -58,9 +57,12 @@ def bind(
 
 
 def read_prepared(run_dir: Path) -> Prepared | None:
-    """What the data of a run were when it was started; None where it ended before they were prepared."""
-    path = run_dir / PREPARED
-    return Prepared.model_validate_json(path.read_bytes()) if path.is_file() else None
+    """What the data of a run were when it was started; None where it ended before they were prepared.
+
+    Raises:
+        IntegrityError: the record was changed after it was written.
+    """
+    return read_part(run_dir, PREPARED, Prepared) if has_part(run_dir, PREPARED) else None
 
 
 def require_same_source(source: SourceRef, recorded: Prepared | None) -> None:

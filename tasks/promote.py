@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import fcntl
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 from prefect import task
 from prefect.artifacts import create_markdown_artifact
@@ -22,6 +20,7 @@ from schemas.errors import RegistryError
 from schemas.home import home
 from schemas.records import GateReport, Outcome, Registered, SplitTables, ValidatedTable
 from schemas.registry_records import Promotion
+from schemas.scratch import scratch_folder
 from tasks.context import RunContext
 from tasks.live import announce_outcome
 from tasks.say import say
@@ -159,8 +158,8 @@ def judge_version(candidate: Candidate, today: tuple[ValidatedTable, SplitTables
     if today is not None:
         validated, split = today
         current = load_model(f"models:/{known.model.name}/{candidate.holder}", candidate.tracking_uri)
-        with tempfile.TemporaryDirectory(prefix="promote-", dir=home()) as scratch:
-            arrays = materialise_rows(split.test, validated.spec, known.statistics, Path(scratch) / "test")
+        with scratch_folder(home(), "promote") as scratch:
+            arrays = materialise_rows(split.test, validated.spec, known.statistics, scratch / "test")
             comparison = challenge_version(known.declaration, Rows(validated.spec, known.statistics, split.test, arrays), known.model, current)
     gate = judge(known.declaration, known.evaluation, known.evidence.checks, comparison)
     say("gate", gate.verdict, "done" if gate.passed else "fail")

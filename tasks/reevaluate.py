@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import cast
 
 from prefect import task
@@ -14,6 +12,7 @@ from prefect.states import Completed
 from schemas.errors import RegistryError
 from schemas.records import SplitTables, ValidatedTable
 from schemas.registry_records import Reevaluation
+from schemas.scratch import scratch_folder
 from tasks.context import RunContext
 from tasks.say import say
 from training.recorded import Recorded, recorded_version
@@ -46,9 +45,9 @@ def fetch_champion(run: RunContext) -> Recorded:
 )
 def reevaluate_champion(champion: Recorded, validated: ValidatedTable, split: SplitTables, run: RunContext) -> Reevaluation:
     """What it does on the new rows, beside what it did when it was registered."""
-    with tempfile.TemporaryDirectory(prefix="rows-", dir=run.run_dir) as scratch:
+    with scratch_folder(run.run_dir, "rows") as scratch:
         known = champion.evidence.metrics
-        found = reevaluate(run.declaration, champion.model, known, champion.statistics, validated.spec, split, Path(scratch))
+        found = reevaluate(run.declaration, champion.model, known, champion.statistics, validated.spec, split, scratch)
     for result in found.checks.results:
         say(result.name[:14], result.summary, KINDS.get(result.verdict, "done"))
     return found

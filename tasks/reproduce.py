@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from prefect.cache_policies import NO_CACHE
 from schemas.errors import RegistryError, TrainingError
 from schemas.home import home
 from schemas.registry_records import Reproduction, Step
+from schemas.scratch import scratch_folder
 from tasks.context import ROOT
 from tasks.say import say
 from training import reproduce
@@ -85,8 +85,7 @@ def retrain(origin: Origin, before: Reproduction, apply_diff: bool) -> Reproduct
     if origin.declaration.train.nodes > 1:
         raise RegistryError(f"{origin.uri} was trained on {origin.declaration.train.nodes} machines; it is made again on one only where it was made on one")
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="reproduce-", dir=home()) as scratch:
-        place = Path(scratch)
+    with scratch_folder(home(), "reproduce") as place:
         missing = reproduce.copy_ledgers(origin, home() / "ledgers" / origin.name, place / "home" / "ledgers" / origin.name)
         with checked_out(ROOT, origin.commit, origin.diff, place / "code"):
             evidence = _run(origin, place)

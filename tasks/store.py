@@ -1,8 +1,8 @@
 """Results kept by content: a step whose inputs have not changed is not done again.
 
 The key of a step is the digest of its inputs (content digests and the sections of the declaration that it
-reads) and of the code and libraries that compute it. A stored result counts only after the digest of every
-file it names was found right again; anything else is a miss, and the step is done anew.
+reads) and of the code and libraries that compute it. A stored result counts only after its own digest and that of every
+file it names were found right again; anything else is said, and the step is done again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,15 +22,18 @@ from pydantic import BaseModel
 
 import schemas
 import training.data
-from schemas.digest import fsync_folder, verify, write_atomic
+from schemas.digest import fsync_folder, verify
 from schemas.errors import IntegrityError
 from schemas.home import home
 from schemas.records import FileRef, Record, digest_of
+from schemas.scratch import scratch_folder
+from schemas.seal import read_record, write_sealed
 from tasks.say import say
 
 P = ParamSpec("P")
 R = TypeVar("R")
 StoredRecord = TypeVar("StoredRecord", bound=Record)
+RECORD = "record.json"
 LIBRARIES = ("duckdb", "pyarrow", "pandera", "numpy", "rdkit", "pyspark")
 
 
@@ -81,16 +83,16 @@ def file_refs(value: Any) -> Iterator[FileRef]:
 
 
 def load(step: str, key: str, record: type[StoredRecord]) -> StoredRecord | None:
-    """The stored result, or None where there is none or one of its files is gone or changed."""
-    path = folder(step, key) / "record.json"
-    if not path.is_file():
+    """The stored result; None where there is none.
+
+    Raises:
+        IntegrityError: the record or one of its files is gone or was changed.
+    """
+    if not folder(step, key).exists():
         return None
-    try:
-        found = record.model_validate_json(path.read_bytes())
-        for ref in file_refs(found):
-            verify(ref)
-    except (ValueError, IntegrityError):
-        return None
+    found = read_record(folder(step, key) / RECORD, record, "the step is made again")
+    for ref in file_refs(found):
+        verify(ref)
     return found
 
 
@@ -109,24 +111,26 @@ def save(step: str, key: str, make: Callable[[Path], StoredRecord]) -> StoredRec
     """
     target = folder(step, key)
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
+    with scratch_folder(target.parent, target.name) as scratch:
+        temporary = scratch / target.name  # a step may replace its folder, which the lock is not on
+        temporary.mkdir()
         made = make(temporary)
         moved = type(made).model_validate_json(made.model_dump_json().replace(str(temporary), str(target)))
-        write_atomic(temporary / "record.json", moved.model_dump_json(indent=1))
+        write_sealed(temporary / RECORD, moved.model_dump_json(indent=1))
         shutil.rmtree(target, ignore_errors=True)
         temporary.rename(target)
         fsync_folder(target.parent)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
     return moved
 
 
 def stored(step: str, inputs: dict[str, Any], record: type[StoredRecord], make: Callable[[Path], StoredRecord]) -> StoredRecord | State[Any]:
     """The stored result as a state that Prefect shows as `Cached`, or the result made now."""
     key = step_key(step, inputs)
-    found = load(step, key, record)
+    try:
+        found = load(step, key, record)
+    except IntegrityError as damage:
+        say(step, f"made again ({key[:12]}): {damage}", "cached")
+        found = None
     if found is not None:
         say(step, f"reused ({key[:12]}): same data, same declaration, same code", "cached")
         return Completed(name="Cached", message="reused: same data, same declaration, same code", data=found)

@@ -15,7 +15,9 @@ import os
 import sys
 import tempfile
 from argparse import ArgumentParser
+from pathlib import Path
 
+from schemas.scratch import scratch_folder
 from training.guard import AGENT, LAUNCHER, follow_parent
 
 RANK_GRACE_SECONDS = 15  # for a checkpoint at the step boundary, before the agent kills its ranks
@@ -32,8 +34,8 @@ def main(arguments: list[str] | None = None) -> None:
     gc.freeze()
     gc.enable()
     given = sys.argv[1:] if arguments is None else arguments
-    with tempfile.TemporaryDirectory(prefix="bulkhead-agent-", ignore_cleanup_errors=True) as causes:
-        torchrun(["--log-dir", causes, *with_known(given, get_args_parser())])
+    with scratch_folder(Path(tempfile.gettempdir()), "bulkhead-agent") as causes:
+        torchrun(["--log-dir", str(causes), *with_known(given, get_args_parser())])
 
 
 def with_known(arguments: list[str], parser: ArgumentParser) -> list[str]:

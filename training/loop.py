@@ -24,6 +24,7 @@ from schemas.errors import TrainingError
 from schemas.load import declare
 from schemas.observed import Observed
 from schemas.records import RunSpec, TrainReport
+from schemas.seal import remove_sealed, write_sealed
 from training import keys
 from training.augment import Augment
 from training.batches import WindowReader, as_tensors, to_device_if_it_fits
@@ -42,11 +43,12 @@ from training.modes import apply_mode, leave_memory_unfilled, promise
 from training.optim import describe_rates, make_optimizer
 from training.parallel import Parallel
 from training.profiling import StepProfiler
-from training.result import RESULT, Status, best_weights, finished_report, in_words
+from training.result import Status, best_weights, finished_report, in_words
 from training.resumable import Resumable
 from training.sampling import Sampler, require_enough_rows
 from training.schedule import Schedule
 from training.scoring import Interrupted
+from training.started import RESULT
 from training.state import TrainerState, environment, identity
 from training.step import Launched, Step
 from training.step_log import StepLog
@@ -109,8 +111,8 @@ class Trainer:
     def _open_data(self) -> None:
         arrays = self.spec.arrays
         require_enough_rows(arrays.train.rows, self.parallel.world_size)
-        verify = self.parallel.local_rank == 0  # once a machine: its ranks map the same files
-        train, val = (load_arrays(side, verify=verify) for side in (arrays.train, arrays.val))
+        first = self.parallel.local_rank == 0  # compares digests, once a machine: its ranks map the same files
+        train, val = (load_arrays(side, first) for side in (arrays.train, arrays.val))
         self.train_tensors = to_device_if_it_fits(as_tensors(train), self.parallel.device)
         self.validation = Validation(self.spec, self.declaration, self.train_tensors, val)
         reach("start.data_open")
@@ -170,9 +172,8 @@ class Trainer:
     def _announce(self) -> None:
         self.allowed()
         digest.remove_leftovers(self.run_dir)
-        (self.run_dir / RESULT).unlink(missing_ok=True)  # of an interrupted run that goes on now
-        config = self.run_dir / "config.yaml"
-        if not config.exists():
+        remove_sealed(self.run_dir / RESULT)  # of an interrupted run that goes on now
+        if not (config := self.run_dir / "config.yaml").exists():
             digest.write_atomic(config, yaml.safe_dump(self.spec.declaration, sort_keys=False, allow_unicode=True))
         rows = f"{self.spec.arrays.train.rows} train rows, {self.sampler.steps_per_epoch} steps an epoch, {self.train.epochs} epochs"
         log.info("%s: %d parameters, %s, %d ranks on %s", self.spec.run_id, self.num_parameters, rows, self.parallel.world_size, self.parallel.device.type)
@@ -375,7 +376,7 @@ class Trainer:
             observed=seen,
         )
         self.allowed()
-        digest.write_atomic(self.run_dir / RESULT, report.model_dump_json(indent=1))
+        write_sealed(self.run_dir / RESULT, report.model_dump_json(indent=1))
         return report
 
     def _stop_on_non_finite(self, launched: Launched) -> None:

@@ -19,11 +19,10 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from schemas.errors import BulkheadError, ConfigError, TrainingError
+from schemas.errors import BulkheadError, ConfigError, IntegrityError, TrainingError
 from schemas.load import declare
 from schemas.records import RunSpec
+from schemas.seal import read_record
 from training.guard import AGENT, StopSignal, follow_parent
 
 
@@ -73,12 +72,12 @@ def read_spec(path: Path) -> RunSpec:
     """The run that a `resolved.json` describes.
 
     Raises:
-        ConfigError: the file cannot be read or is not a RunSpec.
+        ConfigError: the file cannot be read, is not a RunSpec, or does not match its seal; one that was written by hand has none.
     """
     try:
-        return RunSpec.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
-        raise ConfigError(f"{path}: expected a resolved run (RunSpec as JSON): {error}; write it with `bulkhead run`") from error
+        return read_record(path, RunSpec, "write it with `bulkhead run`", required=False)
+    except (OSError, IntegrityError) as error:
+        raise ConfigError(f"{path}: expected a resolved run (RunSpec as JSON): {error}") from error
 
 
 if __name__ == "__main__":

@@ -22,14 +22,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from pydantic import ValidationError
 
 import schemas
 import training
 from schemas.config import TrainConfig
-from schemas.digest import write_atomic
-from schemas.errors import ConfigError, LaunchError
+from schemas.errors import ConfigError, IntegrityError, LaunchError
 from schemas.records import Record, RunSpec
+from schemas.seal import read_record, remove_sealed, write_sealed
 
 RECORD, FOLDER = "launch.json", "nodes"
 JOIN_SECONDS = 900  # that the first machine waits for the others
@@ -83,13 +82,13 @@ def announce(run_dir: Path, train: TrainConfig, run_id: str) -> Node | None:
         environment=shared_environment(),
     )
     (run_dir / FOLDER).mkdir(exist_ok=True)
-    write_atomic(run_dir / RECORD, launch.model_dump_json(indent=1))
+    write_sealed(run_dir / RECORD, launch.model_dump_json(indent=1))
     return Node(number=0, launch=launch)
 
 
 def withdraw(run_dir: Path) -> None:
     """Nobody can join any more."""
-    (run_dir / RECORD).unlink(missing_ok=True)
+    remove_sealed(run_dir / RECORD)
 
 
 def wait_for_launch(run_dir: Path, wait_seconds: float) -> Launch:
@@ -133,9 +132,9 @@ def claim(run_dir: Path, launch: Launch) -> Node:
 
 def _announced(run_dir: Path) -> Launch | None:
     try:
-        RunSpec.model_validate_json((run_dir / "resolved.json").read_bytes())
-        return Launch.model_validate_json((run_dir / RECORD).read_bytes())
-    except (OSError, ValidationError):
+        read_record(run_dir / "resolved.json", RunSpec, "", required=False)
+        return read_record(run_dir / RECORD, Launch, "", required=False)
+    except (OSError, IntegrityError):
         return None
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from schemas.config import Declaration
 from schemas.errors import DataError
 from schemas.records import ArraysRef, CheckResult, SplitTables, Statistics, ValidatedTable
+from schemas.scratch import scratch_folder
 from training.data.leakage.poison import Corrupt, find_poisoned, judge_poison
 from training.data.leakage.verdict import judged
 from training.data.normalize import fit
@@ -48,10 +49,10 @@ def poison_check(split: SplitTables, validated: ValidatedTable, declaration: Dec
 
 def _fitted(declaration: Declaration, split: SplitTables, validated: ValidatedTable, rows: int, corrupt: Corrupt) -> dict[str, Any]:
     """All artefacts of a sample: statistics, train arrays, weights."""
-    with tempfile.TemporaryDirectory(prefix="bulkhead-poison-") as folder:
-        sides = sampled(split, validated.spec, rows, Path(folder) / "sides", corrupt)
+    with scratch_folder(Path(tempfile.gettempdir()), "bulkhead-poison") as folder:
+        sides = sampled(split, validated.spec, rows, folder / "sides", corrupt)
         statistics = fit(sides.train, validated.spec, declaration)
-        arrays = materialise(sides, validated, statistics, declaration, Path(folder) / "arrays")
+        arrays = materialise(sides, validated, statistics, declaration, folder / "arrays")
         return {
             "statistics": statistics,
             "arrays": {name: ref.sha256 for name, ref in arrays.train.arrays.items()},

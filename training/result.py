@@ -10,16 +10,16 @@ from torch import Tensor
 from schemas import digest
 from schemas.records import TrainReport
 from training.checkpoint import Checkpoints, folder_name
+from training.started import RESULT, read_part
 from training.state import TrainerState, model_digest
 
 Status = Literal["finished", "stopped_early", "interrupted"]
-RESULT = "result.json"
 
 
 def finished_report(run_dir: Path, run_id: str) -> dict[str, Any] | None:
-    """The report of a run that ended by itself and whose best weights verify; None where there is still work to do."""
+    """The report of a run that ended by itself and whose best weights verify; None where there is still work to do, or the report is damaged."""
     try:
-        report = TrainReport.model_validate_json((run_dir / RESULT).read_bytes())
+        report = read_part(run_dir, RESULT, TrainReport)
         digest.verify(report.best_checkpoint)
     except (OSError, ValueError):
         return None

@@ -7,31 +7,34 @@ lock is free was therefore killed.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel
 
 from schemas.config import Declaration
-from schemas.digest import write_atomic
-from schemas.errors import ResumeError, first_few
+from schemas.errors import IntegrityError, ResumeError, first_few
 from schemas.home import home
 from schemas.load import declare
 from schemas.records import Record
+from schemas.seal import read_record, read_sealed, seal_path, write_sealed
 
 RECORD = "run.json"
 LOCK = "run.lock"
-DECLARED, SPEC, PREPARED, REGISTERED = "declaration.json", "resolved.json", "prepared.json", "registered.json"
+DECLARED, SPEC, PREPARED, REGISTERED, RESULT = "declaration.json", "resolved.json", "prepared.json", "registered.json", "result.json"
+START_AGAIN = "restore it from a backup, or start again with `bulkhead run FILE` (data that were prepared are reused)"
 LOCK_SECONDS = 1.0  # someone who only looks whether a run is at work holds the lock for a moment
 
 RESUMED = ("pipeline", "train")  # kinds that can be gone on with; the others are started anew
 Kind = Literal["pipeline", "train", "crossvalidate", "reevaluate"]
 Status = Literal["running", "finished", "failed", "killed"]
+Part = TypeVar("Part", bound=BaseModel)
 
 
 class StartedRun(Record):
@@ -39,6 +42,7 @@ class StartedRun(Record):
 
     `kind`: the flow that started it. `tracking_uri`: credentials masked. `flow_run_ids`: of the first start and of
     each resumption. `commit`: of the code that started it. `cause`: of a run that failed or was stopped.
+    `declaration_sha256`: of `declaration.json`; empty in runs of earlier versions, whose records have no seals.
     """
 
     run_id: str
@@ -51,38 +55,61 @@ class StartedRun(Record):
     created: str
     status: Status = "running"
     cause: str = ""
+    declaration_sha256: str = ""
 
     def write(self, run_dir: Path) -> None:
         """Replace the record in a run directory, whole or not at all."""
-        write_atomic(run_dir / RECORD, self.model_dump_json(indent=1))
+        write_sealed(run_dir / RECORD, self.model_dump_json(indent=1))
 
 
 def read(run_dir: Path) -> StartedRun:
     """The record in a run directory.
 
     Raises:
-        ResumeError: the folder holds none.
+        ResumeError: the folder holds none, or it was changed after it was written.
     """
+    if not has_part(run_dir, RECORD):
+        raise ResumeError(f"{run_dir}: expected the directory of a run, with its {RECORD}, found none; `bulkhead resume` lists them")
     try:
-        return StartedRun.model_validate_json((run_dir / RECORD).read_bytes())
-    except (OSError, ValidationError) as error:
-        raise ResumeError(
-            f"{run_dir}: expected the directory of a run, with its {RECORD} ({str(error).splitlines()[0]}); `bulkhead resume` lists them"
-        ) from error
+        return read_record(run_dir / RECORD, StartedRun, START_AGAIN, required=False)
+    except (OSError, IntegrityError) as error:
+        raise ResumeError(f"the record of a run cannot be believed: {error}") from error
+
+
+def has_part(run_dir: Path, name: str) -> bool:
+    """Whether a run wrote a record: where only its seal is left, it did."""
+    return (run_dir / name).exists() or seal_path(run_dir / name).exists()
+
+
+def read_part(run_dir: Path, name: str, record: type[Part]) -> Part:
+    """A record in a run directory, compared with its seal; of runs of earlier versions it has none.
+
+    Raises:
+        IntegrityError: it is gone, was changed after it was written, or is something else.
+    """
+    return read_record(run_dir / name, record, START_AGAIN, required=_is_sealed(run_dir))
+
+
+def _is_sealed(run_dir: Path) -> bool:
+    """Whether the records of a run have seals; a folder that holds no run of ours may hold records written by hand."""
+    return seal_path(run_dir / RECORD).exists()
 
 
 def started_declaration(run_dir: Path) -> Declaration:
     """What the run was declared to be when it was started.
 
     Raises:
-        ResumeError: the file that says so is gone or damaged.
+        ResumeError: the file that says so is gone or damaged, or is not the one that the run was started with.
     """
+    recorded = read(run_dir).declaration_sha256
     try:
-        tree = json.loads((run_dir / DECLARED).read_bytes())
+        text = read_sealed(run_dir / DECLARED, START_AGAIN, required=bool(recorded))
+        if recorded not in ("", hashlib.sha256(text).hexdigest()):
+            raise IntegrityError(f"{run_dir / DECLARED}: is not the declaration that {RECORD} names")
+        tree = json.loads(text)
     except (OSError, ValueError) as error:
-        raise ResumeError(
-            f"{run_dir}: what the run was declared to be cannot be read ({error}), so there is nothing to go on from; start anew with `bulkhead run FILE` (data that were prepared are reused)"
-        ) from None
+        why = str(error).removesuffix(f"; {START_AGAIN}")
+        raise ResumeError(f"what the run was declared to be cannot be read, so there is nothing to go on from: {why}; {START_AGAIN}") from None
     return declare(tree, str(run_dir / DECLARED))
 
 
@@ -110,6 +137,9 @@ def find(run: str) -> Path:
     for run_dir, record in all_runs().items():
         if run in (record.run_id, record.mlflow_run_id):
             return run_dir
+    for run_dir in (home() / "runs").glob("*/*"):
+        if run_dir.name == run:
+            read(run_dir)  # raises: that it is damaged is why it was left out above
     others = first_few(record.run_id for record in resumable().values())
     raise ResumeError(f"{run!r}: no run of {home()} has this directory, id or MLflow run id; runs that can be resumed: {others or 'none'}")
 
@@ -166,7 +196,7 @@ def require_free(run_dir: Path) -> None:
 
 
 def _still_going(run_dir: Path) -> ResumeError:
-    process = (run_dir / LOCK).read_text().strip() or "unknown"
+    process = (run_dir / LOCK).read_text(errors="replace").strip() or "unknown"
     return ResumeError(f"{run_dir}: the run is still going (process {process}); wait for its end, or stop that process first")
 
 

@@ -115,7 +115,7 @@ def score_documents(network: nn.Module, arrays: SplitArrays, documents: int | No
     """
     targets, weight = document_facts(arrays)
     count = min(len(targets), documents or len(targets))
-    found, where = load_arrays(arrays, verify=True), places(arrays)
+    found, where = load_arrays(arrays), places(arrays)
     blocks = {name: found[name] for name in (*KEYS, "label")}
     sums, by_row, chosen = np.zeros((len(targets), 3)), np.zeros((arrays.rows, 1)), where.rows_of(count)
     step = _rows_per_call(network, blocks)

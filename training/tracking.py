@@ -255,15 +255,22 @@ class Tracker:
                 offset = end
             self._behind.pop(path, None)
         except Exception as error:  # whatever the server or network does, training goes on
-            self._behind[path] = offset
+            self._behind[path], self._steps = offset, None  # it may have taken them all the same: ask again before sending again
             self._warn("metrics", error)
         return offset
 
     def log_metrics(self, values: Mapping[str, float | None], step: int = 0) -> None:
-        """Send figures at once, e.g. `test/auroc`; None is left out."""
+        """Send figures at once, e.g. `test/auroc`; None is left out, and so is what the server has: a resumed run measures again."""
         metrics = [Metric(key, float(value), _milliseconds(), step) for key, value in values.items() if value is not None]
         for part in _parts(metrics, MAX_METRICS):
-            self._send("metrics", partial(self.client.log_batch, self.run_id, metrics=part))
+            self._send("metrics", partial(self._log_new, part))
+
+    def _log_new(self, metrics: list[Metric]) -> None:
+        """Send those whose value the server does not hold at their step."""
+        keys = self.client.get_run(self.run_id).data.metrics.keys() & {m.key for m in metrics}
+        held = {(m.key, m.step, repr(m.value)) for key in keys for m in self.client.get_metric_history(self.run_id, key)}  # texts: NaN equals itself
+        if new := [m for m in metrics if (m.key, m.step, repr(m.value)) not in held]:
+            self.client.log_batch(self.run_id, metrics=new)
 
     # ---- words
 

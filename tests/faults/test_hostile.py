@@ -20,7 +20,8 @@ from tests.faults.watch import watched
 from training.lease import LEASE, Lease
 from training.main import read_spec
 from training.manifest import MANIFEST, FileEntry, Manifest, load_part, read_manifest, verify_checkpoint
-from training.result import RESULT, finished_report
+from training.result import finished_report
+from training.started import RESULT
 
 
 class Payload:

@@ -18,7 +18,7 @@ from training.journal import Journal
 from training.lease import LEASE, Lease, one_writer
 from training.loop import Trainer, train
 from training.parallel import Parallel
-from training.result import RESULT
+from training.started import RESULT
 
 
 def never() -> bool:

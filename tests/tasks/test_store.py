@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from prefect.states import State
 
 from schemas.digest import file_ref
-from schemas.records import TableRef
+from schemas.errors import IntegrityError
+from schemas.records import CheckReport, CheckResult, TableRef
 from tasks import store
 
 
@@ -34,13 +37,41 @@ def test_the_same_inputs_are_reused_and_others_are_not() -> None:
 
 
 @pytest.mark.req("P5")
-@pytest.mark.parametrize("damage", [lambda f: f.write_bytes(b"rowz"), lambda f: f.unlink(), lambda f: (f.parent / "record.json").write_text("{")])
-def test_a_changed_or_missing_file_is_a_miss(damage: object) -> None:
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda f: f.write_bytes(b"rowz"), "table.bin: SHA-256 is"),
+        (lambda f: f.write_bytes(b"ro"), "table.bin: SHA-256 is"),
+        (lambda f: f.unlink(), "table.bin: expected a file"),
+        (lambda f: (f.parent / "record.json").write_text("{"), "record.json does not match its digest"),
+        (lambda f: (f.parent / "record.json").unlink(), "record.json: expected a record, found no file"),
+        (lambda f: (f.parent / "record.json.sha256").unlink(), "record.json.sha256 is missing"),
+        (lambda f: (f.parent / "record.json.sha256").write_bytes(b"\xff"), "record.json.sha256 has no digest in it"),
+        (lambda f: shutil.copy(f, f.parent / "record.json"), "record.json does not match its digest"),
+    ],
+)
+def test_a_changed_or_missing_file_is_said_and_the_step_is_made_again(damage: Callable[[Path], object], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     first = store.stored("step", {"a": 1}, TableRef, make)
     assert isinstance(first, TableRef)
-    damage(first.file.file)  # type: ignore[operator]
+    damage(first.file.file)
     again = store.stored("step", {"a": 1}, TableRef, make)
     assert isinstance(again, TableRef) and again.file.file.read_bytes() == b"rows"
+    told = capsys.readouterr().err
+    assert "↺ step           made again" in told and said in told
+    assert isinstance(store.stored("step", {"a": 1}, TableRef, make), State)
+
+
+@pytest.mark.req("S2")
+def test_a_number_or_a_verdict_that_was_edited_is_not_believed() -> None:
+    def judge(_: Path) -> CheckReport:
+        return CheckReport(results=(CheckResult(name="near_duplicates", verdict="pass", summary="none"),))
+
+    first = store.stored("leakage", {"a": 1}, CheckReport, judge)
+    record = store.folder("leakage", store.step_key("leakage", {"a": 1})) / "record.json"
+    record.write_text(record.read_text().replace('"pass"', '"warn"'))
+    with pytest.raises(IntegrityError, match=r"record\.json does not match its digest"):
+        store.load("leakage", store.step_key("leakage", {"a": 1}), CheckReport)
+    assert store.stored("leakage", {"a": 1}, CheckReport, judge) == first
 
 
 @pytest.mark.req("P5")

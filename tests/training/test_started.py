@@ -12,10 +12,11 @@ import pytest
 
 from schemas.errors import ResumeError
 from schemas.home import home
+from schemas.seal import seal_path, write_sealed
 from tasks.resume import unfinished, unfinished_runs
 from tests.distributed.launch import ROOT, environment
 from tests.training.runs import make_run
-from training.started import DECLARED, StartedRun, Status, all_runs, find, held, is_held, newest_step, read, settle, started_declaration
+from training.started import DECLARED, RECORD, StartedRun, Status, all_runs, find, held, is_held, newest_step, read, read_part, settle, started_declaration
 
 HOLDER = "import sys, time\nfrom pathlib import Path\nfrom training.started import held\nwith held(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)\n"
 
@@ -80,7 +81,7 @@ def test_a_finished_run_is_left_alone_and_one_whose_declaration_is_gone_is_refus
     assert unfinished("1") is None
     assert "1 is finished: nothing to do" in capsys.readouterr().err
     early = started("2", declared=False)
-    with pytest.raises(ResumeError, match="nothing to go on from; start anew with `bulkhead run FILE`"):
+    with pytest.raises(ResumeError, match=r"nothing to go on from: .*start again with `bulkhead run FILE`"):
         unfinished("2")
     started("4", kind="crossvalidate")
     with pytest.raises(ResumeError, match="a run of the flow crossvalidate is not gone on with"):
@@ -99,3 +100,42 @@ def test_a_killed_run_is_recorded_as_killed_and_one_at_work_or_ended_is_left_alo
         for run_dir in (killed, working, ended):
             settle(run_dir, "kill -9")
     assert [(read(d).status, read(d).cause) for d in (killed, working, ended)] == [("killed", "kill -9"), ("running", ""), ("finished", "")]
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+@pytest.mark.req("S2")
+def test_a_record_of_a_run_that_was_changed_is_refused_by_name(own_home: Path) -> None:
+    run_dir = started("1")
+    sealed_declaration(run_dir)
+    assert unfinished("1") is not None
+    edit(run_dir / DECLARED, '"name": "tiny"', '"name": "tidy"')
+    with pytest.raises(ResumeError, match=r"nothing to go on from: .*declaration\.json does not match its digest"):
+        unfinished("1")
+    sealed_declaration(run_dir, record=False)  # somebody replaced both, but the record of the run names the declaration, too
+    with pytest.raises(ResumeError, match=r"declaration\.json: is not the declaration that run\.json names"):
+        unfinished("1")
+    edit(run_dir / RECORD, '"running"', '"finished"')
+    with pytest.raises(ResumeError, match=r"the record of a run cannot be believed: .*run\.json does not match its digest"):
+        unfinished("1")
+    (run_dir / RECORD).unlink()
+    with pytest.raises(ResumeError, match=r"the record of a run cannot be believed: .*run\.json: expected a record, found no file"):
+        unfinished("1")
+
+
+def sealed_declaration(run_dir: Path, record: bool = True) -> None:
+    """Seal the declaration as it is; and have the record of the run name it."""
+    written = write_sealed(run_dir / DECLARED, (run_dir / DECLARED).read_bytes())
+    if record:
+        read(run_dir).model_copy(update={"declaration_sha256": written.sha256}).write(run_dir)
+
+
+@pytest.mark.req("S2")
+def test_a_run_of_an_earlier_version_goes_on_without_seals(own_home: Path) -> None:
+    run_dir = started("1")
+    seal_path(run_dir / RECORD).unlink()
+    assert unfinished("1") is not None and read_part(run_dir, RECORD, StartedRun).run_id == "1"

@@ -167,6 +167,20 @@ def test_a_replay_after_a_resume_doubles_nothing(uri: str, tmp_path: Path) -> No
 
 
 @pytest.mark.req("P6")
+def test_figures_that_a_resumed_run_measures_again_are_there_once(uri: str) -> None:
+    """A kill after the evaluation: the run that goes on measures test rows and baselines again."""
+    tracker = start_run(declaration())  # type: ignore[arg-type]
+    figures = {"test/auroc": 0.75, "test/log_loss": float("nan"), "baseline/linear/auroc": 0.7, "test/none": None}
+    tracker.log_metrics(figures)
+    again = reopen_run(uri, tracker.run_id)
+    again.log_metrics(figures)
+    again.log_metrics({"test/auroc": 0.75}, step=1)
+    again.log_metrics({"baseline/linear/auroc": 0.8})
+    assert history(again, "test/auroc") == [(0, 0.75), (1, 0.75)] and len(history(again, "test/log_loss")) == 1
+    assert history(again, "baseline/linear/auroc") == [(0, 0.7), (0, 0.8)], "another value is told"
+
+
+@pytest.mark.req("P6")
 def test_many_lines_go_in_requests_of_at_most_a_thousand(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tracker, path = start_run(declaration()), tmp_path / "metrics.jsonl"  # type: ignore[arg-type]
     path.write_text("".join(line("step", s, **{"train/loss": 1.0, "lr": 0.1, "grad_norm": float("nan")}) for s in range(1, 801)))

@@ -1,6 +1,7 @@
 """The ledger: decisions of a split that depend on more than the row, written down at first sight and never changed.
 
-A file of JSON lines, each with its own SHA-256 and that of the line before, beside a folder `<ledger>.parts` of Parquet
+A file of JSON lines, each with its own SHA-256 and that of the line before, next to its seal (schemas/seal.py: lines that
+are missing at the end, and a ledger that is gone, are noticed by it) and a folder `<ledger>.parts` of Parquet
 files that hold side by key hash. Lines are only ever appended. A part is drafted, the line that names it is written
 (the file is replaced whole), then the draft gets its name: a kill leaves the ledger as it was before or after.
 """
@@ -22,11 +23,16 @@ from pydantic import Field, ValidationError
 from schemas.digest import fsync_folder, sha256_file, write_atomic
 from schemas.errors import IntegrityError
 from schemas.records import FileRef, Record, TableRef, digest_of
+from schemas.seal import read_sealed, seal_path, write_sealed
 from training.data.engine import literal, row, write_parquet
 from training.data.hash_order import in_hash_order
 
 FIRST = "0" * 64
 DRAFT = "draft.parquet"
+ADVICE = (
+    "restore the ledger, its .sha256 and its .parts folder from a backup; deleting all three decides every side again, "
+    "so models must be trained and compared again"
+)
 
 
 class Entry(Record):
@@ -114,7 +120,7 @@ class Ledger:
             draft = self._draft(connection, decided, limit)
             entry = entry.model_copy(update={"part": f"{draft.file.sha256[:32]}.parquet", "part_sha256": draft.file.sha256, "keys": count})
         self._all.append(entry.sealed(self._all[-1].sha256 if self._all else FIRST))
-        write_atomic(self.path, "".join(e.line for e in self._all))
+        write_sealed(self.path, "".join(e.line for e in self._all))
         _settle(self.path, self._all[-1])
 
     def _draft(self, connection: duckdb.DuckDBPyConnection, decided: str, limit: int | None) -> TableRef:
@@ -181,7 +187,18 @@ def _verified(path: Path) -> list[Entry]:
     unnamed = {p.name for p in _parts(path).glob("*.parquet")} - {DRAFT} - {e.part for e in entries}
     if unnamed:
         raise _damaged(path, f"no line names part {min(unnamed)}, so lines are missing")
+    _compare_with_seal(path)
     return entries
+
+
+def _compare_with_seal(path: Path) -> None:
+    """Refuse a ledger that is gone or lacks its last lines; that of an earlier version has no seal yet."""
+    if not path.exists() and not seal_path(path).exists():
+        return
+    try:
+        read_sealed(path, ADVICE, required=False)
+    except IntegrityError as error:
+        raise IntegrityError(f"the split ledger is damaged: {error}") from error
 
 
 def _entries(path: Path) -> list[Entry]:
@@ -220,5 +237,4 @@ def _parts(path: Path) -> Path:
 
 
 def _damaged(path: Path, what: str) -> IntegrityError:
-    advice = "restore the ledger and its .parts folder from a backup; deleting both decides every side anew, so models must be trained and compared anew"
-    return IntegrityError(f"{path}: the split ledger is damaged: {what}; {advice}")
+    return IntegrityError(f"{path}: the split ledger is damaged: {what}; {ADVICE}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
@@ -24,6 +23,7 @@ from schemas import digest
 from schemas.config import DataConfig, Declaration, SplitName
 from schemas.errors import DataError, IntegrityError, first_few
 from schemas.records import ArraysRef, FileRef, SplitArrays, SplitTables, Statistics, TableRef, TableSpec, ValidatedTable, digest_of
+from schemas.scratch import scratch_folder
 from training.data.apply import CategoryCodes, encode_label, encode_labels, transform_columns
 from training.data.engine import TableWriter, chosen_engine, connect, engine_for, ident
 from training.data.in_memory import batches, held, relation
@@ -60,16 +60,14 @@ def materialise(split: SplitTables, validated: ValidatedTable, statistics: Stati
         raise IntegrityError(f"the statistics do not fit task {declaration.task.kind!r}; fit again with this declaration")
     target = Path(out_dir).absolute()
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    try:
-        temporary.chmod(0o755)
+    with scratch_folder(target.parent, target.name) as scratch:
+        temporary = scratch / "new"
+        temporary.mkdir(mode=0o755)
         with _writer(declaration) as write:
             several = at_once if declaration.data.engine == "duckdb" and declaration.data.memory_bytes is None else one_by_one
             several(lambda side: _write_side(temporary / side, split.side(side), side, validated.spec, statistics, declaration.data, write), SIDES)
         digest.write_atomic(temporary / "statistics.json", statistics.model_dump_json(indent=1))
         _publish(temporary, target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     sides = {side: _side_ref(target / side, split.side(side).rows) for side in SIDES}
     statistics_file = digest.file_ref(target / "statistics.json")
     parts = {f"{side}/{name}": ref.sha256 for side, arrays in sides.items() for name, ref in _files(arrays).items()}
@@ -92,12 +90,12 @@ def materialise_rows(table: TableRef, spec: TableSpec, statistics: Statistics, o
     return _side_ref(Path(out_dir).absolute(), table.rows)
 
 
-def load_arrays(side: SplitArrays, verify: bool = False) -> dict[str, np.ndarray]:
+def load_arrays(side: SplitArrays, verify: bool = True) -> dict[str, np.ndarray]:
     """The arrays of one side, memory-mapped and read-only: name → array with `side.rows` rows.
 
     Args:
         side: the reference.
-        verify: also compare every file's SHA-256 with the recorded one.
+        verify: compare every file's SHA-256 with the recorded one; False: another process of this machine does.
 
     Raises:
         IntegrityError: a file is gone, truncated, altered (when verified), or has other rows than recorded.
@@ -371,7 +369,7 @@ def _check_labels(block: np.ndarray, side: str, statistics: Statistics) -> None:
 def _publish(temporary: Path, target: Path) -> None:
     """Put the finished folder in its place; what stood there before is removed only after the new one stands."""
     digest.fsync_folder(temporary)
-    old = target.with_name(f".{target.name}.old-{temporary.name.rsplit('.', 1)[-1]}")
+    old = temporary.with_name("old")
     if target.exists():
         target.replace(old)
     temporary.replace(target)

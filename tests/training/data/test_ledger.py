@@ -99,8 +99,38 @@ def test_a_damaged_ledger_is_refused_with_what_to_do(tmp_path: Path, damage: Cal
     append(path, ONE, {"val": 70.5})
     append(path, TWO, {"test": 85.5})
     damage(path)
-    with pytest.raises(IntegrityError, match=rf"ledger is damaged: {message}.*restore the ledger and its \.parts folder from a backup"):
+    with pytest.raises(IntegrityError, match=rf"ledger is damaged: {message}.*restore the ledger, its .sha256 and its .parts folder from a backup"):
         assigned(path)
+
+
+LOST: list[tuple[str, Callable[[Path], object], str]] = [
+    ("the file gone", lambda p: p.unlink(), "found no file"),
+    ("the last line gone", lambda p: _edit(p, lambda b: b.splitlines(True)[0]), "does not match its digest"),
+    ("the seal changed", lambda p: _edit(Path(f"{p}.sha256"), lambda b: b"0" * 64 + b[64:]), "does not match its digest"),
+    ("the seal emptied", lambda p: Path(f"{p}.sha256").write_bytes(b""), "has no digest in it"),
+]
+
+
+@pytest.mark.req("S2")
+@pytest.mark.parametrize(("damage", "message"), [d[1:] for d in LOST], ids=[d[0] for d in LOST])
+def test_lines_that_no_part_belongs_to_are_missed_by_the_seal(tmp_path: Path, damage: Callable[[Path], object], message: str) -> None:
+    path = tmp_path / "ledger"
+    append(path, None, {"val": 70.5})
+    append(path, None, {"test": 85.5})
+    assert assigned(path) == {}
+    damage(path)
+    with pytest.raises(IntegrityError, match=rf"ledger is damaged: .*{message}.*restore the ledger, its .sha256 and its .parts folder from a backup"):
+        assigned(path)
+
+
+@pytest.mark.req("S2")
+def test_a_ledger_of_an_earlier_version_is_read_and_gets_a_seal(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    append(path, ONE)
+    Path(f"{path}.sha256").unlink()
+    assert assigned(path) == {"k1": "train", "k2": "val"}
+    append(path, TWO)
+    assert Path(f"{path}.sha256").is_file() and assigned(path) == {"k1": "train", "k2": "val", "k3": "test"}
 
 
 @pytest.mark.req("C3")

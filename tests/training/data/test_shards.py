@@ -170,15 +170,15 @@ def test_damaged_arrays_are_noticed(tmp_path):
     content = bytearray(path.read_bytes())
     content[-3] ^= 1
     path.write_bytes(content)
-    load_arrays(ref.test)  # the format itself does not notice
+    load_arrays(ref.test, verify=False)  # the format itself does not notice
     with pytest.raises(IntegrityError, match="changed after it was written"):
-        load_arrays(ref.test, verify=True)
+        load_arrays(ref.test)
     path.write_bytes(content[:-9])
     with pytest.raises(IntegrityError, match="cannot be read as an array"):
-        load_arrays(ref.test)
+        load_arrays(ref.test, verify=False)
     np.save(path, np.zeros((3, 2), "float32"))
     with pytest.raises(IntegrityError, match="expected 8 rows, found 3"):
-        load_arrays(ref.test)
+        load_arrays(ref.test, verify=False)
 
 
 @pytest.mark.req("C3")

@@ -1,0 +1,110 @@
+"""Seals: the SHA-256 of a record in a file next to it, so that a record that was changed is noticed before it is believed.
+
+    run.json
+    run.json.sha256     in the form that `sha256sum --check` reads
+
+A seal finds damage and edits. It does not prove who wrote a record: whoever may write to the folder may seal as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from schemas.digest import sha256_file, write_atomic
+from schemas.errors import IntegrityError
+from schemas.references import FileRef
+
+SUFFIX = ".sha256"
+LINE = re.compile(rb"([0-9a-f]{64})  ([^\n]+)\n")
+Sealed = TypeVar("Sealed", bound=BaseModel)
+
+
+def seal_path(path: Path) -> Path:
+    """The file that holds the digest of a record."""
+    return path.with_name(path.name + SUFFIX)
+
+
+def write_sealed(path: str | Path, content: bytes | str) -> FileRef:
+    """Write a small file and its seal, each whole or not at all.
+
+    The seal is written first, and names the record that is replaced as well until the new one has its place: a kill in between leaves
+    either of them, and its seal holds.
+    """
+    target = Path(path).absolute()
+    data = content.encode() if isinstance(content, str) else content
+    digests = [hashlib.sha256(data).hexdigest()]
+    if target.is_file():
+        before, known = sha256_file(target), _digests(target)
+        if before not in digests and (before in known or not seal_path(target).exists()):
+            digests.append(before)
+    _write_seal(target, digests)
+    written = write_atomic(target, data)
+    if len(digests) > 1:
+        _write_seal(target, digests[:1])
+    return written
+
+
+def read_sealed(path: Path, remedy: str, required: bool = True) -> bytes:
+    """The bytes of a record, after they were compared with its seal.
+
+    Args:
+        path: of the record.
+        remedy: what to do where it is damaged; the end of the message.
+        required: refuse a record without a seal; False: of an earlier version, which wrote none.
+
+    Raises:
+        IntegrityError: the record or its seal is gone, cannot be read, or the two disagree.
+    """
+    if not path.is_file():
+        raise IntegrityError(f"{path}: expected a record, found {'something else' if path.exists() else 'no file'}; {remedy}")
+    data, seal = path.read_bytes(), seal_path(path)
+    if not seal.exists() and not required:
+        return data
+    found, known = hashlib.sha256(data).hexdigest(), _digests(path)
+    if not known:
+        why = "has no digest in it" if seal.exists() else "is missing"
+        raise IntegrityError(f"{path}: cannot be compared with its digest: {seal.name} {why}; {remedy}")
+    if found not in known:
+        raise IntegrityError(
+            f"{path}: {path.name} does not match its digest: its SHA-256 is {found[:12]}…, {seal.name} says {known[0][:12]}…: "
+            f"one of the two was changed after it was written; {remedy}"
+        )
+    return data
+
+
+def read_record(path: Path, record: type[Sealed], remedy: str, required: bool = True) -> Sealed:
+    """A record of a given kind, compared with its seal; arguments and errors as for `read_sealed`.
+
+    Raises:
+        IntegrityError: also where the file holds something else.
+    """
+    data = read_sealed(path, remedy, required)
+    try:
+        return record.model_validate_json(data)
+    except ValueError as error:
+        why = str(error).splitlines()[0]
+        raise IntegrityError(f"{path}: expected a {record.__name__}, but it cannot be read as one ({why}); {remedy}") from error
+
+
+def remove_sealed(path: Path) -> None:
+    """Remove a record and its seal; nothing where there is none."""
+    path.unlink(missing_ok=True)
+    seal_path(path).unlink(missing_ok=True)
+
+
+def _write_seal(path: Path, digests: list[str]) -> None:
+    write_atomic(seal_path(path), "".join(f"{digest}  {path.name}\n" for digest in digests))
+
+
+def _digests(path: Path) -> list[str]:
+    """The digests in the seal of a record, that of its newest content first; none where there is no readable seal."""
+    try:
+        text = seal_path(path).read_bytes()
+    except OSError:
+        return []
+    return [digest.decode() for digest, name in LINE.findall(text) if name == path.name.encode()]
