@@ -214,8 +214,10 @@ def predict(
     """Score the rows of IN with a registered model and write them with its predictions to OUT."""
     with stated_errors(debug):
         environment(debug)
+        from schemas.output_file import require_room
         from tasks.predict import predict_file as score
 
+        require_room(target, "OUT")
         scored = score(model_uri, source, target, tracking_uri)
         print(f"✓ {scored.rows:,} rows by {scored.uri} → {target}", file=sys.stderr)
 
@@ -340,10 +342,13 @@ def init(
     """Draft a declaration from a table, with the reason for each guess."""
     with stated_errors(debug):
         from schemas.digest import write_atomic
+        from schemas.output_file import require_room
         from tasks.draft import draft_declaration
 
-        if output is not None and output.exists():
-            raise ConfigError(f"{output} exists already; give another --output or remove it first")
+        if output is not None:
+            require_room(output, "--output")
+            if output.exists():
+                raise ConfigError(f"{output} exists already; give another --output or remove it first")
         text = draft_declaration(data, label, name)
         if output is None:
             print(text, end="")

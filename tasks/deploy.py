@@ -105,7 +105,7 @@ def load_file(file: Path) -> DeploymentsFile:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read ({error.strerror})") from error
-    return read_deployments(parse_yaml(text, str(file)), str(file))
+    return read_deployments(parse_yaml(text, str(file), aliases=True), str(file))
 
 
 def flow_of(spec: DeploymentSpec) -> Flow[..., Any]:

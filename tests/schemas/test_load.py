@@ -108,12 +108,12 @@ def test_paths_start_at_the_file_and_take_the_environment(tmp_path: Path, monkey
 
     file = tmp_path / "conf" / "run.yaml"
     file.parent.mkdir()
-    file.write_text(yaml.safe_dump(tree(**{"data.uri": "${SOME_FOLDER:-../data}/v.parquet"})))
+    file.write_text(yaml.safe_dump(tree(**{"data.uri": "${BULKHEAD_SOME_FOLDER:-../data}/v.parquet"})))
     assert load_declaration(file).data.uri == str(tmp_path / "data" / "v.parquet")
-    monkeypatch.setenv("SOME_FOLDER", "/elsewhere")
+    monkeypatch.setenv("BULKHEAD_SOME_FOLDER", "/elsewhere")
     assert load_declaration(file).data.uri == "/elsewhere/v.parquet"
-    file.write_text(yaml.safe_dump(tree(**{"data.uri": "${NOT_SET_AT_ALL}/v.parquet"})))
-    with pytest.raises(ConfigError, match="NOT_SET_AT_ALL is not set"):
+    file.write_text(yaml.safe_dump(tree(**{"data.uri": "${BULKHEAD_NOT_SET}/v.parquet"})))
+    with pytest.raises(ConfigError, match="BULKHEAD_NOT_SET is not set"):
         load_declaration(file)
 
 
