@@ -326,9 +326,10 @@ def sample(
 @app.command()
 def schema() -> None:
     """Print the JSON schema of the declaration, for editors."""
-    from schemas.describe import json_schema
+    with stated_errors():
+        from schemas.describe import json_schema
 
-    print_json(json_schema())
+        print_json(json_schema())
 
 
 @app.command()
@@ -385,11 +386,36 @@ def _end_quietly() -> None:
 
 def main() -> None:
     """Entry point of the `bulkhead` command."""
-    from tasks.family import end_with_me
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:  # closed by who called; programs that are started need it, too
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, "w", closefd=False))
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # type: ignore[attr-defined]  # a terminal of ASCII gets ? for ✓, not a traceback
+    try:
+        with stated_errors("--debug" in sys.argv):
+            from tasks.family import end_with_me
 
-    atexit.register(_end_quietly)  # registered first, so it runs last
-    end_with_me()
-    app()
+            atexit.register(_end_quietly)  # registered first, so it runs last
+            end_with_me()
+            _call()
+    except typer.Exit as end:
+        sys.exit(end.exit_code)
+
+
+def _call() -> None:
+    """The command, and all that it printed; what cannot be written, e.g. to a full disk, is an error."""
+    try:
+        app()
+    finally:
+        try:
+            sys.stdout.flush()
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter tries again at its end, and complains
+            if isinstance(error, BrokenPipeError):  # who read it, e.g. head, has seen enough
+                raise typer.Exit(1) from None
+            raise
 
 
 if __name__ == "__main__":

@@ -5,25 +5,37 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import secrets
 import sys
+import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from http.client import HTTPException
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import typer
 
-from schemas.errors import BulkheadError, ConfigError
+from schemas.errors import BulkheadError, ConfigError, LaunchError, shortened
 from schemas.home import home
 from tasks.claim import log_in
 
+ROOT = Path(__file__).resolve().parent.parent
+MOST_CHARACTERS = 10_000  # of an error in the terminal
 STORAGE = {
     errno.ENOSPC: "the disk is full; free some space, or let BULKHEAD_HOME name a folder of a larger one",
     errno.EDQUOT: "the quota of the disk is used up; free some space, or let BULKHEAD_HOME name a folder elsewhere",
     errno.EFBIG: "a file would be larger than its file system or this user's limit (ulimit -f) allows; raise it, or let BULKHEAD_HOME name a folder elsewhere",
     errno.EROFS: "the file system cannot be written to; let BULKHEAD_HOME name a folder of another one",
+    errno.EMFILE: "too many files are open at once for this shell; raise its limit, e.g. ulimit -n 1024",
+    errno.ENFILE: "too many files are open at once on this machine; end other programs",
+    errno.ENOMEM: "memory ran out; free some, or raise the limit of this shell (ulimit -v)",
+    errno.ENAMETOOLONG: "a name is longer than the file system allows; give a shorter path",
     errno.EACCES: "a file or folder is not permitted to this user; change its rights, or let BULKHEAD_HOME name a folder of this user",
 }
 
@@ -46,27 +58,37 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks and Prefec
 
 @contextmanager
 def stated_errors(debug: bool = False) -> Iterator[None]:
-    """Turn a stated error, or one of storage, into its message and exit code; anything else keeps its traceback."""
+    """Turn an error into its sentence and exit code: one that is stated, of the machine, or a mistake of ours, which says so."""
     try:
         yield
-    except BulkheadError as error:
-        if debug:
-            raise
-        _refuse(error)
-    except OSError as error:
-        if debug or error.errno not in STORAGE:
-            raise
-        where = f" ({error.filename})" if error.filename else ""
-        print(f"\n✗ {STORAGE[error.errno]}{where}: {error.strerror}", file=sys.stderr)
-        raise typer.Exit(1) from None
+    except (typer.Exit, typer.Abort):
+        raise
     except KeyboardInterrupt:
         print("\n✗ interrupted; what was saved stays", file=sys.stderr)
         raise typer.Exit(130) from None
+    except BrokenPipeError:  # who read the output, e.g. head, has seen enough
+        raise typer.Exit(1) from None
+    except Exception as error:
+        if debug:
+            raise
+        with suppress(OSError):  # standard error may be what failed
+            print(f"\n✗ {shortened(told(error), MOST_CHARACTERS, plain=True)}", file=sys.stderr)
+        raise typer.Exit(2 if isinstance(error, ConfigError) else 1) from None
 
 
-def _refuse(error: BulkheadError) -> NoReturn:
-    print(f"\n✗ {type(error).__name__}: {error}", file=sys.stderr)
-    raise typer.Exit(2 if isinstance(error, ConfigError) else 1) from None
+def told(error: Exception) -> str:
+    """The sentence of an error; one that nobody foresaw says where it was raised, and asks for a report."""
+    if isinstance(error, BulkheadError):
+        return f"{type(error).__name__}: {error}"
+    if isinstance(error, MemoryError):
+        return "memory ran out; free some, raise the limit of this shell (ulimit -v), or set data.memory_limit"
+    if isinstance(error, OSError) and error.errno in STORAGE:
+        where = f" ({error.filename})" if error.filename else ""
+        return f"{STORAGE[error.errno]}{where}: {error.strerror}"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(ROOT) and "site-packages" not in f.filename]
+    where = f" at {Path(frames[-1].filename).relative_to(ROOT)}:{frames[-1].lineno}" if frames else ""
+    cause = " ".join(str(error).split()) or "no message"
+    return f"unexpected: {type(error).__name__}{where}: {shortened(cause, 500, plain=True)}; please report it; --debug shows the traceback"
 
 
 def environment(debug: bool) -> None:
@@ -93,6 +115,30 @@ def environment(debug: bool) -> None:
         os.environ.setdefault(name, value)
 
 
+def require_prefect(address: str) -> None:
+    """Refuse to start on a Prefect server that does not answer, before anything is prepared.
+
+    Raises:
+        ConfigError: the address is none.
+        LaunchError: nothing answers there.
+    """
+    remedy = "start it with `bulkhead up`, set PREFECT_API_URL to another, or unset it: the run then starts its own"
+    try:
+        parts = urlsplit(address)
+        wrong = parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0
+    except ValueError:
+        wrong = True
+    shown = re.sub(r"//[^/@]*@", "//***@", shortened(address, plain=True))
+    if wrong:
+        raise ConfigError(f"PREFECT_API_URL: expected an address such as http://127.0.0.1:4200/api, got {shown!r}; {remedy}")
+    try:
+        urlopen(f"{address.rstrip('/')}/health", timeout=10).close()  # noqa: S310 - the user's own setting
+    except HTTPError:  # an answer, e.g. that it wants a password
+        return
+    except (OSError, HTTPException, ValueError) as error:
+        raise LaunchError(f"Prefect's server at {shown} does not answer ({getattr(error, 'reason', None) or error}); {remedy}") from None
+
+
 @contextmanager
 def server_starting() -> Iterator[None]:
     """Where Prefect will start a server for this process, have it start now, while the block imports what the flow needs.
@@ -102,7 +148,9 @@ def server_starting() -> Iterator[None]:
     """
     from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE  # after `environment`: Prefect reads its settings once
 
-    if PREFECT_API_URL.value() or not PREFECT_SERVER_ALLOW_EPHEMERAL_MODE.value():
+    if address := PREFECT_API_URL.value():
+        require_prefect(address)
+    if address or not PREFECT_SERVER_ALLOW_EPHEMERAL_MODE.value():
         yield
         return
     from prefect.server.api.server import SubprocessASGIServer
@@ -117,4 +165,5 @@ def server_starting() -> Iterator[None]:
 
 def print_json(value: Any) -> None:
     """Print a value for scripts."""
-    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    plain = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"  # a terminal of ASCII could not show the rest
+    print(json.dumps(value, indent=2, ensure_ascii=plain, default=str))

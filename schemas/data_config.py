@@ -127,6 +127,20 @@ class DataConfig(Section):
             raise ValueError("declare at least a label and one feature, e.g. {outcome: label, '*': feature}")
         return columns
 
+    @field_validator("uri")
+    @classmethod
+    def _some_source(cls, uri: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        if not uri or (not isinstance(uri, str) and not all(uri)):
+            raise ValueError("expected a file, a folder, a glob or an address, or a list of them; got none")
+        return uri
+
+    @field_validator("derive")
+    @classmethod
+    def _named(cls, derive: dict[str, str]) -> dict[str, str]:
+        if any(not name.strip() for name in derive):
+            raise ValueError('expected a name for each derived column, got an empty one; e.g. {late: "delay > 30"}')
+        return derive
+
     @model_validator(mode="after")
     def _spark_can(self) -> DataConfig:
         if self.engine != "spark":

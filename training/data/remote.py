@@ -72,6 +72,8 @@ def fetch(uri: str, is_data: Callable[[Path], bool]) -> list[RemoteFile]:
         return [_fetched(found) for found in _found(uri, is_data)]
     except (OSError, HTTPException) as error:
         raise _refused(uri, error) from error
+    except UnicodeError as error:  # a host name with a label that is empty or too long
+        raise SourceError(f"{shortened(uri, plain=True)}: is no address ({error}); check data.uri") from None
 
 
 def verify_remote(files: tuple[RemoteFile, ...]) -> None:
@@ -219,6 +221,8 @@ def _request(uri: str, **headers: str) -> Request:
     """A request with the credentials of the environment: over TLS or to this machine only, and never sent on by a redirect."""
     request = Request(uri, headers=headers)  # noqa: S310 - the scheme is http or https, see _found
     credentials = os.environ.get(AUTHORIZATION)
+    if credentials and not (credentials.isascii() and credentials.isprintable()):  # the value is shown nowhere
+        raise SourceError(f"{AUTHORIZATION}: expected one line of plain ASCII, e.g. 'Bearer …' with the token; set it again without line breaks")
     if credentials and (urlsplit(uri).scheme == "https" or urlsplit(uri).hostname in LOOPBACK):
         request.add_unredirected_header("Authorization", credentials)
     return request

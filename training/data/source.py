@@ -246,14 +246,30 @@ def _header(path: Path, options: CsvConfig) -> list[str]:
             raise SourceError(
                 f"{path}: the first line cannot be read: {error}; expected UTF-8 text, delimiter {delimiter!r}, quote {options.quote!r}; see data.csv"
             ) from error
+    if any(c == "\x00" for name in names for c in name):
+        raise SourceError(f"{path}: the first line contains NUL characters, so it is no text; write the file as UTF-8, or set data.format")
     if any("\udc80" <= c <= "\udcff" for name in names for c in name):
         raise SourceError(f"{path}: the first line is no UTF-8 text; write the file as UTF-8")
     if not options.header:
         return [f"column{i}" for i in range(len(names))]
     unnamed = [i + 1 for i, name in enumerate(names) if not name.strip()]
     if unnamed:
-        raise SourceError(f"{path}: expected a name for each column, but number {first_few(unnamed)} has none; name it, or set data.csv.header: false")
+        advice = "name it"
+        if unnamed == [1] and len(names) > 1:
+            advice = "it may be a written index: write the table without it (pandas: index=False), or name it in the first line"
+        elif len(unnamed) < len(names) and all(_is_value(name) for name in names if name.strip()):
+            advice = "the first line may hold values: set data.csv.header: false"
+        raise SourceError(f"{path}: expected a name for each column, but number {first_few(unnamed)} has none; {advice}")
     return names
+
+
+def _is_value(text: str) -> bool:
+    """Whether a text is rather a value than a name: a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 # ----------------------------------------------------------------------------- agreement of columns
