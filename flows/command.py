@@ -56,6 +56,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON o
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks and Prefect's own log.")]
 
 
+PREFECT_REMEDY = "start it with `bulkhead up`, set PREFECT_API_URL to another, or unset it: the run then starts its own"
+
+
 @contextmanager
 def stated_errors(debug: bool = False) -> Iterator[None]:
     """Turn an error into its sentence and exit code: one that is stated, of the machine, or a mistake of ours, which says so."""
@@ -113,6 +116,25 @@ def environment(debug: bool) -> None:
         defaults |= {"PREFECT_SERVER_API_AUTH_STRING": login, "PREFECT_API_AUTH_STRING": login}
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+    if address := os.environ.get("PREFECT_API_URL"):
+        require_address(address)
+
+
+def require_address(address: str) -> str:
+    """Refuse a PREFECT_API_URL that is no address, which Prefect would do with a traceback; else return it as it may be shown.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    try:
+        parts = urlsplit(address)
+        right = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        right = False
+    shown = re.sub(r"//[^/@]*@", "//***@", shortened(address, plain=True))
+    if not right:
+        raise ConfigError(f"PREFECT_API_URL: expected an address such as http://127.0.0.1:4200/api, got {shown!r}; {PREFECT_REMEDY}")
+    return shown
 
 
 def require_prefect(address: str) -> None:
@@ -122,21 +144,13 @@ def require_prefect(address: str) -> None:
         ConfigError: the address is none.
         LaunchError: nothing answers there.
     """
-    remedy = "start it with `bulkhead up`, set PREFECT_API_URL to another, or unset it: the run then starts its own"
-    try:
-        parts = urlsplit(address)
-        wrong = parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0
-    except ValueError:
-        wrong = True
-    shown = re.sub(r"//[^/@]*@", "//***@", shortened(address, plain=True))
-    if wrong:
-        raise ConfigError(f"PREFECT_API_URL: expected an address such as http://127.0.0.1:4200/api, got {shown!r}; {remedy}")
+    shown = require_address(address)
     try:
         urlopen(f"{address.rstrip('/')}/health", timeout=10).close()  # noqa: S310 - the user's own setting
     except HTTPError:  # an answer, e.g. that it wants a password
         return
     except (OSError, HTTPException, ValueError) as error:
-        raise LaunchError(f"Prefect's server at {shown} does not answer ({getattr(error, 'reason', None) or error}); {remedy}") from None
+        raise LaunchError(f"Prefect's server at {shown} does not answer ({getattr(error, 'reason', None) or error}); {PREFECT_REMEDY}") from None
 
 
 @contextmanager
