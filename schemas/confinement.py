@@ -29,7 +29,7 @@ _PLAIN_CONF = re.compile(
 
 
 class Root(NamedTuple):
-    """A folder that may be read and written; `ours`: hidden files and the home's own keys in it may not."""
+    """A folder that may be read and written; `ours`: hidden files in it may not. Keys of the home may never."""
 
     folder: Path
     ours: bool
@@ -100,12 +100,10 @@ def _require_inside(path: str | Path, key: str, doing: str) -> None:
 
 
 def _holds(root: Root, path: Path) -> bool:
-    if path != root.folder and root.folder not in path.parents:
+    place = home().resolve()
+    if not path.is_relative_to(root.folder) or any(path.is_relative_to(place / name) for name in PRIVATE):
         return False
-    inner = path.relative_to(root.folder).parts
-    if not root.ours:
-        return True
-    return not any(part.startswith(".") for part in inner) and not (root.folder == home().resolve() and inner[:1] and inner[0] in PRIVATE)
+    return not (root.ours and any(part.startswith(".") for part in path.relative_to(root.folder).parts))
 
 
 def is_listed(address: str) -> bool:

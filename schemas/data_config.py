@@ -95,7 +95,7 @@ class DataConfig(Section):
     """Where the rows are and what the columns mean."""
 
     uri: str | tuple[str, ...] = Field(
-        description="Parquet, CSV, CSV.gz or Arrow file, a folder, a glob, or a list of them; also s3://bucket/… and https://host/file. ${NAME} is taken from the environment; a relative path starts at the declaration's folder."
+        description="Parquet, CSV, CSV.gz or Arrow file, a folder, a glob, or a list of them; also s3://bucket/… and https://host/file. ${BULKHEAD_NAME} is taken from the environment (docs/data-sources.md); a relative path starts at the declaration's folder."
     )
     format: Literal["auto", "parquet", "csv", "arrow"] = "auto"
     csv: CsvConfig = CsvConfig()

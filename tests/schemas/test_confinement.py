@@ -73,6 +73,9 @@ def test_the_matches_of_a_glob_are_held_against_the_roots_too(worker: Path) -> N
 
 
 def test_the_operator_names_other_roots_and_hosts(worker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BULKHEAD_DATA", str(worker))
+    with pytest.raises(ConfigError, match="keys excepted"):  # also under a root that contains the home
+        require_readable(".bulkhead/keys/k.csv", "data.uri")
     monkeypatch.setenv("BULKHEAD_DATA", str(worker / "data"))
     require_readable(worker / "data" / "x.csv", "data.uri")
     monkeypatch.setenv("BULKHEAD_DATA_ROOTS", os.pathsep.join([str(worker / "data"), "/"]))

@@ -170,6 +170,6 @@ def test_the_default_kind_is_that_of_the_task() -> None:
         "task": {"kind": "causal_lm"},
         "split": {"kind": "random"},
     }
-    assert declare(apply_overrides(base, ["model.layers=2"])).model.kind == "causal_transformer"
+    assert declare(apply_overrides(base, ["model.depth=2"])).model.kind == "causal_transformer"
     with pytest.raises(ConfigError, match=r"split\.kind: required, but not given; one of random"):
         declare(apply_overrides({k: v for k, v in base.items() if k != "split"}, ["split.seed=1"]))

@@ -52,7 +52,7 @@ def test_a_date_becomes_a_feature_as_the_error_says(name: str, tmp_path: Path) -
     assert advice is not None, told
     derive, columns = yaml.safe_load(advice[1]), yaml.safe_load(advice[2])
     made = validated(tmp_path, table, columns={**columns, **dict.fromkeys(derive["derive"], "numeric")}, **derive)
-    assert list(derive["derive"])[0] in made.spec.features
+    assert next(iter(derive["derive"])) in made.spec.features
 
 
 @pytest.mark.parametrize("name", ["at", "order", "case.id", "two words"])
