@@ -20,7 +20,7 @@ class _PlainLoader(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Compose a node, unless it is an alias or too deep: both can make a small text fill the memory."""
-        event = self.peek_event()
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) and not self.aliases:
             raise ConfigError(f"line {event.start_mark.line + 1}: alias {shortened(f'*{event.anchor}')} is not allowed; write the value out")
         if self.depth == MAX_DEPTH:

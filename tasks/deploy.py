@@ -24,8 +24,8 @@ from prefect.utilities.schema_tools import ValidationError, validate
 
 from schemas.deployments import DeploymentsFile, DeploymentSpec, read_deployments
 from schemas.errors import BulkheadError, ConfigError, LaunchError, first_few
-from schemas.load import parse_yaml
 from schemas.records import Record
+from schemas.yaml_text import parse_yaml
 from training.provenance import git_state, masked
 
 ROOT = Path(__file__).resolve().parent.parent
