@@ -23,6 +23,8 @@ def require_room(path: str | Path, key: str) -> None:
     try:
         if target.is_dir():
             raise ConfigError(f"{key}: {shown} is a folder; name a file in it")
+        if target.exists() and not target.is_file():  # its name would be given to a plain file
+            raise ConfigError(f"{key}: {shown} is a device, pipe or socket; name a file")
         folder = next(p for p in target.parents if p.exists())
         handle, probe = tempfile.mkstemp(prefix=f".{target.name}.", dir=folder)
         os.close(handle)

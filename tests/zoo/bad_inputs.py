@@ -161,6 +161,7 @@ DECLARATIONS: dict[str, tuple[Spoil, str]] = {
     "Prefect in broken brackets": (in_environment("PREFECT_API_URL", "http://[::1", "prepare", "run.yaml"), "PREFECT_API_URL: expected an address"),
     "a report where nothing can be written": (call("audit", "run.yaml", "--html", "/proc/x.html"), "--html: '/proc/x.html' cannot be written"),
     "a report with too long a name": (call("audit", "run.yaml", "--html", "x" * 300 + ".html"), "cannot be written"),
+    "a report on a device": (call("audit", "run.yaml", "--html", "/dev/null"), "is a device, pipe or socket"),
     "a report that is a folder": (call("audit", "run.yaml", "--html", "."), "is a folder"),
     "a draft where nothing can be written": (call("init", "x.parquet", "-o", "/proc/x.yaml"), "--output: '/proc/x.yaml' cannot be written"),
     "predictions where none can be written": (call("predict", "models:/x/1", "x.parquet", "/proc/out.parquet"), "OUT: '/proc/out.parquet' cannot be written"),
