@@ -9,7 +9,7 @@ from prefect import flow
 from schemas.audit import AuditReport
 from schemas.load import load_declaration
 from schemas.parameters import ConfigPath, Overrides, shown
-from tasks.audit import audit_sides, report_audit, require_passed
+from tasks.audit import audit_sides, report_audit, require_page, require_passed
 from tasks.names import run_name
 from tasks.source import fingerprint_source, validate_table
 from tasks.split import split_rows
@@ -33,6 +33,7 @@ def audit(config_path: ConfigPath, stop: Stop = True, html: Page = "", overrides
         html: Where the report goes; by default the folder audits of the Bulkhead home.
         overrides: Values that replace the file's, each as path=value, e.g. split.seed=1.
     """
+    require_page(html)
     declaration = load_declaration(config_path, overrides)
     source = fingerprint_source(declaration)
     validated = validate_table(source, declaration)

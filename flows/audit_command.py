@@ -127,8 +127,11 @@ def _request(targets: list[str], files: dict[str, list[str] | None], roles: dict
 
 def _of_declaration(targets: list[str], html: Path | None, debug: bool) -> tuple[AuditReport, Path]:
     from schemas.load import load_declaration
+    from schemas.output_file import require_room
 
     file = next(t for t in targets if "=" not in t)
+    if html is not None:
+        require_room(html, "--html")
     overrides = [t for t in targets if "=" in t]
     load_declaration(file, overrides)
     environment(debug)

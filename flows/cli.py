@@ -6,6 +6,7 @@ Nothing heavy is imported before a command needs it, so that `--help` answers at
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -226,9 +227,11 @@ def predict(
     """Score the rows of IN with a registered model and write them with its predictions to OUT."""
     with stated_errors(debug):
         environment(debug)
+        from schemas.output_file import require_room
         from tasks.predict import predict_file as score
         from tasks.predict import unfamiliar_values
 
+        require_room(target, "OUT")
         scored = score(model_uri, source, target, tracking_uri)
         for sentence in unfamiliar_values(scored):
             print(f"! {sentence}", file=sys.stderr)
@@ -342,9 +345,10 @@ def sample(
 @app.command()
 def schema() -> None:
     """Print the JSON schema of the declaration, for editors."""
-    from schemas.describe import json_schema
+    with stated_errors():
+        from schemas.describe import json_schema
 
-    print_json(json_schema())
+        print_json(json_schema())
 
 
 @app.command()
@@ -358,10 +362,13 @@ def init(
     """Draft a declaration from a table, with the reason for each guess."""
     with stated_errors(debug):
         from schemas.digest import write_atomic
+        from schemas.output_file import require_room
         from tasks.draft import draft_declaration
 
-        if output is not None and output.exists():
-            raise ConfigError(f"{output} exists already; give another --output or remove it first")
+        if output is not None:
+            require_room(output, "--output")
+            if output.exists():
+                raise ConfigError(f"{output} exists already; give another --output or remove it first")
         text = draft_declaration(data, label, name)
         if output is None:
             print(text, end="")
@@ -392,12 +399,37 @@ app.command()(deploy)
 
 def main() -> None:
     """Entry point of the `bulkhead` command."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:  # closed by who called; programs that are started need it, too
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, "w", closefd=False))
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # type: ignore[attr-defined]  # a terminal of ASCII gets ? for ✓, not a traceback
     from tasks.family import end_with_me
     from tasks.stop import command
 
     end_with_me()
     with command():
+        try:
+            with stated_errors("--debug" in sys.argv):
+                _call()
+        except typer.Exit as end:
+            sys.exit(end.exit_code)
+
+
+def _call() -> None:
+    """The command, and all that it printed; what cannot be written, e.g. to a full disk, is an error."""
+    try:
         app()
+    finally:
+        try:
+            sys.stdout.flush()
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter tries again at its end, and complains
+            if isinstance(error, BrokenPipeError):  # who read it, e.g. head, has seen enough
+                raise typer.Exit(1) from None
+            raise
 
 
 if __name__ == "__main__":

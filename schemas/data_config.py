@@ -95,7 +95,7 @@ class DataConfig(Section):
     """Where the rows are and what the columns mean."""
 
     uri: str | tuple[str, ...] = Field(
-        description="Parquet, CSV, CSV.gz or Arrow file, a folder, a glob, or a list of them; also s3://bucket/… and https://host/file. ${NAME} is taken from the environment; a relative path starts at the declaration's folder."
+        description="Parquet, CSV, CSV.gz or Arrow file, a folder, a glob, or a list of them; also s3://bucket/… and https://host/file. ${BULKHEAD_NAME} is taken from the environment (docs/data-sources.md); a relative path starts at the declaration's folder."
     )
     format: Literal["auto", "parquet", "csv", "arrow"] = "auto"
     csv: CsvConfig = CsvConfig()
@@ -126,6 +126,20 @@ class DataConfig(Section):
         if not columns:
             raise ValueError("declare at least a label and one feature, e.g. {outcome: label, '*': feature}")
         return columns
+
+    @field_validator("uri")
+    @classmethod
+    def _some_source(cls, uri: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        if not uri or (not isinstance(uri, str) and not all(uri)):
+            raise ValueError("expected a file, a folder, a glob or an address, or a list of them; got none")
+        return uri
+
+    @field_validator("derive")
+    @classmethod
+    def _named(cls, derive: dict[str, str]) -> dict[str, str]:
+        if any(not name.strip() for name in derive):
+            raise ValueError('expected a name for each derived column, got an empty one; e.g. {late: "delay > 30"}')
+        return derive
 
     @model_validator(mode="after")
     def _spark_can(self) -> DataConfig:

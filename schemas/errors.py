@@ -117,3 +117,23 @@ def counted(number: int, noun: str) -> str:
     ('1 feature', '1,200 rows')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def shortened(value: object, limit: int = 200, plain: bool = False) -> str:
+    """Render a value for a message, cut where it is long: an error is read by people, not by the megabyte.
+
+    Args:
+        value: what was found.
+        limit: most characters that are shown.
+        plain: text as it is, in place of its `repr`.
+
+    >>> shortened("a" * 9, limit=4), shortened("no such file", plain=True)
+    ("'aaa… (9 characters)", 'no such file')
+    """
+    try:
+        text = str(value) if plain else repr(value[: limit + 1] if isinstance(value, str) else value)
+    except (ValueError, RecursionError) as error:  # an integer of thousands of digits cannot even be printed
+        return f"a value that cannot be shown ({error})"
+    if isinstance(value, str) and len(value) > limit:
+        return f"{text[:limit]}… ({len(value):,} characters)"
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"

@@ -4,65 +4,22 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from schemas.config import Declaration
-from schemas.errors import ConfigError
+from schemas.confinement import require_host, require_readable, require_source, require_spark
+from schemas.errors import ConfigError, shortened
+from schemas.token_config import DEFAULTS, TASK
+from schemas.variables import expand
+from schemas.yaml_text import parse_yaml
 
-_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
-
-
-class _UniqueLoader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice (YAML keeps the last one silently)."""
-
-
-def _mapping(loader: _UniqueLoader, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-    seen: set[Any] = set()
-    for key_node, _ in node.value:
-        key = loader.construct_object(key_node, deep=True)
-        if not isinstance(key, str | int | float | bool):
-            raise ConfigError(f"line {key_node.start_mark.line + 1}: a key must be plain text, got {key!r}")
-        if key in seen:
-            raise ConfigError(f"line {key_node.start_mark.line + 1}: key {key!r} is given twice; keep one")
-        seen.add(key)
-    return {loader.construct_object(k, deep=True): loader.construct_object(v, deep=True) for k, v in node.value}
-
-
-_UniqueLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
-
-
-def parse_yaml(text: str, where: str) -> Any:
-    """The value of a YAML text.
-
-    Raises:
-        ConfigError: the text is not YAML, or a key is given twice.
-    """
-    try:
-        return yaml.load(text, Loader=_UniqueLoader)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{where}: not valid YAML: {error}") from error
-
-
-def expand(text: str) -> str:
-    """Replace ${NAME} and ${NAME:-default} from the environment.
-
-    Raises:
-        ConfigError: a name is not set and has no default.
-    """
-
-    def value(match: re.Match[str]) -> str:
-        found = os.environ.get(match[1], match[2])
-        if found is None:
-            raise ConfigError(f"{text}: environment variable {match[1]} is not set; set it, or write ${{{match[1]}:-default}}")
-        return found
-
-    return _VARIABLE.sub(value, text)
+MAX_MISTAKES = 20  # that one message lists
+VARIANTS = ("model", "optimizer", "schedule")  # sections that choose one of several kinds and have a default
+MAX_KEYS = 16  # of the path of an override
 
 
 def apply_overrides(tree: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
@@ -80,16 +37,17 @@ def apply_overrides(tree: dict[str, Any], overrides: Iterable[str]) -> dict[str,
     for override in overrides:
         path, equals, text = override.partition("=")
         keys = path.split(".")
-        if not equals or not all(keys):
-            raise ConfigError(f"override {override!r}: expected path=value, e.g. train.epochs=5")
+        shown = f"override {shortened(override)}"
+        if not equals or not all(keys) or len(keys) > MAX_KEYS:
+            raise ConfigError(f"{shown}: expected path=value, e.g. train.epochs=5")
         node = result
         for key in keys[:-1]:
             if node.setdefault(key, {}) is None:
                 node[key] = {}
             if not isinstance(node[key], dict):
-                raise ConfigError(f"override {override!r}: {key} is {node[key]!r}, not a section")
+                raise ConfigError(f"{shown}: {key} is {shortened(node[key])}, not a section")
             node = node[key]
-        value = parse_yaml(text, f"override {override!r}")
+        value = parse_yaml(text, shown)
         if keys[1:] == ["kind"] and node.get("kind", value) != value:
             result[keys[0]] = node = _for_kind(keys[0], value, node)
         node[keys[-1]] = value
@@ -125,19 +83,32 @@ def _known_keys(error_path: tuple[Any, ...]) -> list[str]:
 
 def explain(error: ValidationError) -> str:
     """One line per mistake: the path of the key, what was expected, what was found."""
-    lines = []
-    for item in error.errors():
-        path = ".".join(str(p) for p in item["loc"]) or "the declaration"
-        message = item["msg"].removeprefix("Value error, ")
-        if item["type"] == "extra_forbidden":
-            close = difflib.get_close_matches(str(item["loc"][-1]), _known_keys(item["loc"][:-1]), n=1)
-            message = "unknown key" + (f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(_known_keys(item['loc'][:-1]))}")
-        elif item["type"] == "missing":
-            message = "required, but not given"
-        elif item["type"] != "value_error" and not isinstance(item["input"], dict):
-            message += f"; got {item['input']!r}"
-        lines.append(f"{path}: {message}")
-    return "\n".join(lines)
+    mistakes = error.errors()
+    lines = [_mistake(item) for item in mistakes[:MAX_MISTAKES]]
+    more = len(mistakes) - len(lines)
+    return "\n".join([*lines, *([f"… and {more:,} more like these"] if more else [])])
+
+
+def _mistake(item: Any) -> str:
+    path = ".".join(shortened(str(p), 80, plain=True) for p in item["loc"]) or "the declaration"
+    message = shortened(item["msg"].removeprefix("Value error, "), 1000, plain=True)
+    if item["type"] == "extra_forbidden":
+        known = _known_keys(item["loc"][:-1])
+        close = difflib.get_close_matches(str(item["loc"][-1])[:80], known, n=1)
+        message = "unknown key" + (f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(known)}")
+    elif item["type"] == "union_tag_not_found":
+        return f"{path}.kind: required, but not given; one of {', '.join(_kinds(item['loc']))}"
+    elif item["type"] == "missing":
+        message = "required, but not given"
+    elif item["type"] not in ("value_error", "union_tag_invalid") and not isinstance(item["input"], dict):
+        message += f"; got {shortened(item['input'])}"
+    return f"{path}: {message}"
+
+
+def _kinds(path: tuple[Any, ...]) -> list[str]:
+    """Kinds of a section that has variants."""
+    field = Declaration.model_fields.get(str(path[0])) if path else None
+    return [m.model_fields["kind"].default for m in getattr(field and field.annotation, "__args__", ())]
 
 
 def declare(tree: Any, where: str = "declaration") -> Declaration:
@@ -149,9 +120,18 @@ def declare(tree: Any, where: str = "declaration") -> Declaration:
     if not isinstance(tree, dict):
         raise ConfigError(f"{where}: expected a mapping of sections, got {type(tree).__name__}")
     try:
-        return Declaration.model_validate(tree)
+        return Declaration.model_validate(_with_kinds(tree))
     except ValidationError as error:
         raise ConfigError(f"{where} is not valid:\n  " + explain(error).replace("\n", "\n  ")) from error
+
+
+def _with_kinds(tree: dict[Any, Any]) -> dict[Any, Any]:
+    """The tree in which a section that sets values but no kind has the kind that it would have if it were absent."""
+    task = tree.get("task")
+    kind = task.get("kind") if isinstance(task, dict) else None
+    default: dict[str, Any] = {name: Declaration.model_fields[name].default for name in VARIANTS} | (DEFAULTS if kind == TASK else {})
+    given = {name: tree.get(name) for name in VARIANTS}
+    return tree | {name: {"kind": default[name].kind, **v} for name, v in given.items() if isinstance(v, dict) and "kind" not in v}
 
 
 def read_tree(path: str | Path) -> dict[str, Any]:
@@ -160,6 +140,7 @@ def read_tree(path: str | Path) -> dict[str, Any]:
     Raises:
         ConfigError: the file cannot be read, is not YAML, or holds no sections.
     """
+    require_readable(path, "declaration")
     if (file := Path(path)).exists() and not (file.is_file() or file.is_dir()):
         raise ConfigError(f"{path}: expected a file, which is read more than once, got a pipe or device; save the declaration first")
     try:
@@ -184,8 +165,19 @@ def load_declaration(path: str | Path, overrides: Iterable[str] = ()) -> Declara
     declaration = declare(apply_overrides(read_tree(file), overrides), str(file))
     uri = declaration.data.uri
     absolute = tuple(_absolute(expand(u), file.parent) for u in ((uri,) if isinstance(uri, str) else uri))
+    _require_permitted(declaration, absolute)
     data = declaration.data.model_copy(update={"uri": absolute[0] if isinstance(uri, str) else absolute})
     return declaration.model_copy(update={"data": data})
+
+
+def _require_permitted(declaration: Declaration, uris: tuple[str, ...]) -> None:
+    """Refuse files and hosts that a worker's flow run may not use; see `schemas.confinement`. Who opens them asks again."""
+    for uri in uris:
+        require_source(uri)
+    spark = declaration.data.spark
+    require_spark(spark.master, spark.remote, spark.conf)
+    if declaration.train.rendezvous:
+        require_host(f"tcp://{declaration.train.rendezvous}", "train.rendezvous")
 
 
 def _absolute(uri: str, base: Path) -> str:

@@ -53,15 +53,14 @@ class TokensConfig(Section):
         return self.stride or max(1, self.context // 2)
 
 
+DEFAULTS: dict[str, Section] = {"tokens": TokensConfig(), "model": CausalTransformerModel()}  # of a language model, where others have none or another
+
+
 def fill_defaults(declaration: Declaration) -> None:
     """Set what a language model's declaration left out, under the defaults of other tasks, to what suits it; marked as defaults still."""
     if declaration.task.kind != TASK:
         return
-    values: dict[str, Any] = {
-        "tokens": TokensConfig(),
-        "model": CausalTransformerModel(),
-    }
-    for name, value in values.items():
+    for name, value in DEFAULTS.items():
         if name not in declaration.model_fields_set:
             object.__setattr__(declaration, name, value)
     object.__setattr__(declaration, "train", _with_defaults(declaration.train, batch_size=max(ROWS, declaration.train.ranks)))

@@ -10,8 +10,10 @@ from prefect.cache_policies import NO_CACHE
 
 from schemas.audit import AuditReport, FilesToAudit
 from schemas.config import Declaration
+from schemas.confinement import require_writable
 from schemas.errors import BulkheadError
 from schemas.home import home
+from schemas.output_file import require_room
 from schemas.records import CheckReport, SourceRef, SplitTables, ValidatedTable
 from tasks.live import publish
 from tasks.say import say
@@ -20,7 +22,7 @@ from training.data.leakage import audit as checks
 from training.data.leakage import require_passed
 from training.data.profile import source_columns
 
-__all__ = ["audit_files", "audit_sides", "column_names", "findings", "is_open", "outcome", "report_audit", "report_path", "require_passed"]
+__all__ = ["audit_files", "audit_sides", "column_names", "findings", "is_open", "outcome", "report_audit", "report_path", "require_page", "require_passed"]
 
 
 def report_path(name: str) -> Path:
@@ -28,8 +30,21 @@ def report_path(name: str) -> Path:
     return home() / "audits" / f"{name}.html"
 
 
+def require_page(html: str) -> None:
+    """Refuse, before anything runs, a report that could not be written there.
+
+    Raises:
+        ConfigError: the folder is not permitted to a worker's flow run, or cannot be written to.
+    """
+    if html:
+        require_writable(html, "html", (".html", ".htm"))
+        require_room(html, "html")
+
+
 def audit_files(request: FilesToAudit, html: Path | None) -> tuple[AuditReport, Path]:
     """Every check over files from anywhere, and the path of the report."""
+    if html is not None:
+        require_room(html, "--html")
     report = checks.audit_files(request)
     path = html or report_path(report.name)
     write_audit_report(report, path)

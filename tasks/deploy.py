@@ -24,8 +24,8 @@ from prefect.utilities.schema_tools import ValidationError, validate
 
 from schemas.deployments import DeploymentsFile, DeploymentSpec, read_deployments
 from schemas.errors import BulkheadError, ConfigError, LaunchError, first_few
-from schemas.load import parse_yaml
 from schemas.records import Record
+from schemas.yaml_text import parse_yaml
 from training.provenance import git_state, masked
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -105,7 +105,7 @@ def load_file(file: Path) -> DeploymentsFile:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read ({error.strerror})") from error
-    return read_deployments(parse_yaml(text, str(file)), str(file))
+    return read_deployments(parse_yaml(text, str(file), aliases=True), str(file))
 
 
 def flow_of(spec: DeploymentSpec) -> Flow[..., Any]:

@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from schemas.config import SPLITS
+from schemas.confinement import require_readable
 from schemas.errors import IntegrityError, ResumeError, first_few
 from schemas.parameters import shown
 from schemas.records import ArraysRef, CheckReport, Prepared, SourceRef, SplitTables, Statistics, ValidatedTable, digest_of
@@ -20,6 +21,7 @@ __all__ = ["FinishedRunDir", "bind", "holding", "read_prepared", "read_run", "re
 
 
 def _finished(run_dir: str) -> str:
+    require_readable(run_dir, "run_dir")
     if not (Path(run_dir) / RESULT).is_file():
         raise ResumeError(f"{run_dir!r}: expected the directory of a run whose training has ended, with its {RESULT}")
     return run_dir

@@ -16,6 +16,7 @@ from prefect.events import emit_event
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.settings import PREFECT_API_URL
 
+from schemas.confinement import require_registered
 from schemas.errors import RegistryError
 from schemas.home import home
 from schemas.records import GateReport, Outcome, Registered, SplitTables, ValidatedTable
@@ -128,6 +129,7 @@ def prove_version(model_uri: str, alias: str) -> Candidate:
     Raises:
         RegistryError: a statement does not hold.
     """
+    require_registered(model_uri)
     uri = default_tracking_uri(None)
     proven = verify_version(model_uri, uri)
     if proven.failed:

@@ -16,6 +16,7 @@ from prefect import task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
+from schemas.confinement import require_registered
 from schemas.errors import RegistryError, TrainingError
 from schemas.home import home
 from schemas.registry_records import Reproduction, Step
@@ -36,6 +37,7 @@ GRACE_SECONDS = 30.0
 )
 def read_origin(model_uri: str) -> Origin:
     """What the version was made of."""
+    require_registered(model_uri)
     origin = reproduce.read_origin(model_uri, default_tracking_uri(None))
     say("origin", f"{origin.uri}: commit {origin.commit[:12]}{' with uncommitted changes' if origin.diff else ''}, run {origin.evidence.run_id}")
     return origin

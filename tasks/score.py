@@ -8,9 +8,11 @@ from prefect import task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
+from schemas.confinement import require_readable, require_registered, require_writable
+from schemas.output_file import require_room
 from schemas.registry_records import Scored
 from tasks.say import say
-from training.score_file import predict_file
+from training.score_file import FORMATS, predict_file
 
 
 @task(
@@ -21,6 +23,10 @@ from training.score_file import predict_file
 )
 def score_rows(model_uri: str, source: str, target: str) -> Scored:
     """What was written, and by which version."""
+    require_registered(model_uri)
+    require_readable(source, "source")
+    require_writable(target, "target", FORMATS)
+    require_room(target, "target")
     scored = predict_file(model_uri, Path(source), Path(target))
     say("score", f"{scored.rows:,} rows by {scored.uri} → {scored.target}")
     lines = "\n".join(f"| {name} | `{value}` |" for name, value in scored.model_dump(mode="json").items())

@@ -1,6 +1,6 @@
 """Where a run came from: code, libraries, machine. Never the environment, never a host or user name.
 
-Passwords in addresses are masked wherever text of a run is kept (`masked`).
+Passwords in addresses, and secrets that BULKHEAD_EXPAND names, are masked wherever text of a run is kept (`masked`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from schemas.variables import MASK, without_secrets
+
 LIBRARIES = (
     "bulkhead", "torch", "numpy", "pandas", "pyarrow", "duckdb", "scikit-learn", "mlflow", "prefect", "fastapi", "pandera", "pydantic", "matplotlib",
 )  # fmt: skip
 GIT_SECONDS = 30
 # No lock taken, no program named by the repository's own settings started.
 GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false")
-MASK = "***"
 _USER_INFO = re.compile(r"(?<=://)[^/\s@'\"]+@")
 _SECRET_VALUE = re.compile(r"(?i)([?&;](?:[\w.-]*(?:password|passwd|secret|token|signature|credential|api_?key|access_?key)|pwd|sig)=)[^&;\s'\"]+")
 
@@ -32,7 +33,7 @@ def masked(text: str) -> str:
     >>> masked("postgresql://ann:pw@db.local/m?sslpassword=x&a=1")
     'postgresql://***@db.local/m?sslpassword=***&a=1'
     """
-    return _SECRET_VALUE.sub(rf"\1{MASK}", _USER_INFO.sub(f"{MASK}@", text))
+    return _SECRET_VALUE.sub(rf"\1{MASK}", _USER_INFO.sub(f"{MASK}@", without_secrets(text)))
 
 
 def provenance(repo: Path | None) -> dict[str, Any]:

@@ -11,9 +11,11 @@ from pydantic import ValidationError
 
 from schemas.config import Declaration
 from schemas.errors import IntegrityError, RegistryError
-from schemas.load import declare, parse_yaml
+from schemas.load import declare
 from schemas.records import EvaluationReport, Evidence, Statistics, digest_of
-from training.provenance import MASK, masked
+from schemas.variables import MASK
+from schemas.yaml_text import parse_yaml
+from training.provenance import masked
 from training.registry import LoadedModel, load_model, version_of
 
 

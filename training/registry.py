@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -31,7 +32,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 
 from schemas.digest import sha256_file, verify
-from schemas.errors import IntegrityError, RegistryError
+from schemas.errors import IntegrityError, RegistryError, shortened
 from schemas.records import Evidence, ExportedModel, Registered, RunSpec
 from training import serving, signing
 from training.data import serving_expressions, serving_text
@@ -147,9 +148,22 @@ def fetched(version: ModelVersion | None, model_uri: str, uri: str, scratch: Pat
         raise RegistryError(f"{masked(model_uri)} could not be fetched: {masked(str(error))[:500]}") from None
 
 
+def _require_model_folder(model_uri: str) -> None:
+    """Refuse a folder that is no model before it is copied, which for / or /etc would take long and prove nothing."""
+    if re.match(r"[A-Za-z][\w+.-]*:/", model_uri):
+        return
+    try:
+        if (Path(model_uri) / MLMODEL).is_file():
+            return
+    except (OSError, ValueError):  # no path at all
+        pass
+    raise RegistryError(f"{shortened(model_uri)}: expected models:/NAME@ALIAS, models:/NAME/3, or a folder with a model (its {MLMODEL})")
+
+
 def version_of(model_uri: str, uri: str) -> ModelVersion | None:
     """The registered version that a `models:/` URI names; None for any other place."""
     if not model_uri.startswith("models:/"):
+        _require_model_folder(model_uri)
         return None
     name, _, number = model_uri.removeprefix("models:/").partition("/")
     client = MlflowClient(uri, uri)

@@ -19,9 +19,10 @@ from pydantic import ValidationError
 
 from schemas.config import SPLITS, Declaration
 from schemas.errors import IntegrityError, RegistryError, first_few
-from schemas.load import declare, parse_yaml
+from schemas.load import declare
 from schemas.records import Evidence, SourceRef, digest_of
 from schemas.registry_records import Step
+from schemas.yaml_text import parse_yaml
 from training.data.ledger import copy_as_of
 from training.data.split import group_ledger
 from training.provenance import hardware, library_versions

@@ -19,7 +19,8 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel
 
 from schemas.config import Declaration
-from schemas.errors import IntegrityError, ResumeError, first_few
+from schemas.confinement import require_readable
+from schemas.errors import IntegrityError, ResumeError, first_few, shortened
 from schemas.home import home
 from schemas.load import declare
 from schemas.records import Record
@@ -131,7 +132,8 @@ def find(run: str) -> Path:
         ResumeError: there is none, with those that could be continued.
     """
     folder = Path(run)
-    if folder.is_dir():
+    if _is_folder(run):
+        require_readable(run, "run")
         read(folder)
         return folder.absolute()
     for run_dir, record in all_runs().items():
@@ -141,7 +143,14 @@ def find(run: str) -> Path:
         if run_dir.name == run:
             read(run_dir)  # raises: that it is damaged is why it was left out above
     others = first_few(record.run_id for record in resumable().values())
-    raise ResumeError(f"{run!r}: no run of {home()} has this directory, id or MLflow run id; runs that can be resumed: {others or 'none'}")
+    raise ResumeError(f"{shortened(run)}: no run of {home()} has this directory, id or MLflow run id; runs that can be resumed: {others or 'none'}")
+
+
+def _is_folder(run: str) -> bool:
+    try:
+        return Path(run).is_dir()
+    except (OSError, ValueError):  # no path at all: too long, or NUL in it
+        return False
 
 
 def resumable() -> dict[Path, StartedRun]:

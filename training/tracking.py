@@ -27,9 +27,10 @@ from mlflow.exceptions import MlflowException
 from pydantic import BaseModel
 
 from schemas.config import Declaration
+from schemas.confinement import require_store
 from schemas.errors import TrackingError
 from schemas.home import home
-from schemas.load import expand
+from schemas.variables import expand
 from training.metric_lines import metric_batches
 from training.provenance import masked
 
@@ -60,10 +61,14 @@ SQLITE = "sqlite:///"
 def default_tracking_uri(declaration: Declaration | None) -> str:
     """The declared address, else MLFLOW_TRACKING_URI, else a SQLite file in the Bulkhead home; paths are made absolute."""
     declared = declaration.tracking.uri if declaration else None
-    uri = expand(declared) if declared else os.environ.get("MLFLOW_TRACKING_URI") or f"{SQLITE}{home() / 'mlflow.db'}"
+    uri = expand(declared, secrets=True) if declared else os.environ.get("MLFLOW_TRACKING_URI") or f"{SQLITE}{home() / 'mlflow.db'}"
     if uri.startswith(SQLITE):
-        return SQLITE + str(Path(uri.removeprefix(SQLITE)).absolute())
-    return uri if re.match(r"[\w+.-]+:", uri) else Path(uri).absolute().as_uri()
+        uri = SQLITE + str(Path(uri.removeprefix(SQLITE)).absolute())
+    elif not re.match(r"[\w+.-]+:", uri):
+        uri = Path(uri).absolute().as_uri()
+    if declared:
+        require_store(uri)
+    return uri
 
 
 def probe(uri: str) -> str:

@@ -17,10 +17,11 @@ from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 
 from schemas.errors import IntegrityError, RegistryError
-from schemas.load import parse_yaml
 from schemas.records import CheckResult, Evidence, Verdict, Verification, digest_of
+from schemas.variables import MASK
+from schemas.yaml_text import parse_yaml
 from training import registry
-from training.provenance import MASK, masked
+from training.provenance import masked
 from training.serving import MANIFEST, read_spec
 from training.signature import predicted_columns
 from training.trust import DIGEST_TAG, FILES, Trust

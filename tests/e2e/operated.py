@@ -48,7 +48,13 @@ class Operated:
         self.prefect, self.mlflow = free_port(), free_port()
         self.api, self.tracking_uri = f"http://127.0.0.1:{self.prefect}/api", f"http://127.0.0.1:{self.mlflow}"
         self.output = folder / "up.log"
-        ours = {"BULKHEAD_HOME": str(self.home), "BULKHEAD_CLINIC": str(folder / "clinic.parquet"), "PYTHONPATH": str(ROOT), **(settings or {})}
+        ours = {
+            "BULKHEAD_HOME": str(self.home),
+            "BULKHEAD_CLINIC": str(folder / "clinic.parquet"),
+            "BULKHEAD_DATA": str(folder),
+            "PYTHONPATH": str(ROOT),
+            **(settings or {}),
+        }
         foreign = (
             "PREFECT_API_AUTH_STRING",
             "PREFECT_SERVER_API_AUTH_STRING",

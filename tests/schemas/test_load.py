@@ -108,12 +108,12 @@ def test_paths_start_at_the_file_and_take_the_environment(tmp_path: Path, monkey
 
     file = tmp_path / "conf" / "run.yaml"
     file.parent.mkdir()
-    file.write_text(yaml.safe_dump(tree(**{"data.uri": "${SOME_FOLDER:-../data}/v.parquet"})))
+    file.write_text(yaml.safe_dump(tree(**{"data.uri": "${BULKHEAD_SOME_FOLDER:-../data}/v.parquet"})))
     assert load_declaration(file).data.uri == str(tmp_path / "data" / "v.parquet")
-    monkeypatch.setenv("SOME_FOLDER", "/elsewhere")
+    monkeypatch.setenv("BULKHEAD_SOME_FOLDER", "/elsewhere")
     assert load_declaration(file).data.uri == "/elsewhere/v.parquet"
-    file.write_text(yaml.safe_dump(tree(**{"data.uri": "${NOT_SET_AT_ALL}/v.parquet"})))
-    with pytest.raises(ConfigError, match="NOT_SET_AT_ALL is not set"):
+    file.write_text(yaml.safe_dump(tree(**{"data.uri": "${BULKHEAD_NOT_SET}/v.parquet"})))
+    with pytest.raises(ConfigError, match="BULKHEAD_NOT_SET is not set"):
         load_declaration(file)
 
 
@@ -147,3 +147,29 @@ def test_another_kind_keeps_only_the_keys_that_it_knows() -> None:
     assert changed["split"] == {"kind": "group", "fractions": {"train": 0.8, "val": 0.1, "test": 0.1}}
     assert apply_overrides(base, ["model.kind=resmlp"]) == base
     assert apply_overrides(base, ["model.kind=none"])["model"]["width"] == 96
+
+
+@pytest.mark.parametrize(
+    ("override", "path", "kind"),
+    [
+        ("optimizer.lr=0.01", "optimizer", "adamw"),
+        ("schedule.warmup=2", "schedule", "warmup_cosine"),
+        ("model.dropout=0.1", "model", "mlp"),
+    ],
+)
+def test_an_override_of_a_section_that_is_absent_starts_from_its_default(override: str, path: str, kind: str) -> None:
+    key, _, value = override.partition("=")
+    section = getattr(declare(apply_overrides(tree(), [override])), path)
+    assert section.kind == kind and getattr(section, key.rpartition(".")[2]) == pytest.approx(float(value))
+
+
+def test_the_default_kind_is_that_of_the_task() -> None:
+    base = {
+        "name": "texts",
+        "data": {"uri": "x.parquet", "columns": {"body": "text"}},
+        "task": {"kind": "causal_lm"},
+        "split": {"kind": "random"},
+    }
+    assert declare(apply_overrides(base, ["model.depth=2"])).model.kind == "causal_transformer"
+    with pytest.raises(ConfigError, match=r"split\.kind: required, but not given; one of random"):
+        declare(apply_overrides({k: v for k, v in base.items() if k != "split"}, ["split.seed=1"]))

@@ -55,10 +55,10 @@ def test_the_default_address_is_absolute_and_declared_ones_come_first(own_home: 
     assert default_tracking_uri(None) == f"sqlite:///{own_home}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://server:5000")
     assert default_tracking_uri(None) == "http://server:5000"
-    monkeypatch.setenv("PLACE", "sub")
+    monkeypatch.setenv("BULKHEAD_PLACE", "sub")
     for declared, wanted in [
         ("sqlite:///own.db", f"sqlite:///{tmp_path}/own.db"),
-        ("${PLACE}/runs", f"file://{tmp_path}/sub/runs"),
+        ("${BULKHEAD_PLACE}/runs", f"file://{tmp_path}/sub/runs"),
         ("https://h/", "https://h/"),
     ]:
         assert default_tracking_uri(declaration(tracking={"uri": declared})) == wanted  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import os
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,23 @@ def declaration_in_a_pipe(folder: Path) -> list[str]:
     return ["prepare", "pipe.yaml"]
 
 
+def in_environment(name: str, value: str, *arguments: str) -> Spoil:
+    """A variable of the environment, and a command; who calls the command puts the environment back."""
+
+    def spoil(folder: Path) -> list[str] | None:
+        os.environ[name] = value
+        return list(arguments) or None
+
+    return spoil
+
+
+def bomb() -> bytes:
+    """Eleven lines that mean 120 million values."""
+    names = "abcdefghijk"
+    lines = [f"{n}: &{n} [" + ", ".join([f"*{p}"] * 5) + "]" for p, n in pairwise(names)]
+    return "\n".join(["a: &a [x, x]", *lines]).encode()
+
+
 def file_for_home(folder: Path) -> None:
     """The folder of all results is a file."""
     (folder / "home").write_text("notes")
@@ -123,6 +141,35 @@ DECLARATIONS: dict[str, tuple[Spoil, str]] = {
     "a Python object": (text(b"name: !!python/object/apply:os.system ['true']\n"), "run.yaml"),
     "not text": (text(bytes(range(256))), "run.yaml"),
     "Latin-1": (text("name: caf\xe9\n".encode("latin-1")), "UTF-8"),
+    "a bomb of aliases": (text(bomb()), "write the value out"),
+    "nesting without end": (text(b"[" * 5000), "nested more than 32 levels"),
+    "a declaration of megabytes": (text(b"name: " + b"x" * 2_000_000), "expected at most 1,000,000"),
+    "a date that is none": (text(b"name: 2024-13-45\n"), "put text in quotes"),
+    "a number of 5,000 digits": (text(b"name: " + b"9" * 5000), "put text in quotes"),
+    "NUL in a text": (text(b'name: "a\\0b"\n'), "NUL"),
+    "half a surrogate pair": (text(b'name: "\\ud800"\n'), "surrogate"),
+    "a thousand mistakes": (text("\n".join(f"k{i}: 1" for i in range(1000)).encode()), "more like these"),
+    "an override of 5,000 digits": (call("prepare", "run.yaml", "train.epochs=" + "9" * 5000), "train.epochs"),
+    "an override through a hundred sections": (call("prepare", "run.yaml", ".".join("a" * 100) + "=1"), "expected path=value"),
+    "a split without a kind": (declared(split={"embargo": "7d"}), "split.kind: required, but not given; one of random, group"),
+    "a derived column without a name": (data(derive={"": "a"}), "expected a name for each derived column"),
+    "no source": (data(uri=[]), "expected a file, a folder"),
+    "a variable that is a secret": (data(uri="http://host/${AWS_SECRET_ACCESS_KEY}/x.csv"), "says that it is a secret"),
+    "a variable that is not listed": (data(uri="${HOSTNAME}/x.csv"), "BULKHEAD_EXPAND=HOSTNAME"),
+    "a worker's run elsewhere": (in_environment("PREFECT__FLOW_RUN_ID", "0a1b", "prepare", "/etc/passwd"), "BULKHEAD_DATA_ROOTS"),
+    "Prefect at no address": (in_environment("PREFECT_API_URL", "nonsense", "prepare", "run.yaml"), "PREFECT_API_URL: expected an address"),
+    "Prefect in broken brackets": (in_environment("PREFECT_API_URL", "http://[::1", "prepare", "run.yaml"), "PREFECT_API_URL: expected an address"),
+    "a report where nothing can be written": (call("audit", "run.yaml", "--html", "/proc/x.html"), "--html: '/proc/x.html' cannot be written"),
+    "a report with too long a name": (call("audit", "run.yaml", "--html", "x" * 300 + ".html"), "cannot be written"),
+    "a report on a device": (call("audit", "run.yaml", "--html", "/dev/null"), "is a device, pipe or socket"),
+    "a report that is a folder": (call("audit", "run.yaml", "--html", "."), "is a folder"),
+    "a draft where nothing can be written": (call("init", "x.parquet", "-o", "/proc/x.yaml"), "--output: '/proc/x.yaml' cannot be written"),
+    "predictions where none can be written": (call("predict", "models:/x/1", "x.parquet", "/proc/out.parquet"), "OUT: '/proc/out.parquet' cannot be written"),
+    "a folder that is no model": (call("sample", "/etc"), "a folder with a model"),
+    "the whole machine as a model": (call("predict", "/", "x.parquet", "out.parquet"), "a folder with a model"),
+    "a run of 5,000 letters": (call("resume", "x" * 5000), "5,000 characters"),
+    "a draft of no CSV": (lambda f: (f / "x.csv").write_bytes(bytes(range(256))) and ["init", "x.csv"], "x.csv"),
+    "a draft of a line without end": (lambda f: (f / "x.csv").write_bytes(b"id," + b"x" * 200_000 + b",y\n1,2,0\n") and ["init", "x.csv"], "x.csv"),
     "a path as name": (declared(name="../../etc"), "name"),
     "no name": (declared(name=""), "name"),
     "no such declaration": (call("prepare", "absent.yaml"), "absent.yaml"),
@@ -277,5 +324,22 @@ DATA: dict[str, tuple[Spoil, str]] = {
     "a filter that leaves nothing": (data(filter="a > 1e9"), "filter"),
     "an own model of a package that is not allowed": (_own_model, "BULKHEAD_ALLOW_IMPORTS"),
     "an address that does not answer": (data(uri="http://127.0.0.1:9/x.parquet"), "127.0.0.1:9"),
+    "an address in broken brackets": (data(uri="http://[::1"), "is no address"),
+    "an address with a space": (data(uri="http://127.0.0.1:9/a b.csv"), "write it as %20"),
+    "an address without end": (data(uri="http://127.0.0.1:9/" + "x" * 9000), "at most 4,096 characters"),
+    "an address without a host": (data(uri="http:///x.csv"), "expected a host name"),
+    "a host of 70 letters": (data(uri=f"http://{'x' * 70}.com/x.csv"), "is no address"),
+    "a path without end": (data(uri="x" * 5000 + ".csv"), "cannot be opened"),
+    "a file:// address": (data(uri="file:///etc/passwd"), "expected a local path"),
+    "an S3 endpoint that is none": (
+        lambda f: (data(uri="s3://b/k.parquet")(f), os.environ.update(AWS_ENDPOINT_URL="nonsense"))[1],
+        "AWS_ENDPOINT_URL: expected the address",
+    ),
+    "credentials of two lines": (
+        lambda f: (data(uri="http://127.0.0.1:9/x.csv")(f), os.environ.update(BULKHEAD_HTTP_AUTHORIZATION="hush\nhush"))[1],
+        "expected one line of plain ASCII",
+    ),
+    "NUL in a CSV header": (file(b"id,a\0b,y\n1,2,0\n"), "contains NUL"),
+    "an expression of megabytes": (data(derive={"z": "+".join(["a"] * 100_000)}), "at most 100,000 characters"),
     "an unknown kind of address": (data(uri="gopher://host/x.parquet"), "gopher"),
 }

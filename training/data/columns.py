@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from schemas.config import ColumnConfig, DataConfig, Declaration, GroupByConfig, TaskConfig
 from schemas.errors import SchemaError, first_few
 from schemas.records import LabelColumn, TableSpec
+from training.data.advice import in_yaml, role_of, sql_name
 from training.data.time_units import declared_lengths, in_time_units
 
 Family = Literal["int", "float", "bool", "text", "date", "instant", "list", "other"]
@@ -192,11 +193,12 @@ def _role_fits(name: str, config: ColumnConfig, found: Family, task: TaskConfig)
     """Refuse a type that a role or kind cannot be made of, with what to do instead."""
     where, words = f"column {name!r} (role {config.role})", WORDS[found]
     if config.role in ("id", "group") and found not in ("int", "text", "bool", "date", "instant"):
-        raise SchemaError(f"{where}: expected text or whole numbers, got {words}, which do not compare reliably; derive a key, e.g. cast({name} as bigint)")
-    if config.role in TIMES and found not in ("int", "float", "date", "instant"):
         raise SchemaError(
-            f"{where}: expected dates, timestamps or numbers, got {words}; derive one, e.g. data.derive: {{at: \"strptime({name}, '%Y-%m-%d')\"}}"
+            f"{where}: expected text or whole numbers, got {words}, which do not compare reliably; derive a key, e.g. {_derived('row_key', f'cast({sql_name(name)} as bigint)')}"
         )
+    time_of_text = f"strptime({sql_name(name)}, '%Y-%m-%d')"
+    if config.role in TIMES and found not in ("int", "float", "date", "instant"):
+        raise SchemaError(f"{where}: expected dates, timestamps or numbers, got {words}; derive one, e.g. {_derived('row_time', time_of_text)}")
     if config.role == "weight" and found not in ("int", "float"):
         raise SchemaError(f"{where}: expected numbers, got {words}; derive a number from it")
     if config.role == "split" and found not in ("int", "text", "bool"):
@@ -217,6 +219,10 @@ def _role_fits(name: str, config: ColumnConfig, found: Family, task: TaskConfig)
         raise SchemaError(f"{where}: allowed and unique do not apply to a tensor; remove them")
 
 
+def _derived(name: str, expression: str) -> str:
+    return f"data.{in_yaml(derive={name: expression})}"
+
+
 def _label_fits(where: str, config: ColumnConfig, found: Family, task: str) -> None:
     if found not in ("int", "float", "bool", "text"):
         raise SchemaError(f"{where}: expected numbers, text or true/false, got {WORDS[found]}; derive a label from it")
@@ -234,7 +240,8 @@ def _feature_fits(where: str, name: str, config: ColumnConfig, found: Family) ->
         if found != "text":
             raise SchemaError(f"{where}: kind text needs text, got {WORDS[found]}; name the column that holds the documents")
     elif found in ("date", "instant"):
-        raise SchemaError(f"{where}: {WORDS[found]} are no feature as such; derive parts, e.g. data.derive: {{month: 'month({name})'}}, and set {name}: ignore")
+        part = _derived(f"{name}_month", f"month({sql_name(name)})")
+        raise SchemaError(f"{where}: {WORDS[found]} are no feature as such; derive parts, e.g. {part}, and set data.columns: {{{role_of(name, 'ignore')}}}")
     elif found == "list":
         raise SchemaError(f"{where}: got lists; declare {{kind: tensor, shape: [..]}}, or ignore it")
     elif found == "other":

@@ -13,7 +13,8 @@ from typing import Any
 
 import duckdb
 
-from schemas.errors import ConfigError, SchemaError, first_few
+from schemas.errors import ConfigError, SchemaError, first_few, shortened
+from training.data.advice import in_yaml, quoted_names
 from training.data.engine import ident, literal, row, rows
 
 NODES = {"BETWEEN", "CASE", "CAST", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION", "OPERATOR", "TYPE"}
@@ -30,6 +31,7 @@ _ALLOWED = """
     array_slice list_slice flatten
 """
 FUNCTIONS = frozenset(_ALLOWED.split())
+MOST_CHARACTERS = 100_000
 
 
 def derived_sql(connection: duckdb.DuckDBPyConnection, relation: str, derive: Mapping[str, str]) -> str:
@@ -72,7 +74,7 @@ def failing_expression(connection: duckdb.DuckDBPyConnection, relation: str, der
         except duckdb.Error as found:
             first = str(found).split("\n", maxsplit=1)[0]
             advice = "use try_cast or try_strptime where a row may not fit (it gives null then)"
-            return SchemaError(f"data.derive.{name}: {expression!r} fails on a row: {first}; {advice}")
+            return SchemaError(f"data.derive.{name}: {shortened(expression)} fails on a row: {first}; {advice}")
         relation = f"(select *, ({expression}\n) as {ident(name)} from {relation})"
     return SchemaError(f"data.filter fails on a row: {str(error).splitlines()[0]}; use try_cast where a row may not fit")
 
@@ -81,17 +83,26 @@ def _checked(connection: duckdb.DuckDBPyConnection, expression: str, key: str, k
     """The expression in parentheses, safe to stand in a query."""
     if not expression.strip():
         raise ConfigError(f"{key}: expected an SQL expression, got {expression!r}")
+    if len(expression) > MOST_CHARACTERS or "\x00" in expression:
+        raise ConfigError(f"{key}: expected an SQL expression of at most {MOST_CHARACTERS:,} characters without NUL, got {shortened(expression)}")
     alone = literal(f"select ({expression}\n) as x")  # the line break ends a trailing comment
     tree = json.loads(row(connection, f"select json_serialize_sql({alone})")[0])
+    shown = shortened(expression)
+    quoted = quoted_names(expression, known) if len(expression) < MOST_CHARACTERS else None
+    advice = (
+        f"; names that are SQL words or hold other characters need double quotes: {in_yaml(**{key.removeprefix('data.').removeprefix('derive.'): quoted})}"
+        if quoted
+        else ""
+    )
     if tree["error"]:
-        raise ConfigError(f"{key}: {expression!r} is no SQL expression: {tree['error_message']}")
+        raise ConfigError(f"{key}: {shown} is no SQL expression: {shortened(tree['error_message'], plain=True)}{advice}")
     for what in _foreign(tree, known):
-        raise ConfigError(f"{key}: expected a function of the row's own columns, got {what} in {expression!r}")
+        raise ConfigError(f"{key}: expected a function of the row's own columns, got {what} in {shown}{advice}")
     checked = f"({expression}\n)"
     try:
         rows(connection, f"describe select {checked} from {relation}")
     except duckdb.Error as error:
-        raise ConfigError(f"{key}: {expression!r} does not fit the columns: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"{key}: {shown} does not fit the columns: {shortened(str(error).splitlines()[0], 500, plain=True)}{advice}") from error
     return checked
 
 

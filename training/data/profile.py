@@ -96,16 +96,31 @@ def describe_sample(connection: duckdb.DuckDBPyConnection, relation: str) -> tup
 def _csv_options(source: SourceRef) -> CsvConfig:
     """Delimiter, quoting and null texts, from the first lines of each file."""
     lines = [line for file in source.files for line in _first_lines(file.file)]
-    delimiter = max(",;\t|", key=lambda d: len(next(csv.reader(lines[:1], delimiter=d), [])))
+    delimiter = max(",;\t|", key=lambda d: _width(lines[:1], d))
     quoted = CsvConfig(delimiter=delimiter)
     options = quoted if _is_even(lines, quoted) else quoted.model_copy(update={"quote": ""})
-    values = {value for cells in _cells(lines, options) for value in cells}
+    values = {value for cells in _split(lines, options) for value in cells}
     return options.model_copy(update={"null_values": ("", *(text for text in NULL_TEXTS if text in values))})
 
 
 def _first_lines(path: Path) -> list[str]:
     with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
         return [line.decode("utf-8-sig", errors="replace") for line in islice(file, SNIFFED_LINES)]
+
+
+def _width(line: Sequence[str], delimiter: str) -> int:
+    try:
+        return len(next(csv.reader(line, delimiter=delimiter), []))
+    except csv.Error:
+        return 0
+
+
+def _split(lines: Sequence[str], options: CsvConfig) -> list[list[str]]:
+    """Cells of lines; none where they are no delimited text, which who reads the file says with its line."""
+    try:
+        return list(_cells(lines, options))
+    except csv.Error:
+        return []
 
 
 def _is_even(lines: Sequence[str], options: CsvConfig) -> bool:

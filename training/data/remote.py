@@ -17,13 +17,14 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 from urllib.error import HTTPError, URLError
-from urllib.parse import unquote, urlsplit
-from urllib.request import Request, urlopen
+from urllib.parse import SplitResult, quote, unquote, urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import pyarrow.fs as pafs
 
+from schemas.confinement import HOSTS, is_listed, require_source
 from schemas.digest import replacing, sha256_file, write_atomic
-from schemas.errors import SourceError, first_few
+from schemas.errors import SourceError, first_few, shortened
 from schemas.home import home
 from schemas.records import RemoteFile
 
@@ -32,6 +33,7 @@ GLOB = frozenset("*?[")
 SECRETS = re.compile(r"[?&]([\w-]*(?:signature|token|secret|password|passwd|credential|api_?key|sig|key)[\w-]*)=", re.IGNORECASE)
 CHUNK = 1 << 20
 TIMEOUT_SECONDS = 10.0
+MAX_ADDRESS = 4096  # characters
 ATTEMPTS = 3  # to get the rest of a file whose transfer broke off
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -63,11 +65,15 @@ def fetch(uri: str, is_data: Callable[[Path], bool]) -> list[RemoteFile]:
     Raises:
         SourceError: the address is of another kind or holds a secret, nothing is there, or the server refuses or cannot be reached.
     """
+    _refuse_malformed(uri)
     _refuse_secrets(uri)
+    require_source(uri)
     try:
         return [_fetched(found) for found in _found(uri, is_data)]
     except (OSError, HTTPException) as error:
         raise _refused(uri, error) from error
+    except UnicodeError as error:  # a host name with a label that is empty or too long
+        raise SourceError(f"{shortened(uri, plain=True)}: is no address ({error}); check data.uri") from None
 
 
 def verify_remote(files: tuple[RemoteFile, ...]) -> None:
@@ -77,6 +83,7 @@ def verify_remote(files: tuple[RemoteFile, ...]) -> None:
         SourceError: a file is gone, or its version or size is another.
     """
     for file in files:
+        require_source(file.uri)
         try:
             now = _described(file.uri)
         except (OSError, HTTPException) as error:
@@ -132,10 +139,27 @@ def _s3() -> pafs.S3FileSystem:
     options: dict[str, Any] = {"connect_timeout": TIMEOUT_SECONDS / 2, "request_timeout": TIMEOUT_SECONDS}
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if endpoint:
-        address = urlsplit(endpoint)
+        address = _endpoint(endpoint)
         options |= {"endpoint_override": address.netloc + address.path.rstrip("/"), "scheme": address.scheme}
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or ("us-east-1" if endpoint else None)
     return pafs.S3FileSystem(region=region, retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=2), **options)
+
+
+def _endpoint(text: str) -> SplitResult:
+    """The parts of an address of an S3-compatible store.
+
+    Raises:
+        SourceError: it is none; credentials that it may hold are not shown.
+    """
+    try:
+        address = urlsplit(text)
+        if address.scheme in ("http", "https") and address.hostname and address.port != 0 and "@" not in address.netloc and text.isprintable():
+            return address
+    except ValueError:
+        pass
+    raise SourceError(
+        "AWS_ENDPOINT_URL: expected the address of an S3 store without user and password, e.g. https://minio.example:9000; set it right, or unset it"
+    )
 
 
 def _listed(uri: str, is_data: Callable[[Path], bool]) -> Iterator[Found]:
@@ -197,14 +221,35 @@ def _request(uri: str, **headers: str) -> Request:
     """A request with the credentials of the environment: over TLS or to this machine only, and never sent on by a redirect."""
     request = Request(uri, headers=headers)  # noqa: S310 - the scheme is http or https, see _found
     credentials = os.environ.get(AUTHORIZATION)
+    if credentials and not (credentials.isascii() and credentials.isprintable()):  # the value is shown nowhere
+        raise SourceError(f"{AUTHORIZATION}: expected one line of plain ASCII, e.g. 'Bearer …' with the token; set it again without line breaks")
     if credentials and (urlsplit(uri).scheme == "https" or urlsplit(uri).hostname in LOOPBACK):
         request.add_unredirected_header("Authorization", credentials)
     return request
 
 
+class _SameHost(HTTPRedirectHandler):
+    """Follows a redirect on the same host alone, or to one that BULKHEAD_HTTP_HOSTS lists; never from TLS to plain text."""
+
+    def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Request | None:
+        here, there = urlsplit(req.full_url), urlsplit(newurl)
+        if there.scheme not in ("http", "https") or (here.scheme, there.scheme) == ("https", "http"):
+            raise SourceError(f"{req.full_url}: the server redirects to {there.scheme}://, which is not read; give the file's own address")
+        if there.hostname != here.hostname and not is_listed(newurl):
+            raise SourceError(
+                f"{req.full_url}: the server redirects to another host, {there.hostname}; give the file's own address there, or name the host in {HOSTS}"
+            )
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _opened(request: Request) -> Any:
+    """The server's answer; credentials of the environment stay with the host that they were meant for."""
+    return build_opener(_SameHost()).open(request, timeout=TIMEOUT_SECONDS)
+
+
 def _http_described(uri: str) -> Found:
     """What the head of an answer tells; the body is left unread, because not every server knows HEAD."""
-    with urlopen(_request(uri), timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310
+    with _opened(_request(uri)) as answer:
         return _told(uri, answer)
 
 
@@ -219,7 +264,7 @@ def _http_copy(found: Found, file: BinaryIO) -> None:
         have = file.tell()
         resume = {"Range": f"bytes={have}-", "If-Range": found.version} if have else {}
         try:
-            with urlopen(_request(found.uri, **resume), timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310
+            with _opened(_request(found.uri, **resume)) as answer:
                 if answer.status != 206:  # the whole file from its beginning
                     if _told(found.uri, answer) != found:
                         raise SourceError(f"{found.uri}: the file was changed while it was read; run again")
@@ -234,6 +279,32 @@ def _http_copy(found: Found, file: BinaryIO) -> None:
 
 
 # ------------------------------------------------------------------------------------------- errors
+
+
+def _refuse_malformed(uri: str) -> None:
+    """Refuse what is no address: each library would fail on it in another way."""
+    shown = shortened(uri, plain=True)
+    if len(uri) > MAX_ADDRESS:
+        raise SourceError(f"{shown}: expected an address of at most {MAX_ADDRESS:,} characters; check data.uri")
+    web = uri.lower().startswith("http")
+    if bad := next((c for c in uri if ord(c) < 32 or "\ud800" <= c <= "\udfff" or (web and not "!" <= c <= "~")), None):
+        raise SourceError(f"{shown!r}: expected an address without the character {bad!r}; {_escaped(bad)}check data.uri")
+    try:
+        parts = urlsplit(uri)
+        port = parts.port
+    except ValueError as error:
+        raise SourceError(f"{shown}: is no address ({error}); check data.uri") from None
+    if parts.scheme in ("http", "https") and (port == 0 or not parts.netloc.rpartition("@")[2].partition(":")[0]):
+        raise SourceError(f"{shown}: expected a host name (and a port from 1 to 65535) after {parts.scheme}://; check data.uri")
+    if not uri.startswith(parts.scheme):
+        raise SourceError(f"{shown}: expected {parts.scheme}:// in small letters; check data.uri")
+
+
+def _escaped(character: str) -> str:
+    try:
+        return f"write it as {quote(character)}, or "
+    except UnicodeError:  # a lone surrogate
+        return ""
 
 
 def _refuse_secrets(uri: str) -> None:

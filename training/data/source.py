@@ -7,6 +7,7 @@ import glob
 import gzip
 import hashlib
 import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -17,8 +18,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from schemas.config import CsvConfig, DataConfig
+from schemas.confinement import require_readable
 from schemas.digest import file_ref, sha256_once
-from schemas.errors import SourceError, first_few
+from schemas.errors import BulkheadError, SourceError, first_few, shortened
 from schemas.records import FileRef, SourceRef
 from training.data.engine import ident, literal, rows, without_nan
 from training.data.remote import GLOB, fetch, is_remote, verify_remote
@@ -46,7 +48,9 @@ def fingerprint(data: DataConfig) -> SourceRef:
     """
     uris = (data.uri,) if isinstance(data.uri, str) else tuple(data.uri)
     remote = tuple({file.uri: file for uri in uris if is_remote(uri) for file in fetch(uri, lambda path: _is_data(path, data))}.values())
-    local = {path.resolve() for uri in uris if not is_remote(uri) for path in _expand(uri, data)}
+    local = {path.resolve() for uri in uris if not is_remote(uri) for path in _listed(uri, data)}
+    for path in local:
+        require_readable(path, "data.uri")
     files = sorted({*local, *(Path(file.path).resolve() for file in remote)})
     formats = {path: _format_of(path, data) for path in files}
     if len(set(formats.values())) > 1:
@@ -106,6 +110,22 @@ def unreadable(source: SourceRef, error: Exception) -> SourceError:
 
 
 # ------------------------------------------------------------------------------------------ files
+
+
+def _listed(uri: str, data: DataConfig) -> list[Path]:
+    """Files that a path names, after it was found to be one that may be read.
+
+    Raises:
+        SourceError: nothing is there, or it is no path: too long, NUL in it, a loop of links.
+    """
+    require_readable(uri, "data.uri")
+    try:
+        return _expand(uri, data)
+    except (OSError, ValueError, RuntimeError, re.error) as error:
+        if isinstance(error, BulkheadError):
+            raise
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise SourceError(f"{shortened(uri, plain=True)!r}: cannot be opened ({reason}); check data.uri") from error
 
 
 def _expand(uri: str, data: DataConfig) -> list[Path]:
@@ -233,14 +253,30 @@ def _header(path: Path, options: CsvConfig) -> list[str]:
             raise SourceError(
                 f"{path}: the first line cannot be read: {error}; expected UTF-8 text, delimiter {delimiter!r}, quote {options.quote!r}; see data.csv"
             ) from error
+    if any(c == "\x00" for name in names for c in name):
+        raise SourceError(f"{path}: the first line contains NUL characters, so it is no text; write the file as UTF-8, or set data.format")
     if any("\udc80" <= c <= "\udcff" for name in names for c in name):
         raise SourceError(f"{path}: the first line is no UTF-8 text; write the file as UTF-8")
     if not options.header:
         return [f"column{i}" for i in range(len(names))]
     unnamed = [i + 1 for i, name in enumerate(names) if not name.strip()]
     if unnamed:
-        raise SourceError(f"{path}: expected a name for each column, but number {first_few(unnamed)} has none; name it, or set data.csv.header: false")
+        advice = "name it"
+        if unnamed == [1] and len(names) > 1:
+            advice = "it may be a written index: write the table without it (pandas: index=False), or name it in the first line"
+        elif len(unnamed) < len(names) and all(_is_value(name) for name in names if name.strip()):
+            advice = "the first line may hold values: set data.csv.header: false"
+        raise SourceError(f"{path}: expected a name for each column, but number {first_few(unnamed)} has none; {advice}")
     return names
+
+
+def _is_value(text: str) -> bool:
+    """Whether a text is rather a value than a name: a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 # ----------------------------------------------------------------------------- agreement of columns

@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from schemas.config import SparkConfig
+from schemas.confinement import require_spark
 from schemas.errors import ConfigError, DataError, first_few
 from schemas.home import home
 
@@ -241,6 +242,7 @@ def connect_spark(config: SparkConfig) -> SparkConnection:
 
 
 def _session(config: SparkConfig) -> Any:
+    require_spark(config.master, config.remote, config.conf)
     if importlib.util.find_spec("pyspark") is None:
         raise ConfigError("data.engine: spark needs the package pyspark; install it with: pip install 'bulkhead[spark]'")
     if config.remote is None and shutil.which("java") is None and not os.environ.get("JAVA_HOME"):

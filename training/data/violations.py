@@ -11,6 +11,7 @@ import pyarrow as pa
 from schemas.config import ColumnConfig
 from schemas.errors import SchemaError, first_few
 from schemas.tables import allowed_values, arrow_schema, broken_rules, has_bad_elements, pandera_schema
+from training.data.advice import in_yaml, sql_name
 from training.data.columns import Resolved, family
 from training.data.engine import Tables, even_tables, ident, literal, row, rows, without_nan
 from training.data.typed import key_sql, value_columns, wrong_shape_sql
@@ -18,6 +19,8 @@ from training.data.typed import key_sql, value_columns, wrong_shape_sql
 BATCH_ROWS, WIDE_BATCH_ROWS = 131_072, 2_048
 MAX_MARKERS = 3  # a column of numbers but for at most so many other texts holds markers of missing values …
 MIN_NUMBERS = 20  # … if it has more than so many different numbers; fewer are codes
+
+NEVER_NULL = ("id", "group", "time", "weight")  # roles whose nulls no declaration allows
 
 
 class Rule(NamedTuple):
@@ -163,7 +166,9 @@ def _null_roles(resolved: Resolved) -> Iterator[Rule]:
         for name in (n for n in names if n is not None):
             value = without_nan(ident(name)) if resolved.types[name] in ("FLOAT", "DOUBLE") else ident(name)
             null = f"({value}) is null"
-            yield Rule(name, f"a value in each row (role {role})", null, "null", f"leave such rows out, e.g. data.filter: {name} is not null")
+            yield Rule(
+                name, f"a value in each row (role {role})", null, "null", f"leave such rows out, e.g. data.{in_yaml(filter=f'{sql_name(name)} is not null')}"
+            )
 
 
 def _no_numbers(resolved: Resolved) -> Iterator[Rule]:
@@ -235,9 +240,14 @@ def _rule(column: str, name: str, resolved: Resolved, kinds: dict[str, Any]) -> 
     if column == "__time":
         return Rule(str(resolved.spec.time), "finite times", f"{c} is null", "null", "leave rows of infinite time out with data.filter")
     if name == "nulls":
-        return Rule(told, "no nulls", f"{c} is null", "null", "fill them in the source, or set nullable: true")
+        remedy = f"fill them in the source, or leave such rows out, e.g. data.{in_yaml(filter=f'{sql_name(told)} is not null')}"
+        return Rule(told, "no nulls", f"{c} is null", "null", remedy if config.role in NEVER_NULL else "fill them in the source, or set nullable: true")
     if name == "finite":
-        return Rule(told, "finite numbers", f"isinf({c})", c, "make them null (unknown) or correct them in the source")
+        may_be_null = config.role == "feature" and config.nullable is not False
+        remedy = (
+            "make them null (unknown) or correct them in the source" if may_be_null else "correct them in the source, or leave such rows out with data.filter"
+        )
+        return Rule(told, "finite numbers", f"isinf({c})", c, remedy)
     if name == "min":
         return Rule(told, f"at least {least:g}", f"{c} < {literal(float(least))}", c, declared)
     if name == "max":

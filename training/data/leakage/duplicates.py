@@ -140,7 +140,11 @@ def judge_duplicates(found: list[Duplicates], within: Within, declaration: Decla
         for d in some
     ]
     figures: dict[str, float | int | str | None] = {f"{d.side}_rows": d.rows for d in found} | {f"{d.side}_share": d.rows / max(d.total, 1) for d in found}
-    remedy = "drop the copies, declare the entity they share as a group, leave the id out so that equal rows stay together, or set checks.max_duplicate_share or checks.allow with a reason"
+    together = "set data.group_by: {duplicates: features} with split.kind: group, "
+    remedy = (
+        f"drop the copies, declare the entity they share as a group, {together if declaration.data.engine == 'duckdb' else ''}"
+        "leave the id out so that equal rows stay together, or set checks.max_duplicate_share or checks.allow with a reason"
+    )
     return CheckResult(
         name="duplicates",
         verdict="fail" if above else "warn" if some else "pass",
