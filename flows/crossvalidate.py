@@ -68,8 +68,8 @@ def prepare_fold(source: SourceRef, validated: ValidatedTable, pool: SplitTables
     """One fold, from the rows to the arrays: checked, and fitted on its own train alone."""
     started = datetime.now(UTC)
     fold = split_fold(validated, pool, declaration, number)
-    checks = check_fold(fold, validated, declaration)
     statistics = fit_statistics(fold.train, validated, declaration)
+    checks = check_fold(fold, validated, declaration)
     arrays = materialise_arrays(fold, validated, statistics, declaration)
     poison = poison_test(fold, validated, declaration)
     return bind(source, validated, fold, (checks, poison), statistics, arrays, started)

@@ -21,7 +21,7 @@ from tasks.statistics import fit_statistics, materialise_arrays
 @flow(
     name="prepare",
     flow_run_name=run_name,
-    description="Validate, split, assert disjoint, check leaks, fit on train, write arrays, poison test. Unchanged steps are reused.",
+    description="Validate, split, assert disjoint, fit on train, check leaks, write arrays, poison test. Unchanged steps are reused.",
     persist_result=False,
 )
 def prepare(config_path: ConfigPath, overrides: Overrides = ()) -> Prepared:
@@ -43,8 +43,8 @@ def prepare_data(declaration: Declaration, recorded: Prepared | None = None) -> 
         validated = validate_table(source, declaration)
         split = split_rows(validated, declaration)
         disjoint = assert_disjoint(split, validated, declaration)
+        statistics = fit_statistics(split.train, validated, declaration)  # refuses constant features and labels: cheaper than the leak checks
         leakage = leakage_checks(split, validated, declaration)
-        statistics = fit_statistics(split.train, validated, declaration)
         arrays = materialise_arrays(split, validated, statistics, declaration)
     poison = poison_test(split, validated, declaration)
     prepared = bind(source, validated, split, (disjoint, leakage, poison), statistics, arrays, started)

@@ -88,6 +88,7 @@ class CsvConfig(Section):
     delimiter: str = Field(",", min_length=1, max_length=1, description="Between two values; a .tsv file is split at tabs.")
     quote: str = Field('"', max_length=1, description="Quote character; empty for files that do not quote.")
     null_values: tuple[str, ...] = Field(("",), description="Texts that stand for a null, e.g. ['', '?', 'NA'].")
+    decimal: Literal[".", ","] = Field(".", description="Before the decimals of a number: '.', or ',' as in 1,5 (a number with a '.' is text then).")
     header: bool = Field(True, description="Whether the first line names the columns; without it they are column0, column1 …")
 
 

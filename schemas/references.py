@@ -54,13 +54,17 @@ class RemoteFile(Record):
 
 
 class SourceRef(Record):
-    """The source files in sorted order and the SHA-256 over their digests (names do not count); `remote`: those of `files` that are copies."""
+    """The source files in sorted order and the SHA-256 over their digests (names do not count, keys of folders do).
+
+    `remote`: those of `files` that are copies. `partitions`: of each file's path what its folders, named `key=value`, say of its rows.
+    """
 
     uri: tuple[str, ...]
     format: Literal["parquet", "csv", "arrow"]
     files: tuple[FileRef, ...]
     sha256: str
     remote: tuple[RemoteFile, ...] = ()
+    partitions: dict[str, dict[str, str | None]] = {}
 
 
 class LabelColumn(Record):
@@ -169,6 +173,7 @@ class ValidatedTable(Record):
     the export is tried on them. Null where no feature is derived. `ignored_labels`: how many labels of a column had a
     value of task.ignore; of a single label these rows are left out, of several the label is null. `group_columns`: Parquet
     with `__id` and the columns that `data.group_by` names (numbers float64, the rest text); null where it names none.
+    `notes`: sentences on categories that are probably none.
     """
 
     table: TableRef
@@ -178,6 +183,7 @@ class ValidatedTable(Record):
     unlabelled_rows: int = 0
     ignored_labels: dict[str, int] = {}
     group_columns: FileRef | None = None
+    notes: tuple[str, ...] = ()
 
 
 class SplitTables(Record):

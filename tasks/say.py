@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from tasks.live import progress
 
 MARKS = {"done": "✓", "cached": "↺", "warn": "!", "fail": "✗", "info": " ", "unknown": "?"}
-PREPARATION = ("source", "validate", "split", "disjoint", "leakage", "statistics", "arrays", "poison", "preflight", "train")
+PREPARATION = ("source", "validate", "split", "disjoint", "statistics", "leakage", "arrays", "poison", "preflight", "train")
 STEPS = {"train": PREPARATION, "pipeline": (*PREPARATION, "evaluate", "export", "gate", "register", "report")}
 _reached: ContextVar[tuple[tuple[str, ...], Callable[[float, str], None]]] = ContextVar("reached", default=((), lambda done, text: None))
 STYLES = {"done": "green", "cached": "cyan", "warn": "yellow", "fail": "red", "info": "dim", "unknown": "yellow"}

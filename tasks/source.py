@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from prefect import task
+from prefect import State, task
 from prefect.cache_policies import NO_CACHE
 
 from schemas.config import Declaration
@@ -15,6 +15,8 @@ from tasks.say import say
 from tasks.store import stored, stored_task
 from training.data.source import fingerprint
 from training.data.validate import validate
+
+NOTES = 10  # that are shown
 
 
 def transient(_task: Any, _run: Any, state: Any) -> bool:
@@ -60,6 +62,17 @@ def validate_table(source: SourceRef, declaration: Declaration) -> Any:
         left_out = f"; left out: {made.filtered_rows:,} by filter, {made.unlabelled_rows:,} without label" if made.filtered_rows or made.unlabelled_rows else ""
         left_out += f"; {sum(made.ignored_labels.values()):,} labels mean unknown (task.ignore)" if made.ignored_labels else ""
         say("validate", f"{made.table.rows:,} rows, {kinds}{left_out}")
+        _warn(made)
         return made
 
-    return stored("validate", inputs, ValidatedTable, make)
+    validated = stored("validate", inputs, ValidatedTable, make)
+    if isinstance(validated, State):
+        _warn(cast(ValidatedTable, validated.data))
+    return validated
+
+
+def _warn(validated: ValidatedTable) -> None:
+    for note in validated.notes[:NOTES]:
+        say("", note, "warn")
+    if more := validated.notes[NOTES:]:
+        say("", f"{len(more)} more such columns", "warn")

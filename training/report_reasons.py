@@ -19,6 +19,7 @@ REASONS: dict[str, str] = {
     "data.csv.delimiter": "The usual separator of delimited text.",
     "data.csv.quote": "The usual quote character.",
     "data.csv.null_values": "Only an empty field counts as missing; other marks such as ? must be named.",
+    "data.csv.decimal": "The usual decimal point.",
     "data.csv.header": "The first line names the columns.",
     "data.derive": "No column is computed from others.",
     "data.filter": "Every row is used.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import re
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
@@ -62,6 +63,15 @@ def family(kind: str) -> Family:
     return "bool" if kind == "BOOLEAN" else "date" if kind == "DATE" else "other"
 
 
+def is_whole(kind: str) -> bool:
+    """Whether values of an SQL type are whole numbers, decimals without a fraction among them, which compare reliably.
+
+    >>> is_whole("BIGINT"), is_whole("DECIMAL(38,0)"), is_whole("DECIMAL(10,2)")
+    (True, True, False)
+    """
+    return kind in INTEGERS or bool(re.fullmatch(r"DECIMAL\(\d+,0\)", kind))
+
+
 def nesting(kind: str) -> int:
     """How many lists deep an SQL type is.
 
@@ -90,7 +100,7 @@ def resolve(types: Mapping[str, str], declaration: Declaration) -> Resolved:
     roles = {role: tuple(n for n, c in used.items() if c.role == role) for role in ("id", "group", *TIMES, "label", "weight", "split", "feature")}
     _one_of_each(roles, declaration.task)
     for name, config in used.items():
-        _role_fits(name, config, family(types[name]), declaration.task)
+        _role_fits(name, config, types[name], declaration.task)
         if config.kind == "tensor":
             _tensor_fits(name, config.shape or (), types[name])
     _one_clock(roles, used, types)
@@ -189,10 +199,11 @@ def _available(names: tuple[str, ...], configs: Mapping[str, ColumnConfig], feat
     return found
 
 
-def _role_fits(name: str, config: ColumnConfig, found: Family, task: TaskConfig) -> None:
+def _role_fits(name: str, config: ColumnConfig, kind: str, task: TaskConfig) -> None:
     """Refuse a type that a role or kind cannot be made of, with what to do instead."""
+    found = family(kind)
     where, words = f"column {name!r} (role {config.role})", WORDS[found]
-    if config.role in ("id", "group") and found not in ("int", "text", "bool", "date", "instant"):
+    if config.role in ("id", "group") and not is_whole(kind) and found not in ("text", "bool", "date", "instant"):
         raise SchemaError(
             f"{where}: expected text or whole numbers, got {words}, which do not compare reliably; derive a key, e.g. {_derived('row_key', f'cast({sql_name(name)} as bigint)')}"
         )

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,8 +20,10 @@ import yaml
 
 from schemas.config import DataConfig
 from schemas.errors import ConfigError, first_few
+from training.data.columns import INTEGERS, WORDS
 from training.data.engine import connect, ident, rows
 from training.data.profile import SAMPLE, Profile, date_format, like_label, plain, read_sample, split_values
+from training.data.written_numbers import category_note
 
 LABEL_NAMES = ("label", "target", "outcome", "y", "response", "survived", "churn", "readmitted", "diagnosis", "default", "class")
 ENTITY = re.compile(
@@ -33,8 +36,8 @@ CODE = re.compile(r".*(_id|_?code|_?type|_?class|weekday|month|mnth|hour|hr|seas
 MOLECULES = ("smiles", "canonical_smiles", "smiles_canonical", "mol_smiles")
 WEIGHTS = ("sample_weight", "row_weight", "instance_weight", "case_weight")
 PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-YES = {"yes", "y", "true", "t", "1", "1.0", "positive", "pos", "case", "event", "present", "on"}
-NO = {"no", "n", "false", "f", "0", "0.0", "negative", "neg", "control", "none", "absent", "off"}
+YES = {"yes", "y", "true", "t", "1", "positive", "pos", "case", "event", "present", "on"}
+NO = {"no", "n", "false", "f", "0", "-1", "negative", "neg", "control", "none", "absent", "off"}
 YAML_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 LISTED = 80  # columns that are listed one by one; of more, only those that need a word
 
@@ -131,6 +134,8 @@ def guess_roles(table: Table, label: Profile, why: str) -> Draft:
     """
     if label.distinct < 2:
         raise ConfigError(f"label {label.name!r}: expected at least two values, got {label.distinct}; name another column with label")
+    if label.family in ("date", "instant", "list", "other"):
+        raise ConfigError(f"label {label.name!r}: expected numbers, text or true/false, got {WORDS[label.family]}; name another column with label")
     others = [c for c in table.columns if c.name != label.name]
     guesses = {label.name: Guess("label", why)}
     derive, time = _time(table, others, guesses)
@@ -143,7 +148,7 @@ def guess_roles(table: Table, label: Profile, why: str) -> Draft:
     for found, reason in like_label(table.connection, label, _left(others, guesses)).items():
         guesses[found] = Guess("ignore", f"suspicious: {reason}")
     for column in _left(others, guesses):
-        guesses[column.name] = _feature(column, table.rows)
+        guesses[column.name] = _with_note(table, column, _feature(column, table.rows))
     ordered = {c.name: guesses[c.name] for c in table.columns} | {n: g for n, g in guesses.items() if n in derive}
     if not any(g.role in ("feature", "numeric", "categorical") or g.role.startswith("{") for g in ordered.values()):
         raise ConfigError(f"no feature is left beside label {label.name!r}; give a table with features")
@@ -173,12 +178,12 @@ def _time(table: Table, others: Sequence[Profile], guesses: dict[str, Guess]) ->
     """The time of a row: a date column, a text that is a date, or year, month and day put together."""
     dated = [c for c in others if c.family in ("date", "instant") and c.present and c.null_share == 0 and c.distinct > 1]
     instants = sorted(dated, key=lambda c: c.family != "instant")
-    hour = next((c for c in others if c.name.lower() in ("hr", "hour") and c.family == "int" and c.low >= 0 and c.high <= 23), None)
+    hour = next((c for c in others if c.name.lower() in ("hr", "hour") and c.type in INTEGERS and c.low >= 0 and c.high <= 23), None)
     parts = [table.named(part) for part in ("year", "month", "day")]
     if instants:
         guesses[instants[0].name] = Guess("time", "dates or timestamps in every row")
         return {}, instants[0].name
-    if all(p is not None and p.family == "int" and p.null_share == 0 for p in parts):
+    if all(p is not None and p.type in INTEGERS and p.null_share == 0 for p in parts):
         names = ", ".join(table.sql(p) for p in parts if p)
         return _derived_time(guesses, f"make_timestamp({names}, {table.sql(hour) if hour else 0}, 0, 0)", "year, month and day in one")
     for column in others:
@@ -226,6 +231,14 @@ def _id(columns: Sequence[Profile], guesses: dict[str, Guess]) -> None:
         guesses[column.name] = Guess("id", "another value in every row") if first else Guess("ignore", "another value in every row, like the id")
 
 
+def _with_note(table: Table, column: Profile, guess: Guess) -> Guess:
+    """The guess, with a word where texts are numbers or times in another spelling, or hardly repeat."""
+    if column.family != "text" or guess.role not in ("categorical", "ignore"):
+        return guess
+    note = category_note(table.connection, SAMPLE, column.name, is_csv=table.data.format == "csv")
+    return guess._replace(why=f"{guess.why}; {note}", obvious=False) if note else guess
+
+
 def _feature(column: Profile, total: int) -> Guess:
     nulls = f", {column.null_share:.0%} null" if column.null_share else ""
     if column.family == "list":
@@ -251,7 +264,7 @@ def guess_task(table: Table, label: Profile) -> tuple[str, str]:
         counts = rows(table.connection, f"select {ident(label.name)}, count(*) from {SAMPLE} where {ident(label.name)} is not null group by all order by 2, 1")
         positive, count, why = _positive(counts)
         return (
-            f"{{kind: binary, positive: {_quoted(positive) if isinstance(positive, str) else json.dumps(positive)}}}",
+            f"{{kind: binary, positive: {_value(positive)}}}",
             f"two values; {why} is positive ({count / label.present:.1%} of the rows)",
         )
     if label.family == "text" or (label.family == "int" and label.distinct <= 20):
@@ -265,8 +278,10 @@ def _positive(counts: list[tuple[Any, ...]]) -> tuple[Any, int, str]:
     >>> _positive([("no", 46), ("yes", 54)]), _positive([("ill", 3), ("well", 9)])[0]
     (('yes', 54, "'yes', by its meaning,"), 'ill')
     """
+    counts = [(_plain(value), count) for value, count in counts]
     words = [str(value).strip().lower() for value, _ in counts]
-    yes = [i for i, word in enumerate(words) if word in YES] or [1 - i for i, word in enumerate(words) if word in NO]
+    said = [i for i, word in enumerate(words) if word in YES and (word != "1" or words[1 - i] in NO)]  # of 1 and 2 neither says yes
+    yes = said or [1 - i for i, word in enumerate(words) if word in NO]
     if len(yes) == 1:
         value, count = counts[yes[0]]
         return value, count, f"{value!r}, by its meaning,"
@@ -352,6 +367,23 @@ def _model_lines(table: Table, found: Draft) -> list[tuple[str, str]]:
 def _key(text: str) -> str:
     """A YAML key or value: quoted unless it is plain and no YAML word such as `no` or `y`."""
     return text if PLAIN_KEY.fullmatch(text) and text.lower() not in YAML_WORDS else _quoted(text)
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of any type as a whole one where it is whole; anything else unchanged."""
+    if isinstance(value, bool) or not isinstance(value, float | Decimal):
+        return value
+    return int(value) if value == int(value) else float(value)
+
+
+def _value(value: Any) -> str:
+    """A value of a label in YAML.
+
+    >>> _value(Decimal(1)), _value(Decimal("0.50")), _value(True), _value("no")
+    ('1', '0.5', 'true', '"no"')
+    """
+    value = _plain(value)
+    return json.dumps(value) if isinstance(value, bool | int | float) else _quoted(str(value))
 
 
 def _quoted(text: str) -> str:

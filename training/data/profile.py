@@ -16,7 +16,7 @@ import duckdb
 
 from schemas.config import ColumnConfig, CsvConfig, DataConfig
 from schemas.records import SourceRef
-from training.data.columns import Family, family
+from training.data.columns import Family, family, is_whole
 from training.data.engine import connect, ident, literal, row, rows
 from training.data.source import fingerprint, relation_sql
 
@@ -25,6 +25,8 @@ SNIFFED_LINES = 20_000
 SAMPLE = "bulkhead_sample"
 NULL_TEXTS = ("?", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null")
 DATE_FORMATS = ("%m/%d/%y", "%d/%m/%y", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%Y/%m/%d", "%Y%m%d", "%d-%b-%Y")
+CODES = 20  # different numbers of a label that may be codes of classes
+LEAST_STEPS = 10  # different values of a column that follows the label: fewer may do so by chance
 SIDES = {"train", "val", "valid", "validation", "test"}
 
 
@@ -74,7 +76,8 @@ def open_source(uri: str | tuple[str, ...]) -> tuple[SourceRef, DataConfig]:
     """
     data = DataConfig(uri=uri, columns={"*": ColumnConfig()})
     source = fingerprint(data)
-    return source, data.model_copy(update={"csv": _csv_options(source)}) if source.format == "csv" else data
+    found = {"format": source.format} | ({"csv": _csv_options(source)} if source.format == "csv" else {})
+    return source, data.model_copy(update=found)
 
 
 def source_columns(uri: str | tuple[str, ...]) -> list[str]:
@@ -138,7 +141,7 @@ def _cells(lines: Sequence[str], options: CsvConfig) -> Iterator[list[str]]:
 
 
 def _profile(connection: duckdb.DuckDBPyConnection, name: str, kind: str) -> Profile:
-    column, group = ident(name), family(kind)
+    column, group = ident(name), "int" if is_whole(kind) else family(kind)
     parts = ["count(*)", f"count({column})", f"count(distinct {column})"]
     if group in ("int", "float"):
         parts += [f"cast(min({column}) as double)", f"cast(max({column}) as double)"]
@@ -199,11 +202,33 @@ def like_label(connection: duckdb.DuckDBPyConnection, label: Profile, columns: S
 
 
 def _copy(connection: duckdb.DuckDBPyConnection, label: Profile, column: Profile) -> str | None:
-    """A value of the column tells the label exactly, and the column has hardly more values than the label."""
-    if column.distinct < 2 or column.distinct > 2 * label.distinct or column.family == "list":
+    """A column that gives the label exactly.
+
+    Numbers that follow a label of many numbers, each step up with a step up (or down), are the label on another scale. Otherwise each value
+    of the column has one value of the label, which says something only where values repeat: numbers that are all different prove nothing.
+    """
+    if column.distinct < 2 or column.family == "list":
         return None
-    pairs = row(connection, f"select count(distinct ({ident(column.name)}, {ident(label.name)})) from {SAMPLE} where {_both(label, column)}")[0]
-    return "each of its values has one value of the label: the label under another name" if pairs == column.distinct else None
+    many = label.is_number and label.distinct > CODES
+    if many and column.is_number:
+        if min(column.distinct, label.distinct) >= LEAST_STEPS and _follows(connection, label, column):
+            return "it rises or falls with the label in every row: the label on another scale"
+        return None
+    if column.distinct > (label.distinct if many else 2 * label.distinct):
+        return None
+    count, pairs = row(connection, f"select count(*), count(distinct ({ident(column.name)}, {ident(label.name)})) from {SAMPLE} where {_both(label, column)}")
+    repeats = count >= 2 * column.distinct
+    return "each of its values has one value of the label: the label under another name" if repeats and pairs == column.distinct else None
+
+
+def _follows(connection: duckdb.DuckDBPyConnection, label: Profile, column: Profile) -> bool:
+    """Whether each value of the column has one value of the label, and a larger one always a larger label, or always a smaller one."""
+    values = (
+        f"select {ident(column.name)} as c, min({ident(label.name)}) as l, max({ident(label.name)}) as m from {SAMPLE} where {_both(label, column)} group by 1"
+    )
+    steps = f"select l, m, lag(l) over (order by c) as before from ({values})"
+    same, up, down, count = row(connection, f"select bool_and(l = m), bool_and(l > before), bool_and(l < before), count(*) from ({steps})")
+    return count >= LEAST_STEPS and bool(same and (up or down))
 
 
 def _close(connection: duckdb.DuckDBPyConnection, label: Profile, column: Profile) -> str | None:

@@ -7,6 +7,7 @@ import glob
 import gzip
 import hashlib
 import io
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,6 @@ from typing import Literal
 
 import duckdb
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from schemas.config import CsvConfig, DataConfig
@@ -22,7 +22,9 @@ from schemas.confinement import require_readable
 from schemas.digest import file_ref, sha256_once
 from schemas.errors import BulkheadError, SourceError, first_few, shortened
 from schemas.records import FileRef, SourceRef
+from training.data.arrow_files import arrow_dataset, arrow_schema_of, check_arrow
 from training.data.engine import ident, literal, rows, without_nan
+from training.data.partitions import FILE, Keys, agreed_keys, local_keys, remote_keys, with_keys
 from training.data.remote import GLOB, fetch, is_remote, verify_remote
 from training.data.text_types import typed_sql
 
@@ -38,6 +40,7 @@ FORMATS: dict[str, Format] = {
 }
 CHUNK = 1 << 20
 ARROW_VIEW = "bulkhead_arrow_source"
+ZONED_NS = "TIMESTAMPTZ_NS"
 
 
 def fingerprint(data: DataConfig) -> SourceRef:
@@ -48,10 +51,11 @@ def fingerprint(data: DataConfig) -> SourceRef:
     """
     uris = (data.uri,) if isinstance(data.uri, str) else tuple(data.uri)
     remote = tuple({file.uri: file for uri in uris if is_remote(uri) for file in fetch(uri, lambda path: _is_data(path, data))}.values())
-    local = {path.resolve() for uri in uris if not is_remote(uri) for path in _listed(uri, data)}
-    for path in local:
+    found = [(path.resolve(), local_keys(path, uri)) for uri in uris if not is_remote(uri) for path in _listed(uri, data)]
+    for path, _ in found:
         require_readable(path, "data.uri")
-    files = sorted({*local, *(Path(file.path).resolve() for file in remote)})
+    found += [(Path(file.path).resolve(), remote_keys(file.uri)) for file in remote]
+    files = sorted({path for path, _ in found})
     formats = {path: _format_of(path, data) for path in files}
     if len(set(formats.values())) > 1:
         examples = {kind: path.name for path, kind in reversed(formats.items())}
@@ -59,8 +63,27 @@ def fingerprint(data: DataConfig) -> SourceRef:
         raise SourceError(f"{', '.join(uris)}: expected files of one format, got several: {shown}; set data.format, or give a glob such as folder/*.parquet")
     kind = formats[files[0]]
     refs = tuple(_checked(path, kind) for path in files)
-    digest = hashlib.sha256("\n".join(sorted(r.sha256 for r in refs)).encode()).hexdigest()
-    return SourceRef(uri=uris, format=kind, files=refs, sha256=digest, remote=remote)
+    keys = agreed_keys(_keys_by_file(found))
+    digest = hashlib.sha256("\n".join(sorted(_told(r, keys.get(r.path)) for r in refs)).encode()).hexdigest()
+    return SourceRef(uri=uris, format=kind, files=refs, sha256=digest, remote=remote, partitions=keys)
+
+
+def _keys_by_file(found: Sequence[tuple[Path, Keys]]) -> dict[str, Keys]:
+    """The keys of each file, in the order of the files.
+
+    Raises:
+        SourceError: one file, by way of links, lies in folders of several keys.
+    """
+    keys: dict[str, Keys] = {}
+    for path, of_file in sorted(found, key=lambda pair: pair[0]):
+        if keys.setdefault(str(path), of_file) != of_file:
+            raise SourceError(f"{path}: is found under folders of different keys, {keys[str(path)]} and {of_file}; give each its own copy of the file")
+    return keys
+
+
+def _told(ref: FileRef, keys: Keys | None) -> str:
+    """What a file adds to the digest of the source: its bytes, and the keys of its folder."""
+    return f"{ref.sha256} {json.dumps(keys, sort_keys=True)}" if keys else ref.sha256
 
 
 def verify_source(source: SourceRef) -> None:
@@ -92,13 +115,17 @@ def relation_sql(source: SourceRef, data: DataConfig, connection: duckdb.DuckDBP
         types = {str(r[0]): str(r[1]) for r in rows(connection, f"describe select * from {relation}")}
     except (duckdb.Error, pa.ArrowException, OSError) as error:
         raise unreadable(source, error) from error
-    return nulls_for_nan(relation, types)
+    return usable(relation, types)
 
 
-def nulls_for_nan(relation: str, types: Mapping[str, str]) -> str:
-    """The relation with NaN made null in its columns of floats."""
-    floats = [ident(name) for name, kind in types.items() if kind in ("FLOAT", "DOUBLE")]
-    return f"(select * replace ({', '.join(f'{without_nan(c)} as {c}' for c in floats)}) from {relation})" if floats else relation
+def usable(relation: str, types: Mapping[str, str]) -> str:
+    """The relation with NaN made null, and times with a zone in microseconds: the engine has no functions for those in nanoseconds."""
+    changed = [f"{_usable(ident(name), kind)} as {ident(name)}" for name, kind in types.items() if kind in ("FLOAT", "DOUBLE") or kind.startswith(ZONED_NS)]
+    return f"(select * replace ({', '.join(changed)}) from {relation})" if changed else relation
+
+
+def _usable(column: str, kind: str) -> str:
+    return f"cast({column} as {kind.replace(ZONED_NS, 'timestamptz')})" if kind.startswith(ZONED_NS) else without_nan(column)
 
 
 def unreadable(source: SourceRef, error: Exception) -> SourceError:
@@ -172,8 +199,7 @@ def _checked(path: Path, kind: Format) -> FileRef:
         if kind == "parquet":
             pq.ParquetFile(path).close()
         elif kind == "arrow":
-            with pa.memory_map(str(path)) as file:
-                pa.ipc.open_file(file)
+            check_arrow(path)
         elif path.suffix.lower() == ".gz":
             _read_through(path)
         return file_ref(path)
@@ -195,34 +221,42 @@ def _parquet(source: SourceRef, data: DataConfig, connection: duckdb.DuckDBPyCon
     schemas = {f.path: pq.read_schema(f.path) for f in source.files}
     _agree({path: [(field.name, _family(field.type)) for field in schema] for path, schema in schemas.items()})
     paths = ", ".join(literal(f.path) for f in source.files)
-    return f"read_parquet([{paths}], union_by_name = true, hive_partitioning = false)"
+    if not source.partitions:
+        return f"read_parquet([{paths}], union_by_name = true, hive_partitioning = false)"
+    relation = f"read_parquet([{paths}], union_by_name = true, hive_partitioning = false, filename = {literal(FILE)})"
+    return with_keys(source, relation, schemas[source.files[0].path].names, connection)
 
 
 def _arrow(source: SourceRef, data: DataConfig, connection: duckdb.DuckDBPyConnection) -> str:
-    table = ds.dataset([f.path for f in source.files], format="ipc")
-    schemas = {str(f.path): f.physical_schema for f in table.get_fragments()}
+    schemas = {f.path: arrow_schema_of(f.path) for f in source.files}
     _agree({path: [(field.name, _family(field.type)) for field in schema] for path, schema in schemas.items()})
     name = f"{ARROW_VIEW}_{source.sha256[:16]}"  # several sources may be open on one connection
-    connection.register(name, table)
-    return ident(name)
+    connection.register(name, arrow_dataset([f.path for f in source.files], named=bool(source.partitions)))
+    return with_keys(source, ident(name), schemas[source.files[0].path].names, connection) if source.partitions else ident(name)
 
 
 def _csv(source: SourceRef, data: DataConfig, connection: duckdb.DuckDBPyConnection) -> str:
-    headers = {f.path: _header(f.file, data.csv) for f in source.files}
-    _agree({path: [(name, "text") for name in header] for path, header in headers.items()})
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for path, header in headers.items():
-        groups.setdefault((*header, _delimiter(Path(path), data.csv)), []).append(path)
-    parts = [f"select * from {_read_csv(paths, key[:-1], key[-1], data.csv)}" for key, paths in groups.items()]
-    names = headers[source.files[0].path]
-    return typed_sql(connection, f"({' union all by name '.join(parts)})", names)
+    names, texts = _text_rows(source, data.csv, named=bool(source.partitions))
+    if not source.partitions:
+        return typed_sql(connection, texts, names, decimal=data.csv.decimal)
+    types = typed_sql(connection, texts, names, kept=(FILE,), decimal=data.csv.decimal)
+    return with_keys(source, types, names, connection)
 
 
 def csv_texts(source: SourceRef, data: DataConfig) -> str:
     """Return the rows of delimited files as a relation of the texts that they hold, in the order of `relation_sql`; empty is null."""
-    options = data.csv.model_copy(update={"null_values": ("",)})
-    parts = [f"select * from {_read_csv([f.path], _header(f.file, options), _delimiter(f.file, options), options)}" for f in source.files]
-    return f"({' union all by name '.join(parts)})"
+    return _text_rows(source, data.csv.model_copy(update={"null_values": ("",)}), named=False)[1]
+
+
+def _text_rows(source: SourceRef, options: CsvConfig, named: bool) -> tuple[list[str], str]:
+    """Column names of delimited files, and their rows as texts; `named`: with the file of each row."""
+    headers = {f.path: _header(f.file, options) for f in source.files}
+    _agree({path: [(name, "text") for name in header] for path, header in headers.items()})
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for path, header in headers.items():
+        groups.setdefault((*header, _delimiter(Path(path), options)), []).append(path)
+    parts = [f"select * from {_read_csv(paths, key[:-1], key[-1], options, named)}" for key, paths in groups.items()]
+    return headers[source.files[0].path], f"({' union all by name '.join(parts)})"
 
 
 def _delimiter(path: Path, options: CsvConfig) -> str:
@@ -230,14 +264,15 @@ def _delimiter(path: Path, options: CsvConfig) -> str:
     return "\t" if options.delimiter == "," and _suffix(path).startswith(".tsv") else options.delimiter
 
 
-def _read_csv(paths: Sequence[str], names: Sequence[str], delimiter: str, options: CsvConfig) -> str:
+def _read_csv(paths: Sequence[str], names: Sequence[str], delimiter: str, options: CsvConfig, named: bool) -> str:
     """Strict reading of text as text: a row with too few or too many values stops it."""
     columns = ", ".join(f"{literal(n)}: 'VARCHAR'" for n in names)
     nulls = ", ".join(literal(v) for v in options.null_values)
     quote = literal(options.quote)
     return (
         f"read_csv([{', '.join(literal(p) for p in paths)}], auto_detect = false, header = {literal(options.header)}, columns = {{{columns}}}, "
-        f"delim = {literal(delimiter)}, quote = {quote}, escape = {quote}, nullstr = [{nulls}], strict_mode = true, ignore_errors = false, null_padding = false)"
+        f"delim = {literal(delimiter)}, quote = {quote}, escape = {quote}, nullstr = [{nulls}], strict_mode = true, ignore_errors = false, null_padding = false"
+        f"{f', filename = {literal(FILE)}' if named else ''})"
     )
 
 

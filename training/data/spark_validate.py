@@ -26,7 +26,7 @@ from training.data.engine import chosen_engine, confine, connect, ident, literal
 from training.data.expressions import derived_sql, filtered_sql
 from training.data.label_values import label_violations, labelled_rows
 from training.data.raw_rows import NUM_ROWS, keep_raw_rows
-from training.data.source import nulls_for_nan, relation_sql
+from training.data.source import relation_sql, usable
 from training.data.typed import raw_names, typed_sql, validated_columns
 from training.data.validate import ORDER, TYPED, cause, column_types, empty_features, no_rows, refuse, served
 from training.data.violations import TextNumbers, broken_pairs, broken_source_rules, broken_values, number_like, repeated_values, source_rules, text_numbers
@@ -110,9 +110,11 @@ def type_group(plan: Plan, number: int) -> dict[str, Any]:
         return {"error": "SourceError", "message": f"{path}: an executor does not see the source; put it on a folder that driver and executors share"}
     with closing(connect(threads=1)) as connection, pq.ParquetFile(path) as file:
         connection.register("arrow_rows", file.read_row_group(group))
-        columns = ", ".join(f"cast({ident(n)} as {kind}) as {ident(n)}" for n, kind in plan.types.items())
+        own, keys = {name.lower() for name in file.schema_arrow.names}, plan.source.partitions.get(path, {})
+        values = {n: ident(n) if n.lower() in own or n not in keys else literal(keys[n]) for n in plan.types}
+        columns = ", ".join(f"cast({values[n]} as {kind}) as {ident(n)}" for n, kind in plan.types.items())
         connection.execute(f"create temp table {GIVEN} as select {columns} from arrow_rows")
-        base = nulls_for_nan(GIVEN, plan.types)
+        base = usable(GIVEN, plan.types)
         try:
             return _typed(connection, plan, base, number)
         except duckdb.Error as error:

@@ -32,29 +32,38 @@ CASTS = {  # type -> SQL that makes it of the text
 FORMS = {"BOOLEAN": TRUTH, "DATE": DATE, "TIMESTAMP": LOCAL, "INSTANT": INSTANT}
 
 
-def typed_sql(connection: duckdb.DuckDBPyConnection, relation: str, names: Sequence[str]) -> str:
+def typed_sql(connection: duckdb.DuckDBPyConnection, relation: str, names: Sequence[str], kept: Sequence[str] = (), decimal: str = ".") -> str:
     """A relation of text columns with each column cast to the type that all its values have.
 
     Args:
         connection: the engine; the relation is read twice.
         relation: SQL of a relation whose columns are all text.
         names: its columns, in order.
+        kept: further columns, which stay as they are.
+        decimal: what stands before the decimals of a number: "." or ",".
     """
-    types = text_types(connection, relation, names)
-    return f"(select {', '.join(f'{CASTS[types[n]].format(ident(n))} as {ident(n)}' for n in names)} from {relation})"
+    types = text_types(connection, relation, names, decimal) if names else {}
+    columns = [f"{CASTS[types[n]].format(_pointed(ident(n), decimal) if types[n] == 'DOUBLE' else ident(n))} as {ident(n)}" for n in names]
+    return f"(select {', '.join([*columns, *map(ident, kept)])} from {relation})"
 
 
-def text_types(connection: duckdb.DuckDBPyConnection, relation: str, names: Sequence[str]) -> dict[str, str]:
+def text_types(connection: duckdb.DuckDBPyConnection, relation: str, names: Sequence[str], decimal: str = ".") -> dict[str, str]:
     """The type of each text column: BIGINT, DOUBLE, BOOLEAN, DATE, TIMESTAMP, INSTANT (with an offset) or VARCHAR."""
-    first = row(connection, f"select {', '.join(f'count({c}), count(try_cast({c} as double)), any_value({c})' for c in map(ident, names))} from {relation}")
+    counts = (f"count({c}), count(try_cast({_pointed(c, decimal)} as double)), any_value({c})" for c in map(ident, names))
+    first = row(connection, f"select {', '.join(counts)} from {relation}")
     candidates = {n: _candidate(*first[3 * i : 3 * i + 3]) for i, n in enumerate(names)}
-    tests = [(n, sql) for n, kind in candidates.items() for sql in _tests(ident(n), kind)]
+    tests = [(n, sql) for n, kind in candidates.items() for sql in _tests(_pointed(ident(n), decimal) if kind == "NUMBER" else ident(n), kind)]
     if not tests:
         return candidates
     passed = dict.fromkeys(candidates, 0)
     for (name, _), holds in zip(tests, row(connection, f"select {', '.join(sql for _, sql in tests)} from {relation}"), strict=True):
         passed[name] += bool(holds)
     return {n: _decide(kind, passed[n]) for n, kind in candidates.items()}
+
+
+def _pointed(column: str, decimal: str) -> str:
+    """SQL of a text with a decimal point where it has another mark; its own points are marks then, and no number has them."""
+    return column if decimal == "." else f"translate({column}, '{decimal}.', '.{decimal}')"
 
 
 def _candidate(values: int, numbers: int, example: str | None) -> str:

@@ -17,6 +17,7 @@ from training.data.engine import confine, engine_for, ident, row, rows, write_pa
 from training.data.expressions import derived_sql, failing_expression, filtered_sql
 from training.data.hash_order import in_hash_order
 from training.data.in_memory import Rows, fits, hold, registered
+from training.data.in_memory import relation as relation_of
 from training.data.label_values import label_violations, labelled_rows
 from training.data.portable import portable
 from training.data.raw_rows import keep_raw_rows
@@ -24,6 +25,7 @@ from training.data.sorted_rows import hash_sorted
 from training.data.source import relation_sql, unreadable, verify_source
 from training.data.typed import grouping_names, typed_sql, validated_columns
 from training.data.violations import keeping_limits, repeated_values, source_violations, tensor_violations, value_violations
+from training.data.written_numbers import category_notes
 
 STAGED, TYPED = "staged_rows", "typed_rows"
 SAMPLE_ROWS = 10_000  # that tell how much memory a row takes
@@ -47,10 +49,19 @@ def validate(source: SourceRef, declaration: Declaration, out_dir: Path) -> Vali
         SchemaError: columns, types, nulls, ranges, values, ids or labels are not what was declared.
     """
     verify_source(source)
+    made = _validated(source, declaration, Path(out_dir))
+    with engine_for(declaration.data) as connection:
+        computed, is_csv = declaration.data.derive, source.format == "csv"
+        given = [n for n in made.spec.categorical if n not in computed]
+        notes = category_notes(connection, relation_of(connection, made.table), made.spec.categorical, given, is_csv)
+    return made.model_copy(update={"notes": notes})
+
+
+def _validated(source: SourceRef, declaration: Declaration, out_dir: Path) -> ValidatedTable:
     if declaration.data.engine == "spark":
         from training.data.spark_validate import validate_on_spark  # imports this module's steps
 
-        return validate_on_spark(source, declaration, Path(out_dir))
+        return validate_on_spark(source, declaration, out_dir)
     with engine_for(declaration.data) as connection:
         base = relation_sql(source, declaration.data, connection)
         confine(connection, [f.path for f in source.files])

@@ -215,3 +215,52 @@ def test_the_positive_class_is_the_one_that_means_yes(tmp_path: Path, values: li
     pq.write_table(pa.table({"id": list(range(100)), "x": x, "outcome": values}), tmp_path / "t.parquet")
     text = draft(str(tmp_path / "t.parquet"), "outcome")
     assert f"positive: {positive}}}" in text and why in text
+
+
+def test_numbers_that_never_repeat_are_features_of_a_regression(tmp_path):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(400, 4))
+    table = {f"x{i}": x[:, i] for i in range(4)} | {"ward": rng.choice(list("abc"), 400), "price": x @ [1, 2, -1, 0.5] + rng.normal(size=400)}
+    pq.write_table(pa.table(table), tmp_path / "t.parquet")
+    declaration = load(tmp_path, draft(str(tmp_path / "t.parquet")))
+    assert roles(declaration) == {**{f"x{i}": "numeric" for i in range(4)}, "ward": "categorical", "price": "label"}
+    assert declaration.task.kind == "regression"
+
+
+@pytest.mark.parametrize("twice", [False, True], ids=["all different", "each row twice"])
+def test_copies_of_a_number_on_another_scale_are_found(tmp_path, twice):
+    rng = np.random.default_rng(2)
+    price = rng.lognormal(3, 1, 300)
+    table = {"age": rng.normal(size=300), "cents": price * 100 + 7, "log_price": np.log(price), "inverse": -(price**3), "price": price}
+    table = {name: np.tile(values, 2 if twice else 1) for name, values in table.items()}
+    pq.write_table(pa.table(table), tmp_path / "t.parquet")
+    text = draft(str(tmp_path / "t.parquet"), label="price")
+    assert roles(load(tmp_path, text)) == {"age": "numeric", "cents": "ignore", "log_price": "ignore", "inverse": "ignore", "price": "label"}
+    assert "suspicious: it rises or falls with the label in every row" in reason(text, "log_price")
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "positive"),
+    [
+        ([0, 1, 1], pa.decimal128(38, 0), 1),
+        ([0, 1, 1], pa.decimal128(10, 2), 1),
+        ([2, 5, 5], pa.decimal128(10, 0), 2),
+        ([0, 1, 1], pa.float64(), 1),
+        ([True, False, False], pa.bool_(), True),
+        (["no", "yes", "yes"], pa.string(), "yes"),
+    ],
+)
+def test_the_positive_value_is_written_as_the_label_has_it(tmp_path, values, kind, positive):
+    rng = np.random.default_rng(0)
+    label = pa.array((values * 20)[:60])
+    label = label.cast(pa.int32()).cast(pa.decimal128(38, 0)).cast(kind) if pa.types.is_decimal(kind) else label.cast(kind)
+    pq.write_table(pa.table({"id": pa.array(range(60)).cast(pa.decimal128(38, 0)), "a": rng.normal(size=60), "y": label}), tmp_path / "t.parquet")
+    declaration = load(tmp_path, draft(str(tmp_path / "t.parquet")))
+    assert roles(declaration) == {"id": "id", "a": "numeric", "y": "label"} and declaration.task.positive == positive
+    assert validate(fingerprint(declaration.data), declaration, tmp_path / "out").table.rows == 60
+
+
+def test_a_label_of_dates_is_refused_by_name(tmp_path):
+    pq.write_table(pa.table({"a": [1.0, 2.5, 3.0], "day": [datetime.date(2024, 1, d) for d in (1, 2, 1)]}), tmp_path / "t.parquet")
+    with pytest.raises(ConfigError, match="label 'day': expected numbers, text or true/false, got dates"):
+        draft(str(tmp_path / "t.parquet"), label="day")

@@ -188,3 +188,13 @@ def test_a_run_whose_statistics_see_all_sides_is_stopped(tmp_path: Path, monkeyp
     named = {e["artefact"].split(".")[0].split("[")[0] for e in found.evidence}
     assert {"statistics", "arrays"} & named
     assert "changed when the held-out rows were corrupted" in found.summary
+
+
+@pytest.mark.parametrize(("kind", "label"), [("float", [0.0, 1.0, 1.0, 0.0, None]), ("int", [0, 1, 1, 0, None])])
+def test_classes_written_as_floats_stay_classes(kind: str, label: list[float]) -> None:
+    """Whole decimals and whole numbers with nulls are floats; a class that train lacks would end the fit, not test it."""
+    spec = spec_of(label_type=kind, numeric=("a",))
+    after = poison(pa.table({"a": [1.0] * 5, "y": label}), spec, "extreme")["y"].to_pylist()
+    assert after == [1, 0, 0, 1, None]
+    amounts = poison(pa.table({"a": [1.0] * 5, "y": [0.5, 1.0, 1.0, 0.0, None]}), spec_of(label_type="float", numeric=("a",)), "extreme")
+    assert set(amounts["y"].to_pylist()).isdisjoint({0.5, 1.0, 0.0})

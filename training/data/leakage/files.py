@@ -159,13 +159,13 @@ def _declared(table: Table, request: FilesToAudit, columns: _Columns) -> tuple[D
         roles[label.name] = "label"
         found, why = guess_task(table, label)
         task = yaml.safe_load(found) if request.task in (None, yaml.safe_load(found)["kind"]) else {"kind": request.task}
-        if request.task is None:
+        if request.task is None and not _is_set(request, "task", "task.kind"):
             guesses.append(f"task: {task['kind']} ({why})")
         for column in _without(table, roles).columns:
             roles[column.name], note = _feature(table.connection, column, columns)
             guesses += [note] if note else []
     kind, why = (request.split, "") if request.split else _split_kind(request, table)
-    guesses += [f"split: {kind} ({why})"] if why else []
+    guesses += [f"split: {kind} ({why})"] if why and not _is_set(request, "split", "split.kind") else []
     tree: dict[str, Any] = {
         "name": _slug(request.train[0]),
         "data": {"uri": list(request.train), "columns": {n: roles[n] for n in columns.types if n in roles}},
@@ -174,6 +174,11 @@ def _declared(table: Table, request: FilesToAudit, columns: _Columns) -> tuple[D
     if wrong := [s for s in request.settings if s.split(".", maxsplit=1)[0] not in SETTABLE]:
         raise ConfigError(f"{wrong[0]!r}: of files, {', '.join(SETTABLE)} can be set, e.g. checks.max_duplicate_share=0.01 or split.embargo=7d")
     return declare(apply_overrides(tree, request.settings), "the audit"), guesses
+
+
+def _is_set(request: FilesToAudit, *paths: str) -> bool:
+    """Whether a setting was given, so that nothing is assumed in its place."""
+    return any(setting.partition("=")[0].strip() in paths for setting in request.settings)
 
 
 def _documents(table: Table, roles: Mapping[str, Any], name: str | None) -> dict[str, str]:

@@ -22,6 +22,7 @@ from schemas.records import CheckResult, TableSpec
 Corrupt = Callable[[pa.Table], pa.Table]
 WAYS = ("extreme", "shuffled")
 KEYS = ("__id", "__key", "__group", "__time", "__label_time")
+MOST_CLASSES = 50  # of a label of floats; more are amounts
 FOREIGN = "☠"  # a character that no table has
 
 
@@ -57,7 +58,7 @@ def _moved(values: pa.Array, seed: int) -> pa.Array:
 
 def _extreme(values: pa.Array, is_label: bool) -> pa.Array:
     kind = values.type
-    if is_label and not pa.types.is_floating(kind):
+    if is_label and (not pa.types.is_floating(kind) or _are_classes(values)):
         return _rotated(values)
     if pa.types.is_boolean(kind):
         return pc.invert(values)
@@ -69,6 +70,12 @@ def _extreme(values: pa.Array, is_label: bool) -> pa.Array:
         flipped = np.iinfo(elements.dtype).max - elements if elements.dtype.kind in "iu" else elements * -100 + 7
         return pa.FixedSizeListArray.from_arrays(pa.array(flipped, kind.value_type), kind.list_size)
     return pc.binary_join_element_wise(FOREIGN, pc.utf8_reverse(values), "")
+
+
+def _are_classes(values: pa.Array) -> bool:
+    """Whether floats may be classes, as whole numbers with nulls and decimals are: a few whole ones, whose values no other row may have."""
+    different = pc.unique(values.drop_null())
+    return 1 < len(different) <= MOST_CLASSES and bool(pc.all(pc.equal(different, pc.round(different))).as_py())
 
 
 def _rotated(values: pa.Array) -> pa.Array:

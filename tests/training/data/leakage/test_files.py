@@ -170,3 +170,11 @@ def test_memory_stays_bounded_where_files_do_not_fit(tmp_path: Path) -> None:
     big[40_000:].to_csv(tmp_path / "test.csv", index=False)
     request = FilesToAudit(train=(str(tmp_path / "train.csv"),), test=(str(tmp_path / "test.csv"),), id=("visit",), label="outcome", ignore=("patient",))
     assert result(audit_files(request, memory_limit="200MB"), "id_overlap").verdict == "pass"
+
+
+def test_what_is_set_is_not_said_to_be_assumed(tmp_path: Path) -> None:
+    roles = {"group": ("patient",), "time": "at", "label": "outcome"}
+    assumed = audit(tmp_path, **roles).guesses
+    assert "split: group_time (of --group patient and --time at)" in assumed and any(g.startswith("task: binary") for g in assumed)
+    given = audit(tmp_path, settings=("split.kind=group", "task.kind=binary", "task.positive=1"), **roles).guesses
+    assert not any(g.startswith(("split:", "task:")) for g in given)
