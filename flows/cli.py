@@ -405,7 +405,7 @@ def main() -> None:
             os.set_inheritable(number, True)
             setattr(sys, name, os.fdopen(number, "w", closefd=False))
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # type: ignore[attr-defined]  # a terminal of ASCII gets ? for ✓, not a traceback
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal of ASCII gets ? for ✓, not a traceback
     from tasks.family import end_with_me
     from tasks.stop import command
 

@@ -21,10 +21,11 @@ class _PlainLoader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Compose a node, unless it is an alias or too deep: both can make a small text fill the memory."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        line = event.start_mark.line + 1 if event.start_mark else "?"
         if isinstance(event, yaml.AliasEvent) and not self.aliases:
-            raise ConfigError(f"line {event.start_mark.line + 1}: alias {shortened(f'*{event.anchor}')} is not allowed; write the value out")
+            raise ConfigError(f"line {line}: alias {shortened(f'*{event.anchor}')} is not allowed; write the value out")
         if self.depth == MAX_DEPTH:
-            raise ConfigError(f"line {event.start_mark.line + 1}: nested more than {MAX_DEPTH} levels deep, which no declaration needs")
+            raise ConfigError(f"line {line}: nested more than {MAX_DEPTH} levels deep, which no declaration needs")
         self.depth += 1
         try:
             return super().compose_node(parent, index)

@@ -60,7 +60,7 @@ class RequestRefused(MlflowException, ValueError):
 
     def __init__(self, sentence: str) -> None:
         self._sentence = sentence
-        super().__init__(sentence, error_code=BAD_REQUEST)
+        MlflowException.__init__(self, sentence, error_code=BAD_REQUEST)
 
     @property
     def message(self) -> str:
