@@ -29,7 +29,7 @@ SPELLINGS: dict[str, tuple[str, Callable[[float], str]]] = {
     "amounts of money ": ("code", lambda v: f"USD {v:.2f}"),
     "amounts of money with a decimal comma": ("euro", lambda v: f"{v:,.2f} €".translate(str.maketrans(",.", ".,"))),
     "per cent": ("cent", lambda v: f"{v:.2f}%"),
-    "per cent with a decimal comma": ("komma", lambda v: f"{v:.2f} %".replace(".", ",")),
+    "per cent with a decimal comma": ("cent_comma", lambda v: f"{v:.2f} %".replace(".", ",")),
 }
 
 
