@@ -177,3 +177,21 @@ def test_a_csv_passes_its_texts_on_as_they_are(registry: Registry, tmp_path: Pat
     given, found = (pd.read_csv(tmp_path / f"{name}.csv", dtype=str, keep_default_na=False) for name in ("in", "out"))
     pd.testing.assert_frame_equal(found[given.columns], given)
     np.testing.assert_allclose(found["probability_yes"].astype(float), registry.wanted["probability_yes"], rtol=0, atol=1e-12)
+
+
+@pytest.mark.req("R4")
+@pytest.mark.parametrize("target", ["out.csv", "out.parquet"])
+def test_predictions_of_a_partitioned_folder_are_next_to_their_own_rows(registry: Registry, tmp_path: Path, target: str) -> None:
+    """One file a folder: a join of the keys would give the rows in any order."""
+    rows = registry.rows.assign(row=range(len(registry.rows)))
+    for number in range(len(rows)):
+        folder = tmp_path / "in" / f"part={number:02d}"
+        folder.mkdir(parents=True)
+        rows.iloc[[number]].to_csv(folder / "rows.csv", index=False)
+    for _ in range(3):
+        predict_file(URI, tmp_path / "in", tmp_path / target, registry.uri)
+        found = pd.read_csv(tmp_path / target) if target.endswith("csv") else pd.read_parquet(tmp_path / target)
+        order = found["row"].astype(int).to_numpy()
+        assert sorted(order) == list(range(len(rows)))
+        np.testing.assert_allclose(found["probability_yes"].astype(float), registry.wanted["probability_yes"].to_numpy()[order], rtol=0, atol=1e-12)
+        assert [int(part) for part in found["part"]] == order.tolist(), "and so are the keys"

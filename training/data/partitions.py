@@ -75,7 +75,7 @@ def _shown(keys: Keys) -> str:
 
 
 def with_keys(source: SourceRef, relation: str, names: Sequence[str], connection: duckdb.DuckDBPyConnection) -> str:
-    """The relation with the keys as its first columns, typed as text of a CSV file is; a column of the files counts before a key of its name.
+    """The relation, its rows in their order, with the keys as its first columns, typed as text of a CSV file is; a column of the files counts before a key of its name.
 
     Args:
         source: its `partitions` name every file.
@@ -90,7 +90,9 @@ def with_keys(source: SourceRef, relation: str, names: Sequence[str], connection
     values = f"(select * from (values {lines}) as v({', '.join(map(ident, (FILE, *keys)))}))"
     texts = ", ".join(f"cast({ident(n)} as varchar) as {ident(n)}" for n in (FILE, *keys))
     typed = typed_sql(connection, f"(select {texts} from {values})", keys, kept=(FILE,))
-    return f"(select k.* exclude ({FILE}), r.* exclude ({FILE}) from {relation} as r join {typed} as k on r.{FILE} = k.{FILE})"
+    # looked up and not joined: a join gives the rows in another order at each run
+    columns = ", ".join(f"(select map(list({FILE} order by {FILE}), list({ident(k)} order by {FILE})) from {typed})[r.{FILE}] as {ident(k)}" for k in keys)
+    return f"(select {columns}, r.* exclude ({FILE}) from {relation} as r)"
 
 
 def chosen_keys(source: SourceRef, names: Sequence[str]) -> list[str]:

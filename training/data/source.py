@@ -271,7 +271,7 @@ def _read_csv(paths: Sequence[str], names: Sequence[str], delimiter: str, option
     quote = literal(options.quote)
     return (
         f"read_csv([{', '.join(literal(p) for p in paths)}], auto_detect = false, header = {literal(options.header)}, columns = {{{columns}}}, "
-        f"delim = {literal(delimiter)}, quote = {quote}, escape = {quote}, nullstr = [{nulls}], strict_mode = true, ignore_errors = false, null_padding = false"
+        f"delim = {literal(delimiter)}, quote = {quote}, escape = {quote}, nullstr = [{nulls}], strict_mode = true, ignore_errors = false, null_padding = false, hive_partitioning = false"
         f"{f', filename = {literal(FILE)}' if named else ''})"
     )
 
