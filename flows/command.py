@@ -135,7 +135,8 @@ def environment(debug: bool) -> None:
         "MLFLOW_LOGGING_LEVEL": "WARNING",
     }
     log_in()
-    if "PREFECT_API_URL" not in os.environ and not Path(os.environ.get("PREFECT_HOME", defaults["PREFECT_HOME"]), "profiles.toml").exists():
+    fresh = "prefect" not in sys.modules  # Prefect reads its settings once
+    if fresh and "PREFECT_API_URL" not in os.environ and not Path(os.environ.get("PREFECT_HOME", defaults["PREFECT_HOME"]), "profiles.toml").exists():
         login = f"bulkhead:{secrets.token_urlsafe(24)}"  # of the server that this process starts for itself alone
         defaults |= {"PREFECT_SERVER_API_AUTH_STRING": login, "PREFECT_API_AUTH_STRING": login}
     for name, value in defaults.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -97,9 +98,14 @@ def test_errors_of_storage_are_stated_with_their_remedy(number: int, capsys: pyt
 
 
 @pytest.mark.req("S2")
-def test_other_errors_of_the_system_keep_their_traceback() -> None:
-    with pytest.raises(ConnectionResetError), stated_errors():
+def test_other_errors_of_the_system_end_in_a_sentence_and_keep_their_traceback_with_debug(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConnectionResetError), stated_errors(debug=True):
         raise ConnectionResetError(errno.ECONNRESET, "reset")
+    with pytest.raises(typer.Exit), stated_errors():
+        raise ConnectionResetError(errno.ECONNRESET, "reset")
+    assert re.search(
+        r"unexpected: ConnectionResetError at tests/test_cli.py:\d+: .*reset; please report it; --debug shows the traceback", capsys.readouterr().err
+    )
 
 
 @pytest.mark.req("S2")

@@ -26,7 +26,7 @@ COMPOSE = yaml.safe_load((SERVICES / "compose" / "compose.yaml").read_text())
 POOL = json.loads((SERVICES / "kubernetes" / "work-pool.json").read_text())
 MANIFESTS = list(yaml.safe_load_all((SERVICES / "kubernetes" / "training-job.yaml").read_text()))
 SMALL = ["model.kind=mlp", "evaluate.bootstrap=60", "checks.min_rows=20", "register.thresholds={}", "train.patience=1000"]
-OURS = {"BULKHEAD_HOME", "BULKHEAD_POSTGRES", "BULKHEAD_DATA"}
+OURS = {"BULKHEAD_HOME", "BULKHEAD_POSTGRES", "BULKHEAD_DATA", "BULKHEAD_DATA_ROOTS", "BULKHEAD_HTTP_HOSTS", "BULKHEAD_EXPAND"}
 
 
 def known_variables() -> set[str]:

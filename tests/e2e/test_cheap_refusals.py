@@ -21,5 +21,5 @@ def test_a_constant_feature_is_refused_before_the_leak_checks(tmp_path: Path, od
     text = 'name: cheap\ndata: {uri: t.csv, columns: {id: id, "y": label, "*": feature}}\ntask: {kind: binary}\nsplit: {kind: random}\n'
     (tmp_path / "t.yaml").write_text(text)
     found = bulkhead(tmp_path / "home", "prepare", str(tmp_path / "t.yaml"), code=1 if odd else 0).stderr
-    assert ("features say nothing" in found) == bool(odd) and ("leakage" in found) == (not odd)
+    assert ("1 feature says nothing" in found) == bool(odd) and ("leakage" in found) == (not odd)
     assert "disjoint" in found

@@ -132,14 +132,14 @@ def test_a_registered_model_gives_the_evaluated_numbers_where_nothing_of_ours_is
     for task, case in cases.items():
         agrees(task, case, out[task]["found"])
         refused = out[task]["refused"]
-        assert "['income']" in refused["missing"]
+        assert "missing columns: 'income'" in refused["missing"]
         assert "column 'visits': nulls (NaN)" in refused["nan"]
         assert "(index 4)" in refused["nan"]
         assert "column 'income': infinite numbers in 50 rows" in refused["infinite"]
     several_agree(out["multitask"])
     assert not set(DERIVE) & set(cases["binary"].raw["test"].columns)
     refused = out["binary"]["refused"]
-    assert "['hour']" in refused["no source"]
+    assert "missing columns: 'hour'" in refused["no source"]
     assert "derived column 'seen_at'" in refused["no date"]
     assert "got 'soon' in 50 rows (index 0, 1, 2, 3, 4, …)" in refused["no date"]
     assert "column 'hour'" in refused["no whole number"]
@@ -180,7 +180,7 @@ def several_labels(folder: Path, case: LabelCase, weights: Path) -> Callable[[di
 
     def agree(out: dict[str, Any]) -> None:
         assert out["columns"] == [list(pair) for pair in zip(wanted, types, strict=True)]
-        assert "['x1']" in out["refused"]
+        assert "missing columns: 'x1'" in out["refused"]
         for how, columns in out["found"].items():
             assert list(columns) == list(wanted)
             for name, values in wanted.items():

@@ -17,7 +17,7 @@ from schemas.config import Declaration
 from schemas.errors import ConfigError
 from schemas.load import declare, given_paths, load_declaration
 from tasks.ranks import require_gpus, require_same_ranks, with_ranks
-from training.started import DECLARED
+from training.started import DECLARED, StartedRun
 from training.torchrun import command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,6 +101,7 @@ def test_hidden_devices_are_named(gpus: Any, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_run_goes_on_only_where_its_processes_have_a_gpu_each(gpus: Any, tmp_path: Path) -> None:
     (tmp_path / DECLARED).write_text(declared(ranks=8).model_dump_json(by_alias=True))
+    StartedRun(run_id="r", name="n", kind="pipeline", tracking_uri="sqlite:///x", mlflow_run_id="m", created="2026-01-01").write(tmp_path)
     for found in (0, 8):
         gpus(found)
         require_same_ranks(tmp_path)

@@ -319,7 +319,7 @@ def test_champion_and_challenger_are_compared_on_the_same_documents(served: Serv
     logits = logits_of(reference_network(corpus.run, random_weights(corpus, tmp_path / "other.pt", seed=7)))
 
     def champion(**text: Any) -> LoadedModel:
-        scored = SimpleNamespace(predict=lambda context, frame, params: served.model.text.predict(spec["text"], logits, frame, params))
+        scored = SimpleNamespace(predict_counting=lambda frame, params, unfamiliar: served.model.text.predict(spec["text"], logits, frame, params))
         return LoadedModel("built", "1", "models:/built/1", spec | {"text": spec["text"] | text}, None, np.empty(0, np.uint64), scored)
 
     evaluation = evaluate(corpus.run, served.weights, "test", tmp_path / "out")

@@ -182,7 +182,7 @@ def test_an_evaluation_holds_the_network_against_the_counts(tmp_path: Path) -> N
     report = evaluate(corpus.run, random_weights(corpus, tmp_path / "w.pt"), "test", tmp_path / "out")
     texts = corpus.texts("test")
     assert report.rows == len(texts) and report.base_rate["documents"] == len(texts) and report.base_rate["characters"] == sum(map(len, texts))
-    assert set(report.baselines) == {"unigram", "bigram", "5-gram"} and not report.has_skill and "no skill" in report.verdict
+    assert set(report.baselines) == {"unigram", "bigram", "5-gram"} and not report.has_skill and report.verdict.startswith("Too few rows to say")
     assert report.samples is not None and len(report.samples.texts) == 2 and report.samples.molecules == {}
     written = pq.read_table(report.predictions.path).to_pandas()
     assert written["loss"] @ written["tokens"] / written["tokens"].sum() == pytest.approx(report.metrics["loss"].value)
