@@ -19,9 +19,10 @@ import duckdb
 import yaml
 
 from schemas.config import DataConfig
+from schemas.duration import seconds_of
 from schemas.errors import ConfigError, first_few
 from training.data.columns import INTEGERS, WORDS
-from training.data.engine import connect, ident, rows
+from training.data.engine import connect, ident, row, rows
 from training.data.profile import SAMPLE, Profile, date_format, like_label, plain, read_sample, split_values
 from training.data.written_numbers import category_note
 
@@ -39,6 +40,7 @@ PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 YES = {"yes", "y", "true", "t", "1", "positive", "pos", "case", "event", "present", "on"}
 NO = {"no", "n", "false", "f", "0", "-1", "negative", "neg", "control", "none", "absent", "off"}
 YAML_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
+EMBARGOS = ("1d", "12h", "6h", "3h", "1h", "30min", "10min", "1min", "1s")
 LISTED = 80  # columns that are listed one by one; of more, only those that need a word
 
 
@@ -295,7 +297,7 @@ def _split(found: Draft, table: Table, task: str) -> tuple[str, str]:
         carve = "" if found.split & {"val", "valid", "validation"} else ", carve_val: 0.2"
         return f"{{kind: predefined{carve}}}", "the table says the side of each row" + ("; validation is carved out of train" if carve else "")
     if found.groups and found.time and found.groups.distinct >= 20:
-        return "{kind: group_time, embargo: 1d}", "new groups in later time; make embargo as long as the label looks ahead"
+        return f"{{kind: group_time, embargo: {_embargo(found, table)}}}", "new groups in later time; make embargo as long as the label looks ahead"
     if found.groups and found.groups.distinct >= 10:
         if classes and found.groups.distinct < 500:
             return "{kind: stratified_group}", "whole groups, few enough that the shares of the classes need care"
@@ -304,10 +306,18 @@ def _split(found: Draft, table: Table, task: str) -> tuple[str, str]:
         kind = "stratified_group" if classes and table.rows < 20_000 else "group"
         return f"{{kind: {kind}}}", "test holds new scaffolds, as a new series of molecules does"
     if found.time:
-        return "{kind: time, embargo: 1d}", "train before test, as in use; make embargo as long as the label looks ahead"
+        return f"{{kind: time, embargo: {_embargo(found, table)}}}", "train before test, as in use; make embargo as long as the label looks ahead"
     if classes and table.rows < 20_000:
         return "{kind: stratified}", "no group or time found; few rows, so the shares of the classes are kept equal"
     return "{kind: random}", "no group or time found; if rows belong together, declare the group"
+
+
+def _embargo(found: Draft, table: Table) -> str:
+    """A day, or less where the times span so little that a day would leave nothing: at most a fortieth of them."""
+    expression = found.derive[str(found.time)][0] if found.time in found.derive else ident(str(found.time))
+    moment = f"epoch(cast({expression} as timestamp))"
+    span = float(row(table.connection, f"select coalesce(max({moment}) - min({moment}), 0) from {SAMPLE}")[0])
+    return next((length for length in EMBARGOS if seconds_of(length) <= span / 40), "0")
 
 
 # ------------------------------------------------------------------------------------------ writing

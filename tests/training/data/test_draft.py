@@ -14,11 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from schemas.config import Declaration
+from schemas.config import SPLITS, Declaration
 from schemas.errors import ConfigError, SourceError
 from schemas.load import load_declaration
 from training.data.draft import draft
 from training.data.source import fingerprint
+from training.data.split import split
 from training.data.validate import validate
 
 pytestmark = pytest.mark.req("P1")
@@ -264,3 +265,15 @@ def test_a_label_of_dates_is_refused_by_name(tmp_path):
     pq.write_table(pa.table({"a": [1.0, 2.5, 3.0], "day": [datetime.date(2024, 1, d) for d in (1, 2, 1)]}), tmp_path / "t.parquet")
     with pytest.raises(ConfigError, match="label 'day': expected numbers, text or true/false, got dates"):
         draft(str(tmp_path / "t.parquet"), label="day")
+
+
+@pytest.mark.parametrize(("hours", "embargo"), [(1, "1h"), (24, "1d"), (24 * 30, "1d")])
+def test_the_embargo_leaves_rows_on_every_side_however_short_the_times_are(tmp_path: Path, hours: int, embargo: str) -> None:
+    moments = [datetime.datetime(2024, 3, 30, 20) + datetime.timedelta(hours=hours * i) for i in range(60)]
+    table = {"id": list(range(60)), "a": [i % 7 / 2 for i in range(60)], "y": [i % 2 for i in range(60)], "seen": moments}
+    pq.write_table(pa.table(table), tmp_path / "t.parquet")
+    text = draft(str(tmp_path / "t.parquet"))
+    assert f"split: {{kind: time, embargo: {embargo}}}" in text
+    declaration = load(tmp_path, text)
+    sides = split(validate(fingerprint(declaration.data), declaration, tmp_path / "out"), declaration, tmp_path / "split", tmp_path / "ledger")
+    assert min(sides.side(side).rows for side in SPLITS) > 0
