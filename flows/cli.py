@@ -15,7 +15,7 @@ import typer
 
 from flows.audit_command import audit
 from flows.command import AsJson, Debug, File, Overrides, environment, print_json, server_starting, stated_errors
-from flows.operate_command import deploy, up
+from flows.operate_command import deploy, up, worker
 from flows.review_command import review
 from schemas.errors import ConfigError
 
@@ -394,6 +394,7 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 app.command()(up)
+app.command()(worker)
 app.command()(deploy)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -44,8 +45,24 @@ def up(
         start(prefect_port, mlflow_port, postgres, worker)
 
 
+def worker(debug: Debug = False) -> None:
+    """Start the flow runs of the work pool bulkhead on this machine, against the servers of PREFECT_API_URL and MLFLOW_TRACKING_URI.
+
+    Runs of this home whose process is gone are ended there, as `bulkhead up` does. Answers at http://127.0.0.1:8080/health while it works.
+    """
+    with stated_errors(debug):
+        environment(debug)
+        from flows.up import work
+        from tasks.stop import stand_aside
+
+        stand_aside()
+        work()
+
+
 def deploy(
     name: Annotated[list[str] | None, typer.Option(help="Only these, as FLOW/NAME; may be given again. Default: all.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Another file than deployments/prefect.yaml of this project, in the same format.")] = None,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for a Prefect server that is starting.")] = 0.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and register nothing.")] = False,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -56,8 +73,9 @@ def deploy(
         os.environ.setdefault("PREFECT_API_URL", f"{found.prefect if found else f'http://{HOST}:4200'}/api")
         environment(debug)
         from flows.deploy import deploy as register
+        from tasks.deploy import FILE, ROOT
 
-        made = register(tuple(name or ()), dry_run)
+        made = register(tuple(name or ()), dry_run, file.absolute() if file else ROOT / FILE, wait)
     if as_json:
         print_json([deployment.model_dump(mode="json") for deployment in made])
         return

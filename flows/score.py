@@ -21,7 +21,7 @@ def score(model_uri: ModelUri, source: Source, target: Target) -> Scored:
 
     Args:
         model_uri: The model, e.g. models:/clinic-visits@champion; an alias is resolved to a version once, before the first row.
-        source: Parquet or CSV with the model's columns; a folder or glob of them.
+        source: Parquet or CSV with the model's columns; a folder or glob of them. ${BULKHEAD_HOME:-.bulkhead} is the Bulkhead home.
         target: File to write, ending in .parquet, .csv or .csv.gz; replaced when all rows are scored.
     """
     return score_rows(model_uri, source, target)

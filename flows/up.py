@@ -8,9 +8,11 @@ import socket
 from pathlib import Path
 from urllib.parse import quote
 
+from schemas.errors import ConfigError
 from schemas.home import home
 from tasks.bootstrap import HEARTBEAT_SECONDS, POOL, prepare_server, worker_is_online
 from tasks.claim import Servers, claimed
+from tasks.deploy import require_server
 from tasks.postgres import prepare_postgres
 from tasks.reconcile import end_orphans, reconcile
 from tasks.say import say
@@ -85,8 +87,37 @@ def keep_at_work(running: list[Program], logs: Path | None) -> None:
         reconcile(os.environ["MLFLOW_TRACKING_URI"])
 
 
-def flow_worker(logs: Path) -> Program:
+def work() -> None:
+    """Keep a worker at work against servers elsewhere, and end the runs of this home whose process is gone, until Ctrl-C or SIGTERM.
+
+    Raises:
+        ConfigError: the environment does not name both servers.
+        LaunchError: the server does not answer, or the worker keeps ending.
+    """
+    for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI"):
+        if not os.environ.get(name):
+            raise ConfigError(f"bulkhead worker needs the address of a server in {name}; for servers of this machine alone use bulkhead up")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
+    require_server()
+    logs = home() / "logs"
+    logs.mkdir(exist_ok=True)
+    program = flow_worker(logs, "--with-healthcheck")
+    try:
+        reconcile(os.environ["MLFLOW_TRACKING_URI"])
+        program.start()
+        wait_until(lambda: worker_is_online(program.name), program, f"the work pool {POOL}")
+        say("worker", f"{program.name}, work pool {POOL}, files in {home()}")
+        watch([program], end_orphans)
+    except KeyboardInterrupt:
+        say("worker", "stopped")
+    finally:
+        stop_worker(program)
+        reconcile(os.environ["MLFLOW_TRACKING_URI"])
+
+
+def flow_worker(logs: Path, *options: str) -> Program:
     """A worker whose flow runs find both servers, the Bulkhead home and this project's root."""
     settings = {"BULKHEAD_HOME": str(home()), "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS), "BULKHEAD_POSTGRES": None}
-    settings |= {name: os.environ.get(name, value) for name, value in PATIENCE.items()}
-    return worker(POOL, f"worker-{socket.gethostname()}-{os.getpid()}", logs / "worker.log", settings, ROOT)
+    settings |= {"PREFECT_WORKER_WEBSERVER_HOST": "127.0.0.1"} | {name: os.environ.get(name, value) for name, value in PATIENCE.items()}
+    return worker(POOL, f"worker-{socket.gethostname()}-{os.getpid()}", logs / "worker.log", settings, ROOT, options)

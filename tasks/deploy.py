@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 from importlib import metadata
 from pathlib import Path
@@ -104,7 +105,12 @@ def load_file(file: Path) -> DeploymentsFile:
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{file}: cannot be read ({error.strerror})") from error
+        advice = (
+            "; an installed package has none: copy deployments/prefect.yaml of the project and name it, bulkhead deploy --file FILE"
+            if file == ROOT / FILE
+            else ""
+        )
+        raise ConfigError(f"{file}: cannot be read ({error.strerror}){advice}") from error
     return read_deployments(parse_yaml(text, str(file), aliases=True), str(file))
 
 
@@ -189,18 +195,26 @@ def _wrong_parameters(flow: Flow[..., Any], parameters: dict[str, Any], where: s
     return []
 
 
-def require_server() -> None:
+def require_server(wait_seconds: float = 0.0) -> None:
     """Refuse to go on where the server of PREFECT_API_URL does not answer.
+
+    Args:
+        wait_seconds: for which a server that is starting is waited for.
 
     Raises:
         LaunchError: with its address, credentials masked.
     """
-    address = os.environ["PREFECT_API_URL"]
-    try:
-        with urllib.request.urlopen(f"{address}/health", timeout=10):  # noqa: S310 - the user's own setting
-            return
-    except (OSError, ValueError) as error:
-        raise LaunchError(f"Prefect's server at {masked(address)} does not answer ({error}); start it with `bulkhead up`, or set PREFECT_API_URL") from None
+    address, deadline = os.environ["PREFECT_API_URL"], time.monotonic() + wait_seconds
+    while True:
+        try:
+            with urllib.request.urlopen(f"{address}/health", timeout=10):  # noqa: S310 - the user's own setting
+                return
+        except (OSError, ValueError) as error:
+            found = error
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(1.0)
+    raise LaunchError(f"Prefect's server at {masked(address)} does not answer ({found}); start it with `bulkhead up`, or set PREFECT_API_URL") from None
 
 
 def _deploy(text: str) -> None:

@@ -4,7 +4,7 @@
     mlflow server --app-name bulkhead --port PORT …                 MLflow; its plugin is `mlflow_app`
 
 `BULKHEAD_GUARD_PORT` is the port and `BULKHEAD_GUARD_LOGIN` is `user:password`; both are in the environment, which other
-users cannot read. Prefect checks the password itself (PREFECT_SERVER_API_AUTH_STRING), MLflow has none of its own here.
+users cannot read. `BULKHEAD_GUARD_HOSTS` names further hosts, such as `mlflow:5000` between containers. Prefect checks the password itself (PREFECT_SERVER_API_AUTH_STRING), MLflow has none of its own here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-PORT, LOGIN = "BULKHEAD_GUARD_PORT", "BULKHEAD_GUARD_LOGIN"
+PORT, LOGIN, HOSTS = "BULKHEAD_GUARD_PORT", "BULKHEAD_GUARD_LOGIN", "BULKHEAD_GUARD_HOSTS"
 OPEN = {"/health", "/api/health", "/login"}  # answered without a password, to this host alone
 NAMES = ("127.0.0.1", "localhost", "[::1]")
 KEEP_SECONDS = 30 * 86400
@@ -64,7 +64,7 @@ class Guard:
 
     def __init__(self, app: App, port: int, login: str, asks: bool) -> None:
         self.app, self.asks, self.login = app, asks, login.encode()
-        self.hosts = {f"{name}:{port}" for name in NAMES}
+        self.hosts = {f"{name}:{port}" for name in NAMES} | set(filter(None, os.environ.get(HOSTS, "").split(",")))
         self.origins = {f"http://{host}" for host in self.hosts}
         self.cookie = f"bulkhead-{port}"
         self.token = hmac.new(self.login, b"cookie", hashlib.sha256).hexdigest()

@@ -11,6 +11,7 @@ from prefect.cache_policies import NO_CACHE
 from schemas.confinement import require_readable, require_registered, require_writable
 from schemas.output_file import require_room
 from schemas.registry_records import Scored
+from schemas.variables import expand
 from tasks.say import say
 from training.score_file import FORMATS, predict_file
 
@@ -23,6 +24,7 @@ from training.score_file import FORMATS, predict_file
 )
 def score_rows(model_uri: str, source: str, target: str) -> Scored:
     """What was written, and by which version."""
+    source, target = expand(source), expand(target)
     require_registered(model_uri)
     require_readable(source, "source")
     require_writable(target, "target", FORMATS)

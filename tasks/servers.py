@@ -127,9 +127,9 @@ def mlflow_server(port: int, login: str, store: str | None, log: Path) -> Progra
     return Program("MLflow", command, log, settings)
 
 
-def worker(pool: str, name: str, log: Path, settings: Mapping[str, str | None], folder: Path) -> Program:
+def worker(pool: str, name: str, log: Path, settings: Mapping[str, str | None], folder: Path, options: Sequence[str] = ()) -> Program:
     """A worker that starts flow runs of the pool as processes, with this project's root as their working folder."""
-    command = ["prefect", "worker", "start", "--pool", pool, "--type", "process", "--name", name, "--install-policy", "never"]
+    command = ["prefect", "worker", "start", "--pool", pool, "--type", "process", "--name", name, "--install-policy", "never", *options]
     return Program(name, command, log, settings, folder)
 
 

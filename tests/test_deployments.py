@@ -182,3 +182,26 @@ def test_a_form_names_every_field_and_refuses_a_wrong_value_with_a_reason() -> N
             pipeline.validate_parameters(good | wrong)
     with pytest.raises(ResumeError, match="'nothing': no run of"):
         resume.validate_parameters({"run": "nothing"})
+
+
+@pytest.mark.req("P3")
+def test_a_file_elsewhere_is_taken_and_one_that_an_installed_package_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = tmp_path / "mine.yaml"
+    other.write_text((ROOT / "deployments" / "prefect.yaml").read_text())
+    assert {found.name for found in deploy(dry_run=True, file=other)} == {found.name for found in deploy(dry_run=True)}
+    monkeypatch.setattr("tasks.deploy.ROOT", tmp_path)
+    with pytest.raises(ConfigError, match=r"deployments/prefect.yaml: cannot be read .* an installed package has none: copy .* --file FILE"):
+        load_file(tmp_path / "deployments" / "prefect.yaml")
+
+
+@pytest.mark.req("R4")
+def test_the_scores_of_a_promotion_lie_in_the_home_wherever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    from schemas.variables import expand
+
+    (entry,) = (d for d in DEPLOYMENTS if d["name"] == "on-promotion")
+    monkeypatch.setenv("BULKHEAD_HOME", "/srv/bulkhead")
+    for parameters in (entry["parameters"], entry["triggers"][0]["parameters"]):
+        assert expand(parameters["source"]) == "/srv/bulkhead/data/clinic_visits.parquet"
+        assert expand(parameters["target"]).startswith("/srv/bulkhead/scores/")
+    monkeypatch.delenv("BULKHEAD_HOME")
+    assert expand(entry["parameters"]["source"]) == ".bulkhead/data/clinic_visits.parquet"

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+from schemas.load import declare
 from tests.distributed.launch import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,7 +27,18 @@ COMPOSE = yaml.safe_load((SERVICES / "compose" / "compose.yaml").read_text())
 POOL = json.loads((SERVICES / "kubernetes" / "work-pool.json").read_text())
 MANIFESTS = list(yaml.safe_load_all((SERVICES / "kubernetes" / "training-job.yaml").read_text()))
 SMALL = ["model.kind=mlp", "evaluate.bootstrap=60", "checks.min_rows=20", "register.thresholds={}", "train.patience=1000"]
-OURS = {"BULKHEAD_HOME", "BULKHEAD_POSTGRES", "BULKHEAD_DATA", "BULKHEAD_DATA_ROOTS", "BULKHEAD_HTTP_HOSTS", "BULKHEAD_EXPAND"}
+TREE = {
+    "name": "clinic-visits",
+    "data": {"uri": "x.parquet", "columns": {"y": "label", "*": "feature"}},
+    "task": {"kind": "binary"},
+    "split": {"kind": "random"},
+}
+OURS = {"BULKHEAD_HOME", "BULKHEAD_POSTGRES", "BULKHEAD_DATA", "BULKHEAD_DATA_ROOTS", "BULKHEAD_HTTP_HOSTS", "BULKHEAD_EXPAND"} | {
+    "BULKHEAD_GUARD_PORT",
+    "BULKHEAD_GUARD_LOGIN",
+    "BULKHEAD_GUARD_HOSTS",
+    "BULKHEAD_COMMIT",
+}
 
 
 def known_variables() -> set[str]:
@@ -45,7 +57,7 @@ def known_variables() -> set[str]:
 
 
 def named_variables(text: str) -> set[str]:
-    return set(re.findall(r"\b(?:PREFECT|MLFLOW|BULKHEAD)_[A-Z_]+[A-Z]\b", text)) - {"PREFECT_AUTH"}
+    return set(re.findall(r"\b(?:PREFECT|MLFLOW|BULKHEAD)_[A-Z_]+[A-Z]\b", text)) - {"PREFECT_AUTH", "MLFLOW_PASSWORD"}
 
 
 @pytest.mark.req("S1")
@@ -85,7 +97,7 @@ def compose_findings(tree: dict[str, Any]) -> list[str]:
     """What compose would refuse, or start in a wrong order or open to the network."""
     wrong, services = [], tree["services"]
     for name, service in services.items():
-        known = "image build restart init command environment volumes ports depends_on healthcheck stop_grace_period shm_size"
+        known = "image build restart init command environment volumes ports depends_on healthcheck stop_grace_period shm_size read_only tmpfs cap_drop cap_add security_opt"
         wrong += [f"{name}: unknown key {key}" for key in service.keys() - set(known.split())]
         for other, condition in service.get("depends_on", {}).items():
             if other not in services:
@@ -93,6 +105,10 @@ def compose_findings(tree: dict[str, Any]) -> list[str]:
             elif condition["condition"] == "service_healthy" and "test" not in services[other].get("healthcheck", {}):
                 wrong.append(f"{name}: waits for the health of {other}, which has no check")
         wrong += [f"{name}: {port} is open to the network" for port in service.get("ports", ()) if not port.startswith("127.0.0.1:")]
+        wrong += [f"{name}: keeps the capabilities of root"] if service.get("cap_drop") != ["ALL"] else []
+        wrong += [f"{name}: may gain rights"] if service.get("security_opt") != ["no-new-privileges:true"] else []
+        if service.get("restart") != "no" and "test" not in service.get("healthcheck", {}):
+            wrong.append(f"{name}: nothing looks whether it is healthy")
         for volume in service.get("volumes", ()):
             source = re.sub(r"\$\{[^}]*\}", "./set", volume).split(":")[0]
             if not source.startswith((".", "/")) and source not in tree["volumes"]:
@@ -112,6 +128,9 @@ def test_the_containers_depend_on_what_is_there_and_listen_on_loopback() -> None
         (("prefect", "ports"), ["4200:4200"], "is open to the network"),
         (("mlflow", "volumes"), ["hom:/x"], "volume hom is not declared"),
         (("postgres", "healthcheck"), {}, "which has no check"),
+        (("worker", "healthcheck"), {"disable": True}, "worker: nothing looks whether it is healthy"),
+        (("mlflow", "cap_drop"), [], "mlflow: keeps the capabilities of root"),
+        (("deploy", "security_opt"), [], "deploy: may gain rights"),
     ):
         planted = copy.deepcopy(COMPOSE)
         node = planted["services"]
@@ -140,7 +159,6 @@ def test_the_work_pool_fills_every_placeholder_and_makes_a_job() -> None:
     assert set(templates(POOL["job_configuration"])) == set(properties) and all(p.get("title") for p in properties.values())
     defaults = {name: found["default"] for name, found in properties.items() if "default" in found} | {
         "env": {"A": "b"},
-        "command": "c",
         "labels": {},
         "name": "n",
     }
@@ -149,6 +167,10 @@ def test_the_work_pool_fills_every_placeholder_and_makes_a_job() -> None:
     assert job["kind"] == "Job" and job["spec"]["backoffLimit"] == 0 and pod["restartPolicy"] == "Never"
     assert pod["terminationGracePeriodSeconds"] > 30 and pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 0
     assert unmounted(pod) == []
+    assert POOL["job_configuration"]["command"] is None and "args" not in pod["containers"][0], (
+        "Prefect's worker fills in its own command, and no job chooses one"
+    )
+    assert all(c["securityContext"]["capabilities"] == {"drop": ["ALL"]} for c in (*pod["containers"], *MANIFESTS[1]["spec"]["template"]["spec"]["containers"]))
 
 
 def unmounted(pod: dict[str, Any]) -> list[str]:
@@ -161,7 +183,7 @@ def unmounted(pod: dict[str, Any]) -> list[str]:
 def test_the_training_job_is_one_run_whose_pods_find_the_first(tmp_path: Path) -> None:
     service, job = MANIFESTS
     spec, pod = job["spec"], job["spec"]["template"]["spec"]
-    variables = {item["name"]: item["value"] for item in pod["containers"][0]["env"]}
+    variables = {item["name"]: item.get("value", "job-7") for item in pod["containers"][0]["env"]}
     assert spec["completionMode"] == "Indexed" and spec["completions"] == spec["parallelism"] == int(variables["NODES"])
     assert variables["RENDEZVOUS"].split(":")[0] == f"{job['metadata']['name']}-0.{pod['subdomain']}" and pod["subdomain"] == service["metadata"]["name"]
     assert service["spec"]["selector"].items() <= spec["template"]["metadata"]["labels"].items() and service["spec"]["clusterIP"] == "None"
@@ -169,26 +191,52 @@ def test_the_training_job_is_one_run_whose_pods_find_the_first(tmp_path: Path) -
     assert unmounted({**pod, "volumes": pod["volumes"][:1]}) == ["shared-memory"]
     said = {index: spoken(pod["containers"][0], variables, index, tmp_path) for index in ("0", "1")}
     assert said["0"] == (
-        "run examples/clinic_visits.yaml name=clinic-visits train.nodes=2 train.ranks=8 train.threads=4 train.rendezvous=bulkhead-training-0.bulkhead-training:29400"
+        "run examples/clinic_visits.yaml name=clinic-visits train.nodes=2 train.ranks=8 train.threads=4 train.rendezvous=bulkhead-training-0.bulkhead-training:29400 tracking.tags.job=job-7"
     )
     assert said["1"] == f"join {tmp_path}/runs/clinic-visits/new --wait 3600"
 
 
 def spoken(container: dict[str, Any], variables: dict[str, str], index: str, folder: Path) -> str:
-    """What the pod of an index asks of bulkhead, a program of that name in its place telling it; one old and one new run are there."""
-    bin_folder, started = folder / f"bin-{index}", folder / f"started-{index}"
+    """What the pod of an index asks of bulkhead, a program of that name in its place telling it.
+
+    The run of another job is there, and the job's own run, which began before this pod did.
+    """
+    bin_folder = folder / f"bin-{index}"
     bin_folder.mkdir()
     (bin_folder / "bulkhead").write_text('#!/bin/sh\necho "$@"\n')
     (bin_folder / "bulkhead").chmod(0o755)
+    for run, job in (("old", "job-6"), ("new", "job-7")):
+        made = folder / "runs" / "clinic-visits" / run
+        made.mkdir(parents=True, exist_ok=True)
+        declared = declare({**TREE, "tracking": {"tags": {"job": job}}})
+        (made / "declaration.json").write_text(declared.model_dump_json(by_alias=True, indent=1))
+        (made / "run.json").touch()
     (script,) = container["args"]
-    late = f"mkdir -p {folder}/runs/clinic-visits/new; sleep 0.1; echo > {folder}/runs/clinic-visits/new/run.json"
-    (folder / "runs" / "clinic-visits" / "old").mkdir(parents=True, exist_ok=True)
-    (folder / "runs" / "clinic-visits" / "old" / "run.json").touch()
-    subprocess.run(["touch", "-d", "1 hour ago", str(folder / "runs" / "clinic-visits" / "old" / "run.json")], check=True)
-    script = script.replace("touch /tmp/started", f"touch {started}; sleep 0.05; {late}").replace("/tmp/started", str(started))
     environment = {**variables, "JOB_COMPLETION_INDEX": index, "BULKHEAD_HOME": str(folder), "PATH": f"{bin_folder}:/usr/bin:/bin"}
     done = subprocess.run([*container["command"], script], env=environment, capture_output=True, text=True, timeout=30, check=True)
     return done.stdout.strip()
+
+
+@pytest.mark.req("S1")
+def test_an_image_holds_no_secrets_no_data_and_no_history() -> None:
+    left_out = set((ROOT / ".dockerignore").read_text().split())
+    assert {".git", ".venv", ".bulkhead", "**/.env"} <= left_out
+    text = (SERVICES / "compose" / "Dockerfile").read_text()
+    assert text.index("USER bulkhead") > text.index("pip install") and "BULKHEAD_COMMIT=${GIT_SHA}" in text
+
+
+@pytest.mark.req("P4")
+def test_the_commands_of_the_services_are_commands_with_these_options() -> None:
+    """Each command line is one that its program takes, as a plain process."""
+    unit = (SERVICES / "systemd" / "bulkhead.service").read_text()
+    lines = [service["command"] for name, service in COMPOSE["services"].items() if name in ("deploy", "worker")]
+    lines += [re.sub(r"^-?/\S*/bulkhead", "bulkhead", line).split() for line in re.findall(r"^Exec\w+=(.+)$", unit, re.MULTILINE)]
+    assert len(lines) == 4
+    for line in lines:
+        assert line[0] == "bulkhead"
+        done = subprocess.run([sys.executable, "-m", "flows.cli", *line[1:], "--help"], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (line, done.stderr)
+    assert subprocess.run([sys.executable, "-m", "flows.cli", "deploy", "--wiat", "3", "--help"], cwd=ROOT, capture_output=True, check=False).returncode == 2
 
 
 @pytest.mark.req("P4")

@@ -21,6 +21,7 @@ LIBRARIES = (
     "bulkhead", "torch", "numpy", "pandas", "pyarrow", "duckdb", "scikit-learn", "mlflow", "prefect", "fastapi", "pandera", "pydantic", "matplotlib",
 )  # fmt: skip
 GIT_SECONDS = 30
+COMMIT = "BULKHEAD_COMMIT"  # of an image's sources
 # No lock taken, no program named by the repository's own settings started.
 GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false")
 _USER_INFO = re.compile(r"(?<=://)[^/\s@'\"]+@")
@@ -59,6 +60,8 @@ def provenance(repo: Path | None) -> dict[str, Any]:
 def git_state(repo: Path | None) -> dict[str, Any]:
     """Commit, branch (None when detached), dirty flag, SHA-256 and lines of the diff, number of untracked files."""
     sha = _git(repo, "rev-parse", "--verify", "HEAD")
+    if sha is None and repo is not None and (built_from := os.environ.get(COMMIT)):  # of an image, which has no repository
+        return {"sha": built_from, "branch": None, "dirty": None, "reason": f"named by {COMMIT}"}
     if sha is None:
         return {"sha": None, "branch": None, "dirty": None, "reason": "no repository given" if repo is None else "git is absent, or no commit is there"}
     diff, untracked = dirty_diff(repo), _git(repo, "ls-files", "--others", "--exclude-standard", "--full-name", ":/") or ""

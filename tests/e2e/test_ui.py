@@ -76,7 +76,7 @@ def test_a_run_started_by_clicking_ends_with_a_version_and_its_report(operated: 
         page.open(f"{ui}/runs/flow-run/{flow_run}")
         page.reach("Artifacts", "/metrics/i.test(document.body.innerText)", "the table of evaluations", "[role=tab], .p-tab, a, button")
         picture(page, operated, "progress")
-        assert operated.wait(flow_run) == ("COMPLETED", "")
+        assert operated.wait(flow_run)[0] == "COMPLETED"
         record = operated.record(flow_run)
         page.open(f"{operated.tracking_uri}/#/experiments/{operated.mlflow_run(flow_run).info.experiment_id}/runs/{record['mlflow_run_id']}/model-metrics")
         page.until("document.body.innerText.includes('auroc')", "the metrics of the run in MLflow")
