@@ -276,8 +276,8 @@ def _ending(run: RunContext) -> Iterator[None]:
         if error is not raised:
             raise error from raised
         raise
-    await_servers(run)
     try:
+        await_servers(run)
         run.tracker.finish("FINISHED")
     except TrackingError as away:
         _record_end(run, "failed", str(away))
@@ -298,13 +298,21 @@ def await_servers(run: RunContext) -> None:
     """Wait for a server that is away, ten minutes at most: what follows the training needs both, and hours of training are done.
 
     Prefect asks its server for a slot for each task that has tags, and fails the task where it does not answer.
+
+    Raises:
+        TrackingError: a server is still away; the run ends, and goes on from here with `bulkhead resume`.
     """
-    deadline, told = time.monotonic() + AWAY_SECONDS, False
-    while (why := probe(run.tracker.uri) or _prefect_is_away()) and time.monotonic() < deadline:
-        if not told:
-            say("servers", f"{why}; the run goes on when the server is back (waiting {AWAY_SECONDS / 60:.0f} minutes at most)", "warn")
-        told = True
+    why = probe(run.tracker.uri) or _prefect_is_away()
+    if not why:
+        return
+    say("servers", f"{why}; the run goes on when the server is back (waiting {AWAY_SECONDS / 60:.0f} minutes at most)", "warn")
+    deadline = time.monotonic() + AWAY_SECONDS
+    while time.monotonic() < deadline:
         time.sleep(min(LOOK_SECONDS, AWAY_SECONDS))
+        why = probe(run.tracker.uri) or _prefect_is_away()
+        if not why:
+            return
+    raise TrackingError(f"{why}, and did not come back within {AWAY_SECONDS / 60:.0f} minutes")
 
 
 def _prefect_is_away() -> str:

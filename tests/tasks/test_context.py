@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from schemas.errors import NonFiniteError, ResumeError, TrainingError
+from schemas.errors import NonFiniteError, ResumeError, TrackingError, TrainingError
 from tasks import context
 from tasks.context import RunContext, await_servers, reopened, tracked, tracking_address
 from tests.training.mlflow_home import blank_database, declaration, uri
@@ -100,10 +100,24 @@ def test_a_run_waits_for_a_server_that_is_away_but_not_for_ever(
         assert "waiting" not in capsys.readouterr().err
         monkeypatch.setattr(run.tracker, "uri", "http://127.0.0.1:9")
         began = time.monotonic()
-        await_servers(run)
+        with pytest.raises(TrackingError, match="did not come back within 0 minutes"):
+            await_servers(run)
         assert 0.3 <= time.monotonic() - began < 5
         assert capsys.readouterr().err.count("the run goes on when the server is back") == 1
         monkeypatch.setattr(run.tracker, "uri", uri)
-        with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+        with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}), pytest.raises(TrackingError, match=r"Prefect at .* did not come back"):
             await_servers(run)
         assert "Prefect at http://127.0.0.1:9/api does not answer" in capsys.readouterr().err
+
+
+@pytest.mark.req("S3")
+def test_a_server_that_is_gone_for_good_is_waited_for_once_and_the_run_can_be_resumed(
+    uri: str, own_home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context, "AWAY_SECONDS", 0.3)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(TrackingError, match=r"(?s)did not come back.*bulkhead resume"), tracked(declaration(), "train") as run:  # type: ignore[arg-type]
+        monkeypatch.setattr(run.tracker, "uri", "http://127.0.0.1:9")
+        await_servers(run)
+    assert capsys.readouterr().err.count("the run goes on when the server is back") == 1
+    assert read(run.run_dir).status == "failed" and "did not come back" in read(run.run_dir).cause
