@@ -8,14 +8,13 @@ from tasks.bootstrap import prepare_server
 from tasks.deploy import FILE, ROOT, Deployed, plan_deployments, register_plan, require_server
 
 
-def deploy(names: tuple[str, ...] = (), dry_run: bool = False, file: Path = ROOT / FILE, wait_seconds: float = 0.0) -> list[Deployed]:
+def deploy(names: tuple[str, ...] = (), dry_run: bool = False, file: Path = ROOT / FILE) -> list[Deployed]:
     """Register deployments, all of which were checked before the first is registered.
 
     Args:
         names: only these, each `FLOW/NAME`; empty: all.
         dry_run: check, and register nothing; needs no server.
         file: in Prefect's format.
-        wait_seconds: for which a server that is starting is waited for.
 
     Raises:
         ConfigError: the file is wrong.
@@ -24,6 +23,6 @@ def deploy(names: tuple[str, ...] = (), dry_run: bool = False, file: Path = ROOT
     plan = plan_deployments(names, file)
     if dry_run:
         return plan.deployments
-    require_server(wait_seconds)
+    require_server()
     prepare_server()
     return register_plan(plan)

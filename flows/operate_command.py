@@ -11,7 +11,7 @@ import typer
 
 from flows.command import AsJson, Debug, environment, print_json, stated_errors
 from schemas.home import server_login
-from tasks.claim import running_servers, set_mlflow_login
+from tasks.claim import running_servers, set_mlflow_login, wait_for_prefect
 
 HOST = "127.0.0.1"
 
@@ -69,13 +69,15 @@ def deploy(
 ) -> None:
     """Register the deployments of deployments/prefect.yaml with the Prefect server of PREFECT_API_URL, stamped with the commit."""
     with stated_errors(debug):
+        if not dry_run:
+            wait_for_prefect(f"http://{HOST}:4200/api", wait)
         found = running_servers()
         os.environ.setdefault("PREFECT_API_URL", f"{found.prefect if found else f'http://{HOST}:4200'}/api")
         environment(debug)
         from flows.deploy import deploy as register
         from tasks.deploy import FILE, ROOT
 
-        made = register(tuple(name or ()), dry_run, file.absolute() if file else ROOT / FILE, wait)
+        made = register(tuple(name or ()), dry_run, file.absolute() if file else ROOT / FILE)
     if as_json:
         print_json([deployment.model_dump(mode="json") for deployment in made])
         return

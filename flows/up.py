@@ -100,6 +100,7 @@ def work() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
     require_server()
+    prepare_server()  # the pool with our template: Prefect's worker would make one that takes a command
     logs = home() / "logs"
     logs.mkdir(exist_ok=True)
     program = flow_worker(logs, "--with-healthcheck")

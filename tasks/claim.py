@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,6 +62,24 @@ def claimed(servers: Servers) -> Iterator[None]:
         os.ftruncate(handle, 0)
     finally:
         os.close(handle)
+
+
+def wait_for_prefect(default: str, seconds: float) -> None:
+    """Return when Prefect's server answers or the time is over; before Prefect reads its settings, as the password is known only then.
+
+    Args:
+        default: address of the API where neither the environment nor a running `bulkhead up` names one.
+        seconds: to wait at most.
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = running_servers()
+        address = os.environ.get("PREFECT_API_URL") or (f"{found.prefect}/api" if found else default)
+        try:
+            with urllib.request.urlopen(f"{address}/health", timeout=10):  # noqa: S310 - the user's own setting
+                return
+        except (OSError, ValueError):
+            time.sleep(1.0)
 
 
 def log_in() -> None:

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 from importlib import metadata
 from pathlib import Path
@@ -195,26 +194,18 @@ def _wrong_parameters(flow: Flow[..., Any], parameters: dict[str, Any], where: s
     return []
 
 
-def require_server(wait_seconds: float = 0.0) -> None:
+def require_server() -> None:
     """Refuse to go on where the server of PREFECT_API_URL does not answer.
-
-    Args:
-        wait_seconds: for which a server that is starting is waited for.
 
     Raises:
         LaunchError: with its address, credentials masked.
     """
-    address, deadline = os.environ["PREFECT_API_URL"], time.monotonic() + wait_seconds
-    while True:
-        try:
-            with urllib.request.urlopen(f"{address}/health", timeout=10):  # noqa: S310 - the user's own setting
-                return
-        except (OSError, ValueError) as error:
-            found = error
-        if time.monotonic() >= deadline:
-            break
-        time.sleep(1.0)
-    raise LaunchError(f"Prefect's server at {masked(address)} does not answer ({found}); start it with `bulkhead up`, or set PREFECT_API_URL") from None
+    address = os.environ["PREFECT_API_URL"]
+    try:
+        with urllib.request.urlopen(f"{address}/health", timeout=10):  # noqa: S310 - the user's own setting
+            return
+    except (OSError, ValueError) as error:
+        raise LaunchError(f"Prefect's server at {masked(address)} does not answer ({error}); start it with `bulkhead up`, or set PREFECT_API_URL") from None
 
 
 def _deploy(text: str) -> None:

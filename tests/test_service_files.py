@@ -220,7 +220,10 @@ def spoken(container: dict[str, Any], variables: dict[str, str], index: str, fol
 @pytest.mark.req("S1")
 def test_an_image_holds_no_secrets_no_data_and_no_history() -> None:
     left_out = set((ROOT / ".dockerignore").read_text().split())
-    assert {".git", ".venv", ".bulkhead", "**/.env"} <= left_out
+    data = re.search(r"^BULKHEAD_DATA=\./(.+)$", (SERVICES / "compose" / ".env.example").read_text(), re.MULTILINE)
+    assert data is not None
+    assert {".git", ".venv", ".bulkhead", "**/.env", f"deployments/compose/{data[1]}"} <= left_out
+    assert {".env", f"deployments/compose/{data[1]}/"} <= set((ROOT / ".gitignore").read_text().split())
     text = (SERVICES / "compose" / "Dockerfile").read_text()
     assert text.index("USER bulkhead") > text.index("pip install") and "BULKHEAD_COMMIT=${GIT_SHA}" in text
 

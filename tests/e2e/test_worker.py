@@ -21,10 +21,15 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 def test_a_worker_alone_runs_what_is_asked_for_and_ends_what_was_killed(tmp_path: Path) -> None:
     operated = Operated(tmp_path, "--no-worker")
     operated.make_rows(400)
+    early = subprocess.Popen(  # as ExecStartPost of systemd does: before the servers answer, and before the home has a password
+        [sys.executable, "-m", "flows.cli", "deploy", "--wait", "180"],
+        cwd=ROOT, env=operated.environment | {"PREFECT_API_URL": operated.api}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
     operated.start()
+    output, _ = early.communicate(timeout=180)
+    assert early.returncode == 0 and b"pipeline/manual" in output, output.decode()
     settings = {"PREFECT_API_URL": operated.api, "MLFLOW_TRACKING_URI": operated.tracking_uri, "PREFECT_WORKER_WEBSERVER_PORT": "18080"}
     try:
-        operated.bulkhead("deploy", "--wait", "60")
         with (tmp_path / "worker.log").open("wb") as log:
             worker = subprocess.Popen(
                 [sys.executable, "-m", "flows.cli", "worker"], cwd=ROOT, env=operated.environment | settings, stdout=log, stderr=subprocess.STDOUT
