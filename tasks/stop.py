@@ -30,6 +30,7 @@ EXIT_SECONDS = 15.0  # from the last line of a command to the end of its process
 AGAIN_SECONDS, POLLED_SECONDS = 0.5, 2.0
 SECOND_SECONDS = 0.5  # `timeout` sends its signal twice within a millisecond: that is no second Ctrl-C
 LOOK_SECONDS = 0.1
+FLOW_RUN = "PREFECT__FLOW_RUN_ID"  # in the environment of a flow run that a worker started
 
 
 class Terminated(KeyboardInterrupt):
@@ -100,8 +101,11 @@ def listening() -> Iterator[None]:
     outer, before = not _stop.heard, dict(_stop.before)
     _stop.before |= {number: handler for number, handler in handlers.items() if handler != _stop.hear}
     for number in SIGNALS:
-        if handlers[number] is not signal.SIG_IGN:  # as nohup, or a shell that starts it in the background, wants it
-            signal.signal(number, _stop.hear)
+        if handlers[number] is signal.SIG_IGN:  # as nohup, or a shell that starts it in the background, wants it
+            continue
+        if number == signal.SIGTERM and FLOW_RUN in os.environ:  # Prefect says Cancelled only where the handler is its own
+            continue
+        signal.signal(number, _stop.hear)
     with _thread() if outer else nullcontext():
         try:
             yield
@@ -188,6 +192,11 @@ def take(seconds: float = 0.0) -> None:
     Args:
         seconds: that it may take from now on, where that is more than a command has.
     """
+    raised = sys.exc_info()[1]
+    if raised is not None and not isinstance(raised, Exception):  # Prefect's own handler raised it, perhaps before the thread was woken
+        number = getattr(raised, "signal", signal.SIGINT if isinstance(raised, KeyboardInterrupt) else 0)
+        if number:
+            _stop.note(int(number))
     _stop.taken = _stop.taken or bool(_stop.number)
     if _stop.number and seconds:
         _stop.deadline = time.monotonic() + seconds

@@ -82,7 +82,13 @@ class Place:
             "PREFECT_SERVER_API_PORT": str(port),
             "PREFECT_WORKER_QUERY_SECONDS": "1",
         }
-        places = {"BULKHEAD_HOME": str(self.home), "BULKHEAD_CLINIC": str(self.rows), "PREFECT_HOME": str(folder / "prefect"), "PREFECT_API_URL": self.api}
+        places = {
+            "BULKHEAD_HOME": str(self.home),
+            "BULKHEAD_CLINIC": str(self.rows),
+            "BULKHEAD_DATA": str(folder),
+            "PREFECT_HOME": str(folder / "prefect"),
+            "PREFECT_API_URL": self.api,
+        }
         self.environment = kept | settings | places | {"PYTHONPATH": str(ROOT)}
 
     def call(self, *command: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from schemas.home import server_login
 from tasks.servers import Program, answers, mlflow_server, prefect_server, stop, stop_worker, wait_until, worker
 from tests.e2e.operated import ROOT, Operated, until
 from training.metric_lines import metric_batches
@@ -26,7 +27,12 @@ class Apart(Operated):
         began = time.monotonic()
         logs = self.home / "logs"
         logs.mkdir(parents=True)
-        self.programs = {"prefect": prefect_server(self.prefect, logs / "prefect.log", {}), "mlflow": mlflow_server(self.mlflow, None, logs / "mlflow.log")}
+        login = server_login()  # of the home that the environment names
+        self.environment |= self.servers  # nobody wrote an up.json, from which commands would know the password
+        self.programs = {
+            "prefect": prefect_server(self.prefect, login, logs / "prefect.log", {}),
+            "mlflow": mlflow_server(self.mlflow, login, None, logs / "mlflow.log"),
+        }
         for name in self.programs:
             self.begin(name)
         prepare = [sys.executable, "-c", "from tasks.bootstrap import prepare_server; prepare_server()"]
@@ -37,7 +43,9 @@ class Apart(Operated):
 
     @property
     def servers(self) -> dict[str, str]:
-        return {"PREFECT_API_URL": self.api, "MLFLOW_TRACKING_URI": self.tracking_uri}
+        user, _, password = self.login.partition(":")
+        known = {"PREFECT_API_AUTH_STRING": self.login, "MLFLOW_TRACKING_USERNAME": user, "MLFLOW_TRACKING_PASSWORD": password}
+        return {"PREFECT_API_URL": self.api, "MLFLOW_TRACKING_URI": self.tracking_uri, **known}
 
     def begin(self, name: str) -> None:
         """Start a server and wait until it answers."""
