@@ -51,7 +51,8 @@ def test_the_command_that_goes_on_is_named_everywhere(
     expected = hint.format(run=run)
     record, tags = read(run.run_dir), run.tracker.client.get_run(run.tracker.run_id).data.tags
     assert record.status == status and str(error) in record.cause
-    assert tags["bulkhead.error"] == f"{type(error).__name__}: {error}" and tags["mlflow.note.content"].endswith(expected)
+    cause = "stopped by SIGINT" if isinstance(error, KeyboardInterrupt) else str(error)
+    assert tags["bulkhead.error"] == f"{type(error).__name__}: {cause}" and tags["mlflow.note.content"].endswith(expected)
     assert run.tracker.client.get_run(run.tracker.run_id).info.status == status.upper()
     shown = capsys.readouterr().err
     assert expected in shown and f"should it break off: bulkhead resume {run.run_id}" in shown
