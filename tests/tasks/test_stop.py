@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tasks.stop import listening
+
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_SECONDS = 60.0  # each would go on for ever
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -128,3 +130,15 @@ def test_a_signal_that_comes_twice_at_once_is_one_and_a_later_ctrl_c_ends_at_onc
 
 def test_a_command_that_is_done_ends_with_its_own_code_whatever_waits_at_its_end() -> None:
     assert end(start(BUSY_EXIT))[0] == 4
+
+
+@pytest.mark.req("P4")
+def test_a_flow_run_of_a_worker_keeps_prefects_own_handler_of_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prefect tells its worker that it may cancel only where the handler is its own; any other ends the flow run as crashed."""
+    from prefect.utilities.engine import capture_sigterm, is_prefect_sigterm_handler_installed
+
+    for variable, kept in (("PREFECT__FLOW_RUN_ID", True), ("OTHER", False)):
+        monkeypatch.delenv("PREFECT__FLOW_RUN_ID", raising=False)
+        monkeypatch.setenv(variable, "x")
+        with capture_sigterm(), listening():
+            assert is_prefect_sigterm_handler_installed() is kept
