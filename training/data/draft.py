@@ -40,7 +40,7 @@ PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 YES = {"yes", "y", "true", "t", "1", "positive", "pos", "case", "event", "present", "on"}
 NO = {"no", "n", "false", "f", "0", "-1", "negative", "neg", "control", "none", "absent", "off"}
 YAML_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
-EMBARGOS = ("1d", "12h", "6h", "3h", "1h", "30min", "10min", "1min", "1s")
+EMBARGOES = ("1d", "12h", "6h", "3h", "1h", "30min", "10min", "1min", "1s")
 LISTED = 80  # columns that are listed one by one; of more, only those that need a word
 
 
@@ -317,7 +317,7 @@ def _embargo(found: Draft, table: Table) -> str:
     expression = found.derive[str(found.time)][0] if found.time in found.derive else ident(str(found.time))
     moment = f"epoch(cast({expression} as timestamp))"
     span = float(row(table.connection, f"select coalesce(max({moment}) - min({moment}), 0) from {SAMPLE}")[0])
-    return next((length for length in EMBARGOS if seconds_of(length) <= span / 40), "0")
+    return next((length for length in EMBARGOES if seconds_of(length) <= span / 40), "0")
 
 
 # ------------------------------------------------------------------------------------------ writing
