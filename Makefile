@@ -59,9 +59,8 @@ bench-leaks: $(VENV)/.dev ## plant leaks, split honestly, and let this project a
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[chem]'
 	@$(BIN)/python -m benchmarks.leaks
 
-docs: $(VENV)/.runtime ## write docs/leaks.md and docs/review-rules.md from the checks and rules
+docs: $(VENV)/.runtime ## write docs/leaks.md from the checks
 	@$(BIN)/python -m training.data.leakage.catalogue_page docs/leaks.md
-	@$(BIN)/python -m training.review.rules_page docs/review-rules.md
 
 faults: $(VENV)/.dev ## kill, damage and fill up runs by the hundred (about an hour on 2 cores)
 	$(BIN)/python -m pytest -m long

@@ -41,7 +41,9 @@ def review(
         typer.Option(min=1, max=16, help="Processes of it in one group, as torchrun starts them, with --run. Default: two for a gloo group, else one."),
     ] = None,
     form: Annotated[Literal["text", "json", "sarif"], typer.Option("--format", help="How findings are printed.")] = "text",
-    explain: Annotated[str | None, typer.Option(help="Explain a rule, with wrong and right code.", autocompletion=_ids, metavar="ID")] = None,
+    explain: Annotated[
+        str | None, typer.Option(help="Explain a rule, with wrong and right code; all: list the rules.", autocompletion=_ids, metavar="ID")
+    ] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:

@@ -19,7 +19,9 @@ from training.review.engine import chosen_rules, python_files, review_file, revi
 from training.review.findings import Finding, Rule
 from training.review.formats import as_json, as_sarif, as_text, explain
 from training.review.parts import taken_in_parts
+from training.review.retired import RETIRED
 from training.review.rules import KNOWN
+from training.review.sources import ALLOWS_RETIRED
 from training.watch.launch import run_watched, starts_ranks
 
 Form = Literal["text", "json", "sarif"]
@@ -52,8 +54,8 @@ class Reviewed(NamedTuple):
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was found, but for what is allowed, and no run failed."""
-        return all(f.allowed for f in self.findings) and not (self.ran and self.ran.error)
+        """Whether nothing was found, but for what is allowed and comments about removed rules, and no run failed."""
+        return all(f.allowed or f.rule == ALLOWS_RETIRED for f in self.findings) and not (self.ran and self.ran.error)
 
     def render(self, form: Form) -> str:
         """As text for a person, JSON for a script, or SARIF for a code host."""
@@ -179,8 +181,10 @@ def choose(select: Sequence[str], ignore: Sequence[str], strict: bool) -> tuple[
         ConfigError: an id that no rule begins with.
     """
     for given in (*select, *ignore):
+        if given in RETIRED:
+            raise ConfigError(f"{given}: this rule was removed; leave it out")
         if not any(id.startswith(given) for id in KNOWN):
-            raise ConfigError(f"{given}: no such rule; give an id such as BH101, or the beginning of several, such as BH1 (docs/review-rules.md lists them)")
+            raise ConfigError(f"{given}: no such rule; give an id such as BH101, or the beginning of several, such as BH1 (--explain all lists them)")
     return chosen_rules(select, ignore, strict)
 
 
@@ -190,16 +194,20 @@ def chooses(select: Sequence[str], ignore: Sequence[str]) -> Callable[[str], boo
 
 
 def explanation(id: str) -> str:
-    """The page of a rule, by its id or name.
+    """The page of a rule, by its id or name; of `all` a line for each rule.
 
     Raises:
         ConfigError: there is no such rule.
     """
+    if id == "all":
+        return "\n".join(f"{rule.id} {rule.severity:<7} {rule.name}: {rule.title}" for rule in KNOWN.values())
+    if id.upper() in RETIRED:
+        raise ConfigError(f"{id.upper()}: this rule was removed; its id is given to no other")
     rule = KNOWN.get(id.upper()) or next((r for r in KNOWN.values() if r.name == id), None)
     if rule is None:
         close = difflib.get_close_matches(id, [r.name for r in KNOWN.values()], n=1)
         meant = f" did you mean {close[0]}?" if close else ""
-        raise ConfigError(f"{id}: no such rule;{meant} docs/review-rules.md lists all by id and name")
+        raise ConfigError(f"{id}: no such rule;{meant} --explain all lists them by id and name")
     return explain(rule)
 
 

@@ -1,4 +1,4 @@
-"""Rules BH509 and BH510: differences of unsigned numbers, and rows that are put in another order than their labels."""
+"""Rule BH510: rows are shuffled without their labels."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.frames import moved_after
-from training.review.program import Binding, Program, Scope, argument
+from training.review.program import Program, Scope, argument
 from training.review.reordered import kept_the_old_order, sorted_beside, sorted_out_of_a_zip
 from training.review.splitting import line_of
 from training.review.syntax import constant, dotted, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
 from training.review.whole import LABEL_WORDS
 
-UNSIGNED = {"uint8", "uint16", "ubyte"}
-KEEPS_TYPE = {"copy", "clone", "reshape", "ravel", "flatten", "transpose", "squeeze", "round", "clip", "contiguous", "view"}
-MADE_WITH = {"array", "asarray", "zeros", "full", "tensor", "as_tensor", "empty", "randint", "integers", "frombuffer", "fromfile"}
-DEEPEST = 8
 PERMUTES = {"permutation", "randperm"}
 SORTS = {"sort", "sorted", "sort_values", "msort"}
 ORDERS = {"argsort", "lexsort", "permutation", "randperm", "sort", "sorted", "shuffle"}  # an order, or what comes in one
@@ -26,105 +22,6 @@ ON_PURPOSE = {
     "permute", "permuted", "permutation", "null", "control", "negative", "negatives", "corrupt", "corrupted", "marginal", "importance", "random", "mix", "mixup",
     "cutmix", "chance", "independent", "scramble", "scrambled", "augment", "jitter", "__getitem__",
 }  # fmt: skip
-
-
-@rule(
-    "BH509",
-    "unsigned-difference",
-    "error",
-    title="A difference of unsigned numbers wraps round",
-    why="Bytes have no sign: 3 - 5 is 254. Every value below the mean becomes a large one, and what is shown as noise is the picture's dark half.",
-    remedy="convert to float (or to a signed type) before the subtraction",
-    bad="""
-        import numpy as np
-        import torch
-
-        def centred(path):
-            frames = np.load(path).astype(np.uint8)
-            middle = frames.mean(axis=0).astype(np.uint8)
-            return torch.from_numpy((frames - middle).astype(np.float32))
-        """,
-    good="""
-        import numpy as np
-        import torch
-
-        def centred(path):
-            frames = np.load(path).astype(np.uint8)
-            middle = frames.mean(axis=0)
-            return torch.from_numpy((frames - middle).astype(np.float32))
-        """,
-)
-def unsigned_difference(subject: Subject) -> Iterator[Place]:
-    """Both sides of a minus are arrays that were made unsigned, and the result is not just compared."""
-    program = subject.program
-    speaking = UNSIGNED | {"imread", "byte"}
-    if not speaking & program.identifiers and not any(constant(n) in speaking for n in program.nodes[ast.Constant]):
-        return
-    for node in program.nodes[ast.BinOp]:
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and not isinstance(program.parents[node], ast.Compare):
-            scope = program.scope(node)
-            if _never_below_0(program, node, scope):
-                continue
-            if all(_unsigned(program, side, scope) for side in (node.left, node.right)):
-                yield node, f"{ast.unparse(node)} is a difference of unsigned numbers: what should be below 0 becomes large"
-
-
-def _never_below_0(program: Program, node: ast.BinOp, scope: Scope) -> bool:
-    """Whether the left side is all white, or both are neighbours in what rises: `o[1:] - o[:-1]`."""
-    bound = program.bindings_of(node.left, scope) if isinstance(node.left, ast.Name) else []
-    full = [b.value for b in bound] if bound else [node.left]
-    white = all(isinstance(v, ast.Call) and last_name(v.func) in ("full", "full_like", "ones", "ones_like") for v in full)
-    return white or (ast.unparse(node.left).endswith("[1:]") and ast.unparse(node.right) == ast.unparse(node.left).removesuffix("[1:]") + "[:-1]")
-
-
-def _unsigned(program: Program, node: ast.expr | None, scope: Scope, index: int | None = None, depth: int = 0) -> bool:
-    """Whether all that an expression may hold are unsigned arrays, as far as this file tells."""
-    if depth > DEEPEST or node is None:
-        return False
-    match node:
-        case ast.Call():
-            return _unsigned_call(program, node, scope, index, depth)
-        case ast.Tuple() if index is not None and index < len(node.elts):
-            return _unsigned(program, node.elts[index], scope, None, depth + 1)
-        case ast.Subscript():
-            return _unsigned(program, node.value, scope, index, depth + 1)
-        case ast.Name() | ast.Attribute():
-            bound = program.bindings_of(node, scope)
-            if not bound and isinstance(node, ast.Name):
-                return _unsigned_parameter(program, node.id, scope, depth)
-            return bool(bound) and all(_unsigned_binding(program, b, index, depth) for b in bound)
-    return False
-
-
-def _unsigned_binding(program: Program, binding: Binding, index: int | None, depth: int) -> bool:
-    at = index if binding.index is None else binding.index
-    return binding.how == "assign" and _unsigned(program, binding.value, binding.scope, at, depth + 1)
-
-
-def _unsigned_parameter(program: Program, name: str, scope: Scope | None, depth: int) -> bool:
-    while scope is not None and name not in scope.parameters:
-        scope = scope.parent
-    given = [(argument(call, scope, name), caller) for call, caller in program.call_sites[scope]] if scope is not None else []
-    return bool(given) and all(_unsigned(program, value, caller, None, depth + 1) for value, caller in given)
-
-
-def _unsigned_call(program: Program, call: ast.Call, scope: Scope, index: int | None, depth: int) -> bool:
-    name = last_name(call.func)
-    if name in ("astype", "to", "type"):
-        return any(_is_unsigned_type(a) for a in (*call.args, *(k.value for k in call.keywords)))
-    if name in MADE_WITH:
-        return _is_unsigned_type(keyword(call, "dtype"))
-    if name in UNSIGNED or name == "byte" or program.resolve(call.func) == "cv2.imread":
-        return True
-    if method(call) in KEEPS_TYPE and not program.resolve(call.func):
-        return _unsigned(program, receiver(call), scope, None, depth + 1)
-    function = program.callees_by_name(call, scope)
-    returned = [n.value for n in own_nodes(function.node) if isinstance(n, ast.Return)] if function is not None else []
-    return function is not None and bool(returned) and all(_unsigned(program, value, function, index, depth + 1) for value in returned)
-
-
-def _is_unsigned_type(node: ast.expr | None) -> bool:
-    return last_name(node) in UNSIGNED or constant(node) in UNSIGNED
 
 
 @rule(

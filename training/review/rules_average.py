@@ -1,4 +1,4 @@
-"""Rules BH223 and BH225: sums divided by another number than they were weighed by, and pairs that are counted once."""
+"""Rule BH223: a sum is divided by a count of something else."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from training.review.findings import Place, Subject, rule
 from training.review.lookups import attributes_of
 from training.review.loops import innermost_loop
 from training.review.program import Binding, Program, Scope
-from training.review.provenance import is_loader, sources
-from training.review.syntax import calls, constant, dotted, identifiers, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.provenance import is_loader
+from training.review.syntax import calls, constant, dotted, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
 from training.review.values import loss_kind, reaching
 
 
@@ -207,84 +207,3 @@ def _counted(program: Program, node: ast.expr, loop: ast.For, scope: Scope, adde
 
 def _plain(binding: Binding) -> bool:
     return binding.how == "assign" and binding.index is None
-
-
-@rule(
-    "BH225",
-    "pairs-counted-once",
-    "error",
-    title="A pair that occurs twice in a batch is counted once",
-    why="`table[labels, classes] += 1` reads all places, adds 1 and writes them back: of equal pairs one is left. So is `index_put_` without `accumulate`. The table has far fewer rows than were seen.",
-    remedy="`table.index_put_((labels, classes), ones, accumulate=True)`, `np.add.at`, or `torch.bincount`",
-    bad="""
-        import torch
-
-        @torch.no_grad()
-        def confusion(model, val_loader, classes):
-            model.eval()
-            table = torch.zeros(classes, classes)
-            for x, y in val_loader:
-                table[y, model(x).argmax(dim=1)] += 1
-            return table
-        """,
-    good="""
-        import torch
-
-        @torch.no_grad()
-        def confusion(model, val_loader, classes):
-            model.eval()
-            table = torch.zeros(classes, classes)
-            for x, y in val_loader:
-                pairs = (y, model(x).argmax(dim=1))
-                table.index_put_(pairs, torch.ones(len(y)), accumulate=True)
-            return table
-        """,
-)
-def pairs_counted_once(subject: Subject) -> Iterator[Place]:
-    """A number is added at, or ones are put to, places that are labels or decisions of a whole batch."""
-    program = subject.program
-    for node in program.nodes[ast.AugAssign]:
-        if not (isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Subscript) and isinstance(constant(node.value), (int, float))):
-            continue
-        places = node.target.slice.elts if isinstance(node.target.slice, ast.Tuple) else [node.target.slice]
-        if words(last_name(node.target.value)) & {"used", "seen", "present", "touched"}:
-            continue
-        if isinstance(node.op, ast.Add) and _of_batch(program, places, node):
-            yield node, f"{ast.unparse(node.target)} += {ast.unparse(node.value)} counts equal places of a batch once"
-    for call in program.methods_of("index_put_"):
-        if keyword(call, "accumulate", 2) is not None or len(call.args) < 2:
-            continue
-        pairs = call.args[0]
-        behind = reaching(program, pairs, program.scope(call)) if isinstance(pairs, ast.Name) else [pairs]
-        ones = "ones" in last_name(getattr(call.args[1], "func", None)) or any(constant(n) in (1, 1.0) for n in walk(call.args[1]))
-        if ones and len(behind) == 1 and isinstance(behind[0], (ast.Tuple, ast.List)) and _of_batch(program, behind[0].elts, call):
-            yield call, "index_put_ without accumulate=True counts equal places of a batch once"
-
-
-def _of_batch(program: Program, places: list[ast.expr], at: ast.AST) -> bool:
-    """Whether places are tensors of a whole batch, as long as it is: decisions of a network or labels, and at least one is a decision or stands beside a forward pass."""
-    scope = program.scope(at)
-    if not places or any(_scalar(program, p, scope) for p in places):
-        return False
-    found = [sources(program, p, scope) for p in places]
-    decided = any(s.kind == "network" and "decided" in s.done for of in found for s in of)
-    labels = any(s.kind == "label" for of in found for s in of)
-    loop = innermost_loop(program, at)
-    batches = isinstance(loop, ast.For) and is_loader(program, loop.iter, scope)
-    return decided and (labels or len(places) == 1 or batches) and all(found)
-
-
-def _scalar(program: Program, place: ast.expr, scope: Scope) -> bool:
-    """Whether a place is one number: of `.item()`, `int(…)`, an element, or of a loop over rows."""
-    if any(last_name(c.func) in ("item", "int", "range") for c in calls(place)) or not isinstance(place, (ast.Name, ast.Call, ast.Attribute, ast.Compare)):
-        return True
-    for name in (n for n in walk(place) if isinstance(n, ast.Name)):
-        for binding in scope.bindings.get(name.id, ()):
-            looped = binding.how == "loop" and not is_loader(program, binding.value, binding.scope)
-            if (
-                looped
-                or any(last_name(c.func) in ("item", "int") for c in calls(binding.value))
-                or (binding.how == "assign" and "zip" in identifiers(binding.value))
-            ):
-                return True
-    return False

@@ -1,4 +1,4 @@
-"""Rules BH212, BH213, BH215, BH216, BH218 and BH236: the best or averaged weights, when to stop, and rows that were to test them."""
+"""Rules BH212, BH213, BH215, BH216, BH218."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from training.review.keepers import becomes_best, tests_of
 from training.review.kinds import looks_held_out
 from training.review.lookups import attributes_of, names_of
 from training.review.program import Binding, Program, Scope
-from training.review.sides import side_of, targets_of
+from training.review.sides import side_of
 from training.review.syntax import (
     calls,
     constant,
     dotted,
-    has_unpacking,
     identifiers,
-    is_false,
-    keyword,
     last_name,
     method,
     names_read,
@@ -485,60 +482,6 @@ def best_never_updated(subject: Subject) -> Iterator[Place]:
                     continue
                 if _stays(program, node, bound) and not isinstance(score, ast.Constant) and constant(score) is None:
                     yield node, f"{ast.unparse(bound)} keeps its first value: {ast.unparse(test)} holds in every round that beats it", node
-
-
-@rule(
-    "BH236",
-    "averaged-without-statistics",
-    "warning",
-    title="Averaged weights are used with the batch norm statistics of others",
-    why="`AveragedModel` averages weights. Running means and variances are copied from the network of the last update, and fit its weights: those of the average never passed a batch.",
-    remedy="after the last update: `torch.optim.swa_utils.update_bn(train_loader, averaged)`",
-    bad="""
-        import torch
-        from torch import nn
-        from torch.optim.swa_utils import AveragedModel
-
-        model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
-        averaged = AveragedModel(model)
-
-        def score(evaluate, loader):
-            averaged.update_parameters(model)
-            return evaluate(averaged, loader)
-        """,
-    good="""
-        import torch
-        from torch import nn
-        from torch.optim.swa_utils import AveragedModel, update_bn
-
-        model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
-        averaged = AveragedModel(model)
-
-        def score(evaluate, loader, train_loader):
-            averaged.update_parameters(model)
-            update_bn(train_loader, averaged)
-            return evaluate(averaged, loader)
-        """,
-)
-def averaged_without_statistics(subject: Subject) -> Iterator[Place]:
-    """An `AveragedModel` of equal shares without its buffers, in a file with batch norms, which nowhere computes their statistics anew."""
-    program = subject.program
-    if "AveragedModel" not in program.called_names or {"update_bn", "running_mean", "reset_running_stats", "num_batches_tracked"} & program.identifiers:
-        return
-    norms = [c for c in program.all_calls if last_name(c.func).startswith(("BatchNorm", "LazyBatchNorm", "SyncBatchNorm"))]
-    if not norms or all(is_false(keyword(c, "track_running_stats")) for c in norms):
-        return
-    for call in program.all_calls:
-        plain = not has_unpacking(call) and all(keyword(call, name) is None for name in ("avg_fn", "multi_avg_fn", "use_buffers")) and len(call.args) <= 2
-        kinds = [program.classes[o.name] for o in program.origins(call.args[0], program.scope(call)) if o.name in program.classes] if call.args else []
-        made = program.origins(call.args[0], program.scope(call)) if call.args else ()
-        written = [o.call for o in made if o.last == "Sequential" and all(not isinstance(a, (ast.Starred, ast.Name)) for a in o.call.args)]
-        shown: list[ast.AST] = [*kinds, *written] if len(kinds) + len(written) == len(made) else []
-        elsewhere = bool(shown) and not any(n in set(walk(k)) for k in shown for n in norms)
-        names = set(targets_of(program, call))
-        passes = any(method(c) == "train" and last_name(receiver(c)) in names for c in program.all_calls)  # its own pass over the rows
-        if plain and program.is_torch(call.func, "AveragedModel") and not elsewhere and not passes:
-            yield call, "the network has batch norms, and update_bn is called nowhere"
 
 
 def _handed_to_base(program: Program, node: ast.If) -> bool:

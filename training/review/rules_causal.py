@@ -1,4 +1,4 @@
-"""Rules BH482 and BH483: causal masks that are the wrong way round, or absent where the next token is learnt."""
+"""Rules BH482: and BH483: causal masks that are the wrong way round, or absent where the next token is learnt."""
 
 from __future__ import annotations
 

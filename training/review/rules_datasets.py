@@ -1,4 +1,4 @@
-"""Rules BH525, BH526 and BH211: data sets that change what they hold, share what they do with their rows, or are not the one they are called."""
+"""Rule BH211: a held-out loader reads the rows of another side."""
 
 from __future__ import annotations
 
@@ -7,189 +7,26 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import looks_held_out, looks_trained_on
-from training.review.program import Binding, Program, Scope
+from training.review.program import Program
 from training.review.sides import all_names, side_of, side_of_names, targets_of
-from training.review.splitting import line_of
 from training.review.syntax import (
     calls,
     constant,
-    dotted,
     has_unpacking,
     identifiers,
     is_true,
     keyword,
     last_name,
-    method,
     names_read,
     own_nodes,
-    receiver,
     walk,
     words,
 )
 
 FOLDERS = {"torchvision.datasets.ImageFolder", "torchvision.datasets.DatasetFolder"}
-PLAIN_NUMBERS = {"label", "labels", "y", "target", "idx", "index", "i", "j", "length", "id", "offset", "start", "stop", "end", "pos", "seed", "count"}
 PUBLISHED = {"torchvision", "torchaudio", "torchtext", "datasets"}
 SAMPLERS = ("sampler", "batch_sampler")
 COUNTS = {"n", "num", "len", "size", "count", "start", "end", "cut"}
-
-
-@rule(
-    "BH525",
-    "getitem-changes-the-data",
-    "error",
-    title="Reading a row changes it",
-    why="`self.rows[i]` is a view: what is added to it in place stays in the data set, so noise piles up from epoch to epoch, and validation rows that share it change too.",
-    remedy="take a copy first, or write `row = row * gain` instead of `row *= gain`",
-    bad="""
-        import torch
-        from torch.utils.data import Dataset
-
-        class Beats(Dataset):
-            def __init__(self, signals):
-                self.signals = signals
-
-            def __len__(self):
-                return len(self.signals)
-
-            def __getitem__(self, i):
-                beat = self.signals[i]
-                beat += 0.1 * torch.randn_like(beat)
-                return beat
-        """,
-    good="""
-        import torch
-        from torch.utils.data import Dataset
-
-        class Beats(Dataset):
-            def __init__(self, signals):
-                self.signals = signals
-
-            def __len__(self):
-                return len(self.signals)
-
-            def __getitem__(self, i):
-                beat = self.signals[i].clone()
-                beat += 0.1 * torch.randn_like(beat)
-                return beat
-        """,
-)
-def getitem_changes_the_data(subject: Subject) -> Iterator[Place]:
-    """In `__getitem__`, a row taken out of an attribute by an index is changed in place, there or by a method that is given it, or the attribute is."""
-    program = subject.program
-    if {"h5py", "zarr", "lmdb"} & program.modules_imported:
-        return  # what is taken out is read from disk into a new array
-    for scope in (s for s in program.scopes if s.name == "__getitem__" and s.owner is not None):
-        views = {name for name, made in scope.bindings.items() if any(_is_view(program, b) for b in made) and not words(name) & PLAIN_NUMBERS}
-        copied = {name: [line_of(b.statement) for b in made if b.how == "assign" and not _is_view(program, b)] for name, made in scope.bindings.items()}
-        for node in sorted(own_nodes(scope.node), key=line_of):
-            changed = _changed(node) or _changed_by_method(program, node, scope)
-            name = changed.id if isinstance(changed, ast.Name) else ""
-            if changed is None or any(line < line_of(node) for line in copied.get(name, ())):
-                continue
-            if name in views or (not name and _of_self(changed)):
-                yield node, f"{ast.unparse(changed)} is changed in place, and with it the row that the data set keeps", scope.node
-                break
-
-
-def _is_view(program: Program, binding: Binding) -> bool:
-    """Whether a name stands for `self.attribute[…]` itself, which a method of the class may give back."""
-    value = binding.value
-    if isinstance(value, ast.Call) and dotted(receiver(value)) == "self":
-        returned = [n.value for c in program.callees(value, binding.scope) for n in own_nodes(c.node) if isinstance(n, ast.Return) and n.value is not None]
-        return binding.how == "assign" and bool(returned) and all(_of_self(r) for r in returned)
-    return binding.how == "assign" and isinstance(value, ast.Subscript) and _of_self(value)
-
-
-def _changed_by_method(program: Program, node: ast.AST, scope: Scope) -> ast.expr | None:
-    """What a method of the class is given and changes in place, before it gives the name another value."""
-    if not (isinstance(node, ast.Call) and dotted(receiver(node)) == "self" and node.args and isinstance(node.args[0], ast.Name)):
-        return None
-    for method_of in program.callees(node, scope):
-        first = method_of.parameters[1] if method_of.parameters[:1] == ["self"] and len(method_of.parameters) > 1 else ""
-        if first in method_of.bindings or not first:
-            continue
-        if any(isinstance(c := _changed(n), ast.Name) and c.id == first for n in own_nodes(method_of.node)):
-            return node.args[0]
-    return None
-
-
-def _of_self(node: ast.expr) -> bool:
-    """Whether it is `self.attribute[…]`: of an array by a plain index, not of another data set, nor by an array of indices, which copies."""
-    if not (isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and dotted(node.value).startswith("self.")):
-        return False
-    return not isinstance(node.slice, ast.Subscript) and not words(node.value.attr) & {"base", "dataset", "inner", "source", "parent", "wrapped", "subset"}
-
-
-def _changed(node: ast.AST) -> ast.expr | None:
-    """What a statement or call changes in place."""
-    if isinstance(node, ast.AugAssign):
-        return _row(node.target) if not isinstance(constant(node.value), int) else None  # `kind -= 1`, of a number
-    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Subscript) and isinstance(node.targets[0].value, ast.Name):
-        return node.targets[0].value
-    if isinstance(node, ast.Call) and method(node).endswith("_") and not method(node).endswith("__"):
-        return _row(receiver(node))
-    return None
-
-
-def _row(node: ast.expr | None) -> ast.expr | None:
-    """A name, or `self.attribute[…]`; of a part of a name the name."""
-    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
-        return node.value
-    return node if isinstance(node, ast.Name) or (node is not None and _of_self(node)) else None
-
-
-@rule(
-    "BH526",
-    "parts-share-a-data-set",
-    "error",
-    title="A setting of one part of a split changes all parts",
-    why="`random_split` and `Subset` keep the same data set: turning its transform off for validation turns it off for training as well, or on for both.",
-    remedy="give each part a data set of its own: two data sets with their own transforms, split by the same indices",
-    bad="""
-        import torch
-        from torch.utils.data import random_split
-
-        def load(images, augment):
-            train, val = random_split(images, [0.8, 0.2], generator=torch.Generator().manual_seed(0))
-            val.dataset.transform = None
-            return train, val
-        """,
-    good="""
-        import copy
-
-        import torch
-        from torch.utils.data import random_split
-
-        def load(images, augment):
-            train, val = random_split(images, [0.8, 0.2], generator=torch.Generator().manual_seed(0))
-            val.dataset = copy.copy(images)
-            val.dataset.transform = None
-            return train, val
-        """,
-)
-def parts_share_a_data_set(subject: Subject) -> Iterator[Place]:
-    """`part.dataset.setting = …`, where the part is one of several of the same data set, and was given no copy of it."""
-    program = subject.program
-    stores = [n for n in program.nodes[ast.Attribute] if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)]
-    own = {dotted(n.value) for n in stores if n.attr == "dataset"}
-    for node in stores:
-        shared = node.value
-        if not (isinstance(shared, ast.Attribute) and shared.attr == "dataset" and isinstance(shared.value, ast.Name)) or shared.value.id in own:
-            continue
-        scope = program.scope(node)
-        made = [b for b in program.bindings_of(shared.value, scope) if b.how == "assign"]
-        if any(_is_part_of_several(program, b) for b in made):
-            yield program.statement(node), f"{ast.unparse(shared)} is the data set of the other parts as well", scope.node if scope.name else node
-
-
-def _is_part_of_several(program: Program, binding: Binding) -> bool:
-    made = binding.value
-    if isinstance(made, ast.Call) and last_name(made.func) == "random_split":
-        return binding.index is not None
-    if isinstance(made, ast.Call) and last_name(made.func) == "Subset" and made.args:
-        return sum(bool(c.args) and ast.dump(c.args[0]) == ast.dump(made.args[0]) for c in program.calls_of("Subset")) > 1
-    return False
 
 
 @rule(

@@ -1,4 +1,4 @@
-"""Rules BH608 and BH542: the device of a rank, and one that workers cannot use."""
+"""Rule BH608: every rank uses the same device."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.lookups import calls_to
 from training.review.program import Program
 from training.review.rules_loader import PREPARES, is_distributed
-from training.review.syntax import calls, constant, dotted, keyword, last_name, method, walk, words
+from training.review.syntax import constant, keyword, method, words
 
 ALONE = {"predict", "infer", "inference", "serve", "export", "demo", "benchmark"}  # in a process of their own
 
@@ -72,74 +71,3 @@ def _one_device(program: Program, call: ast.Call) -> bool:
 def _is_index(node: ast.expr | None) -> bool:
     value = constant(node)
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-@rule(
-    "BH542",
-    "device-in-worker",
-    "error",
-    title="A data set moves its rows to the GPU, and workers read it",
-    why="A worker process is forked from one that has used CUDA, and cannot use it: `Cannot re-initialize CUDA in forked subprocess`, at the first batch on a machine with a GPU.",
-    remedy="give tensors on the CPU, and move the batch in the loop: `x.to(device, non_blocking=True)`",
-    bad="""
-        import torch
-        from torch.utils.data import DataLoader, Dataset
-
-        class Rows(Dataset):
-            def __init__(self, x):
-                self.x = x
-
-            def __len__(self):
-                return len(self.x)
-
-            def __getitem__(self, i):
-                return torch.tensor(self.x[i]).cuda()
-
-        def loader(x):
-            return DataLoader(Rows(x), batch_size=64, num_workers=4)
-        """,
-    good="""
-        import torch
-        from torch.utils.data import DataLoader, Dataset
-
-        class Rows(Dataset):
-            def __init__(self, x):
-                self.x = x
-
-            def __len__(self):
-                return len(self.x)
-
-            def __getitem__(self, i):
-                return torch.tensor(self.x[i])
-
-        def loader(x):
-            return DataLoader(Rows(x), batch_size=64, num_workers=4)
-        """,
-)
-def device_in_worker(subject: Subject) -> Iterator[Place]:
-    """`__getitem__` of a data set moves something to CUDA or to what is called a device, and every loader of the file has workers that are forked."""
-    program = subject.program
-    loaders = calls_to(program, "torch.utils.data.DataLoader")
-    workers = [constant(keyword(c, "num_workers", 5)) for c in loaders]
-    if not loaders or not all(isinstance(w, int) and w > 0 for w in workers) or {"spawn", "forkserver"} & {constant(n) for n in program.nodes[ast.Constant]}:
-        return
-    for owner, own in program.methods.items():
-        getter = own.get("__getitem__")
-        if getter is None or not any(last_name(b) == "Dataset" for b in owner.bases):
-            continue
-        for call in calls(getter.node):
-            given = keyword(call, "device", 0) if method(call) == "to" else None
-            named = (
-                isinstance(given, (ast.Name, ast.Attribute)) and last_name(given) == "device" and len(call.args) == 1 and not _of_a_row(program, given, owner)
-            )
-            on_cuda = method(call) == "cuda" or (given is not None and (str(constant(given)).startswith("cuda") or named))
-            if on_cuda and not program.resolve(call.func):
-                yield call, f"{owner.name} moves its rows to the device in the {workers[0]} workers of the loader"
-
-
-def _of_a_row(program: Program, device: ast.expr, owner: ast.ClassDef) -> bool:
-    """Whether a device is that of another tensor, or the CPU by what it was made of."""
-    if isinstance(device, ast.Attribute) and dotted(device.value) != "self":
-        return True
-    made = program.attributes[owner].get(last_name(device), []) if isinstance(device, ast.Attribute) else []
-    return bool(made) and all("cpu" in {constant(n) for n in walk(b.value)} and "cuda" not in {constant(n) for n in walk(b.value)} for b in made)

@@ -1,4 +1,4 @@
-"""Rules BH601 to BH606: several processes."""
+"""Rules BH601: to BH606: several processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules BH128 to BH130 and BH214: what stands one loop too far in or out."""
+"""Rules BH128: training leaves the loop after its first batch; BH129: the network is made anew in each epoch; BH130: the optimizer steps once an epoch."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from training.review.additions import additions
 from training.review.findings import Place, Subject, rule
 from training.review.loops import is_loader_loop, names_loader, step_groups
 from training.review.program import Program, Scope
-from training.review.rules_average import single_rows
-from training.review.sides import elements_of
-from training.review.syntax import calls, children, constant, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.syntax import calls, children, constant, dotted, identifiers, last_name, method, names_read, receiver, walk, words
 from training.review.trace import Loop
 
 
@@ -229,85 +227,3 @@ def _divides(loop: ast.AST) -> bool:
 
 def _over_batches(loop: Loop) -> bool:
     return isinstance(loop.node, ast.For) and is_loader_loop(loop)
-
-
-@rule(
-    "BH214",
-    "count-divided-by-batches",
-    "error",
-    title="Right rows are divided by the number of batches",
-    why="Rows were counted, and batches are what they are divided by: the accuracy is as many times too large as a batch has rows, and depends on the batch size.",
-    remedy="divide by the number of rows: `len(loader.dataset)`, or a count of the labels",
-    bad="""
-        import torch
-
-        @torch.no_grad()
-        def accuracy(model, val_loader):
-            model.eval()
-            right = 0
-            for x, y in val_loader:
-                right += (model(x).argmax(1) == y).sum().item()
-            return right / len(val_loader)
-        """,
-    good="""
-        import torch
-
-        @torch.no_grad()
-        def accuracy(model, val_loader):
-            model.eval()
-            right = 0
-            for x, y in val_loader:
-                right += (model(x).argmax(1) == y).sum().item()
-            return right / len(val_loader.dataset)
-        """,
-)
-def count_divided_by_batches(subject: Subject) -> Iterator[Place]:
-    """What a loop over batches adds up, the sum of a comparison or of errors, is divided by the length of what the loop goes over, or by a count of its rounds."""
-    program = subject.program
-    for loop in program.nodes[ast.For]:
-        if not isinstance(loop, ast.For) or not isinstance(loop.target, ast.Tuple):
-            continue
-        added = list(additions(loop))
-        counted = {a.name for a in added if _counts(a.value)}
-        if not counted or _over_rows(program, loop):
-            continue
-        rounds = {a.name for a in added if a.statement in loop.body and constant(a.value) == 1 and names_loader(loop.iter)}
-        ratios = [n for n in own_nodes(program.scope(loop).node) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)]
-        for ratio in ratios:
-            of = ratio.right.args[0] if isinstance(ratio.right, ast.Call) and last_name(ratio.right.func) == "len" and ratio.right.args else None
-            by_batches = (dotted(of) and dotted(of) == dotted(loop.iter)) or dotted(ratio.right) in rounds
-            above = program.parents[ratio]
-            if isinstance(above, ast.BinOp) and isinstance(above.op, ast.Div) and above.left is ratio:
-                continue  # and by the size of a batch
-            if by_batches and names_read(ratio.left) & counted:
-                yield ratio, f"{ast.unparse(ratio.left)} counts rows, and {ast.unparse(ratio.right)} batches", loop
-
-
-WHOLES = {"trajectories", "episodes", "paths", "graphs", "bags", "videos", "volumes", "scans", "sequences", "recordings", "documents"}
-
-
-def _over_rows(program: Program, loop: ast.For) -> bool:
-    """Whether a loop goes over single rows: batches of one, or what it makes batches of itself, as `x[None]` and `x.unsqueeze(0)`."""
-    if {w for n in identifiers(loop.iter) for w in words(n)} & WHOLES:
-        return True
-    alone = {n.id for e in elements_of(loop.target) for n in walk(e) if isinstance(n, ast.Name)}
-    made: list[ast.AST] = [
-        n for n in walk(loop) if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Constant) and n.slice.value is None and names_read(n.value) & alone
-    ]
-    made += [c for c in calls(loop) if method(c) == "unsqueeze" and [constant(a) for a in c.args] == [0] and names_read(receiver(c)) & alone]
-    return bool(made) or single_rows(program, loop, program.scope(loop))
-
-
-def _counts(value: ast.expr) -> bool:
-    """Whether it is `(a == b).sum()` or `(a - b).abs().sum()`, as a number or not, and nothing divides it."""
-    summed = any(method(c) == "sum" and (any(isinstance(n, ast.Compare) for n in walk(c)) or (not c.args and _is_error(receiver(c)))) for c in calls(value))
-    return summed and not any(isinstance(n, ast.Div) for n in walk(value))
-
-
-def _is_error(node: ast.expr | None) -> bool:
-    """Whether it is `(a - b).abs()`, `(a - b) ** 2` or the like."""
-    if node is None:
-        return False
-    inside = [n for n in walk(node) if isinstance(n, ast.BinOp)]
-    powers = any(isinstance(n.op, ast.Pow) for n in inside) or any(method(c) in ("abs", "square", "pow") or last_name(c.func) == "abs" for c in calls(node))
-    return powers and any(isinstance(n.op, ast.Sub) for n in inside)

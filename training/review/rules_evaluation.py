@@ -1,4 +1,4 @@
-"""Rules BH201 to BH203: train and eval modes."""
+"""Rules BH201: to BH203: train and eval modes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules BH701 to BH707: files that run code or lack something, and what torch has left behind."""
+"""Rules BH701: to BH707: files that run code or lack something, and what torch has left behind."""
 
 from __future__ import annotations
 

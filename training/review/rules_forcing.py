@@ -1,4 +1,4 @@
-"""Rules BH227 and BH228: evaluations in which the network is given the truth as it goes."""
+"""Rule BH227: the network is helped by the truth while it is evaluated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_model
 from training.review.program import Program, Scope
-from training.review.provenance import sources
 from training.review.rules_evaluation import evaluations
 from training.review.syntax import constant, defaults, has_unpacking, identifiers, keyword, last_name, names_read, walk, words
 
@@ -134,109 +133,3 @@ def _quiet(program: Program, call: ast.Call, scope: Scope) -> bool:
     decorators = scope.node.decorator_list if not isinstance(scope.node, ast.Module) else []
     blocks = [i.context_expr for a in program.ancestors(call) if isinstance(a, ast.With) for i in a.items]
     return any({"no_grad", "inference_mode"} & identifiers(d) for d in (*decorators, *blocks))
-
-
-GENERATES = {"generate", "decode", "sample", "translate", "greedy", "infer", "beam", "complete", "transcribe"}
-
-
-@rule(
-    "BH228",
-    "accuracy-of-forced-decoding",
-    "warning",
-    title="Accuracy is measured with the truth as input",
-    why="Each place is predicted from the true ones before it: one mistake does not lead to the next, as it does in use. The accuracy says how well the next token is guessed, not how well sequences are generated.",
-    remedy="generate without the target, and compare what comes out: `model.generate(source) == target`",
-    bad="""
-        import torch
-        from torch import nn
-
-        class Translator(nn.Module):
-            def __init__(self, encoder, decoder):
-                super().__init__()
-                self.encoder, self.decoder = encoder, decoder
-
-            def forward(self, source, target):
-                return self.decoder(self.encoder(source), target[:, :-1])
-
-            def generate(self, source):
-                return self.decoder.greedy(self.encoder(source))
-
-        @torch.no_grad()
-        def accuracy(model, source, target):
-            model.eval()
-            guess = model(source, target).argmax(dim=-1)
-            return (guess == target[:, 1:]).float().mean()
-        """,
-    good="""
-        import torch
-        from torch import nn
-
-        class Translator(nn.Module):
-            def __init__(self, encoder, decoder):
-                super().__init__()
-                self.encoder, self.decoder = encoder, decoder
-
-            def forward(self, source, target):
-                return self.decoder(self.encoder(source), target[:, :-1])
-
-            def generate(self, source):
-                return self.decoder.greedy(self.encoder(source))
-
-        @torch.no_grad()
-        def accuracy(model, source, target):
-            model.eval()
-            guess = model.generate(source)
-            return (guess == target[:, 1:]).float().mean()
-        """,
-)
-def accuracy_of_forced_decoding(subject: Subject) -> Iterator[Place]:
-    """In an evaluation the decisions of a network that is given a target are compared with that target, its class can generate, and nothing compares what it generates.
-
-    Whole sequences are another thing: all places are right under forcing exactly where greedy decoding gives the sequence.
-    """
-    program = subject.program
-    makers = {name: owner for owner in program.module_classes for name in program.methods[owner] if words(name) & GENERATES and _takes_target(program, owner)}
-    if not makers or _generated_compared(program, set(makers)):
-        return
-    for test in (n for n in program.nodes[ast.Compare] if isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Eq) and len(n.ops) == 1):
-        scope = program.scope(test)
-        for guess, truth in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
-            for source in sources(program, guess, scope):
-                call = source.node
-                if source.kind != "network" or "decided" not in source.done or not isinstance(call, ast.Call) or not _quiet(program, call, program.scope(call)):
-                    continue
-                given = [_root(a) for a in (*call.args, *(k.value for k in call.keywords))]
-                if len(given) > 1 and _root(truth) in given[1:] and _root(truth):
-                    yield test, f"{ast.unparse(call)} is given {_root(truth)}, with which its decisions are compared"
-
-
-def _takes_target(program: Program, owner: ast.ClassDef) -> bool:
-    """Whether a class's forward takes a second tensor, and shifts it by one place."""
-    forward = program.methods[owner].get("forward")
-    if forward is None or len(forward.parameters) < 3:
-        return False
-    cut = [n for n in walk(forward.node) if isinstance(n, ast.Subscript) and isinstance(n.value, ast.Name) and n.value.id in forward.parameters[2:]]
-    return any(isinstance(s, ast.Slice) and constant(s.upper) == -1 for n in cut for s in walk(n.slice))
-
-
-def _generated_compared(program: Program, names: set[str]) -> bool:
-    """Whether what is generated is compared or measured anywhere: it is given a name that is, or stands within a comparison or a call other than `print`."""
-    for call in program.methods_of(*names):
-        around = program.ancestors(call)
-        if any(isinstance(a, ast.Compare) or (isinstance(a, ast.Call) and last_name(a.func) not in ("print", "zip", "enumerate", "list")) for a in around):
-            return True
-        statement = program.statement(call)
-        made = {n.id for n in walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} if not isinstance(statement, ast.For) else set()
-        if isinstance(statement, ast.Return) or any(isinstance(n, ast.Compare) and names_read(n) & made for n in walk(program.scope(call).node)):
-            return True
-        inner = [c for c in walk(program.scope(call).node) if isinstance(c, ast.Call) and last_name(c.func) not in ("print", "zip", "enumerate", "len")]
-        if any(names_read(a) & made for c in inner for a in c.args):
-            return True
-    return False
-
-
-def _root(node: ast.expr) -> str:
-    """The name of which something is a part."""
-    while isinstance(node, ast.Subscript):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else ""

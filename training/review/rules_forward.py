@@ -1,4 +1,4 @@
-"""Rules BH405 and BH406: what happens in forward."""
+"""Rules BH405: and BH406: what happens in forward."""
 
 from __future__ import annotations
 

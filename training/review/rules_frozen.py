@@ -1,4 +1,4 @@
-"""Rules BH427 and BH428: an optimizer holds what cannot learn."""
+"""Rules BH427: and BH428: an optimizer holds what cannot learn."""
 
 from __future__ import annotations
 

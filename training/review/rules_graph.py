@@ -1,25 +1,20 @@
-"""Rules BH308, BH309 and BH429: a loss that keeps its graph too long, or has none, and a sample that has none."""
+"""Rules BH308: losses are collected with their graphs; BH309: the loss is cut off from the network."""
 
 from __future__ import annotations
 
 import ast
-import builtins
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.kept import DETACHED, kept_by
 from training.review.kinds import is_model
-from training.review.latents import drawn_without_gradient
 from training.review.loops import last_name_of_key
-from training.review.program import Origin, Program, Scope
-from training.review.syntax import FUNCTIONS, calls, dotted, identifiers, last_name, method, names_read, own_nodes, receiver, walk, words
+from training.review.program import Program, Scope
+from training.review.syntax import dotted, last_name, method, names_read, own_nodes, receiver, walk
 from training.review.trace import Event
 from training.review.values import reaching
 
 PLAIN = {"float", "int", "len", "tensor", "zeros", "ones"}
-DEPTH = 4  # how many names the parameters of a distribution are followed through
-
-
 KEEPS_CUT = {"sum", "mean", "requires_grad_", "to", "cuda", "cpu", "clone", "float", "double", "view", "reshape", "squeeze"}
 
 NUMBERS = {"np", "numpy", "statistics", "math", "float", "round"}  # modules and functions whose results have no graph
@@ -269,120 +264,3 @@ def _from_loop(node: ast.Name, scope: Scope) -> bool:
 def _recomputed(call: ast.Call) -> bool:
     """Whether a new tensor is made of a computed value: a literal one is a start to add to."""
     return bool(call.args) and not isinstance(call.args[0], ast.Constant) and bool(names_read(call.args[0]))
-
-
-REPARAMETRIZED = {
-    "Normal", "LogNormal", "Laplace", "Cauchy", "Gumbel", "Uniform", "Exponential", "Gamma", "Beta", "Dirichlet", "Kumaraswamy", "StudentT", "HalfNormal",
-    "MultivariateNormal", "LowRankMultivariateNormal", "Independent", "TransformedDistribution", "RelaxedBernoulli", "RelaxedOneHotCategorical", "VonMises",
-}  # fmt: skip
-FIXED = {"zeros", "ones", "zeros_like", "ones_like", "tensor", "eye", "full", "float", "int"}
-ON_PURPOSE = {
-    "sample",
-    "generate",
-    "act",
-    "action",
-    "select",
-    "rollout",
-    "predict",
-    "step",
-    "prior",
-    "eval",
-    "evaluate",
-    "test",
-    "validate",
-    "draw",
-    "data",
-    "init",
-    "reset",
-    "initialize",
-}
-
-
-@rule(
-    "BH429",
-    "sample-without-gradient",
-    "error",
-    title="A latent sample carries no gradient",
-    why="`sample` draws without a graph: what made its mean and deviation learns nothing from the reconstruction, only from the KL term, and collapses onto the prior.",
-    remedy="draw with `rsample()`; of a distribution that has none, use its log_prob as a score function",
-    bad="""
-        import torch
-        from torch import nn
-        from torch.distributions import Normal
-
-        class Autoencoder(nn.Module):
-            def __init__(self, encoder, decoder):
-                super().__init__()
-                self.encoder, self.decoder = encoder, decoder
-
-            def forward(self, x):
-                mean, log_std = self.encoder(x).chunk(2, dim=1)
-                code = Normal(mean, log_std.exp()).sample()
-                return self.decoder(code), mean, log_std
-        """,
-    good="""
-        import torch
-        from torch import nn
-        from torch.distributions import Normal
-
-        class Autoencoder(nn.Module):
-            def __init__(self, encoder, decoder):
-                super().__init__()
-                self.encoder, self.decoder = encoder, decoder
-
-            def forward(self, x):
-                mean, log_std = self.encoder(x).chunk(2, dim=1)
-                code = Normal(mean, log_std.exp()).rsample()
-                return self.decoder(code), mean, log_std
-        """,
-)
-def sample_without_gradient(subject: Subject) -> Iterator[Place]:
-    """In a module, what `sample()` draws from a distribution that has `rsample`, with parameters that were computed, goes on; its log_prob is asked for nowhere.
-
-    Anywhere, what `torch.normal` or a Normal's `sample()` draws about the mean of a divergence.
-    """
-    program = subject.program
-    scored = {n for c in program.methods_of("log_prob") for a in c.args for n in names_read(a)}
-    for call in program.methods_of("sample"):
-        scope = program.scope(call)
-        if not program.is_module(scope.owner) or words(scope.name) & ON_PURPOSE:
-            continue
-        made = program.origins(receiver(call), scope)
-        drawn = {n.id for t in getattr(program.statement(call), "targets", ()) for n in walk(t) if isinstance(n, ast.Name)}
-        decorators = scope.node.decorator_list if isinstance(scope.node, FUNCTIONS) else []
-        quiet = [i.context_expr for a in program.ancestors(call) if isinstance(a, ast.With) for i in a.items]
-        graphless = any({"no_grad", "inference_mode"} & identifiers(n) for n in (*decorators, *quiet))
-        known = made and all(o.name.startswith("torch.distributions.") and o.last in REPARAMETRIZED and _computed(o) for o in made)
-        rollout = isinstance(program.parents[call], ast.Return) and _scores_elsewhere(program, scope)
-        through = any(isinstance(n, ast.BinOp) and drawn & names_read(n) and any(method(c) == "detach" for c in calls(n)) for n in own_nodes(scope.node))
-        if known and not graphless and not rollout and not through and not drawn & scored:
-            yield call, "sample() has no gradient: what gives its mean and deviation does not learn from what is made of it", scope.node
-    for call, drawn_by in drawn_without_gradient(program):
-        if not words(program.scope(call).name) & ON_PURPOSE:
-            yield call, f"{drawn_by} has no gradient: what gives its mean and deviation does not learn from what is made of it", program.scope(call).node
-
-
-def _computed(made: Origin) -> bool:
-    """Whether the parameters of a distribution are values of this function, and none that is fixed."""
-    names = {n for a in (*made.call.args, *(k.value for k in made.call.keywords)) for n in names_read(a)} - {"self"}
-    return any(_by_layers(n, made.scope, 0) for n in names)
-
-
-def _by_layers(name: str, scope: Scope, depth: int) -> bool:
-    """Whether a name holds what a part of the class, or another function, computed with gradients."""
-    for binding in scope.bindings.get(name, ()) if depth < DEPTH else ():
-        value = binding.value
-        quiet = [i.context_expr for n in own_nodes(scope.node) if isinstance(n, ast.With) and value in walk(n) for i in n.items]
-        if (isinstance(value, ast.Call) and last_name(value.func) in FIXED) or any({"no_grad", "inference_mode"} & identifiers(q) for q in quiet):
-            continue
-        if any(dotted(c.func).startswith("self.") or (isinstance(c.func, ast.Name) and c.func.id not in dir(builtins)) for c in calls(value)):
-            return True
-        if any(_by_layers(n, scope, depth + 1) for n in names_read(value) - {name}):
-            return True
-    return False
-
-
-def _scores_elsewhere(program: Program, scope: Scope) -> bool:
-    """Whether another method of the class takes a log_prob of what it is given: it is trained by that, and this one draws."""
-    others = [m for m in program.methods[scope.owner].values() if m is not scope] if scope.owner is not None else []
-    return any(method(c) == "log_prob" and any(isinstance(a, ast.Name) and a.id in m.parameters for a in c.args) for m in others for c in calls(m.node))

@@ -1,4 +1,4 @@
-"""Rules BH421 and BH422: which parameters an optimizer holds."""
+"""Rules BH421: and BH422: which parameters an optimizer holds."""
 
 from __future__ import annotations
 

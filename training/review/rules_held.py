@@ -1,4 +1,4 @@
-"""Rules BH407 to BH409: what a module holds."""
+"""Rules BH407: to BH409: what a module holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules BH118 and BH127: what the function of a LambdaLR returns."""
+"""Rule BH118: LambdaLR is given a rate instead of a factor."""
 
 from __future__ import annotations
 
@@ -50,37 +50,6 @@ def lambda_returns_rate(subject: Subject) -> Iterator[Place]:
         for rate in rates:
             if rate is not None and any(_same(rate, f) or _held_as(program, rate, f) for value in returned for f in _factors(value)):
                 yield call, f"what LambdaLR multiplies the rate with contains the rate {ast.unparse(rate)} itself"
-
-
-@rule(
-    "BH127",
-    "warmup-divided-to-zero",
-    "error",
-    title="The factor of a warm-up is divided without its fraction",
-    why="`step // warmup` is 0 until the warm-up is over: nothing is learned in all these steps, and then the full rate comes at once.",
-    remedy="divide with `/`",
-    bad="""
-        from torch.optim.lr_scheduler import LambdaLR
-
-        def schedule(optimizer, warmup):
-            return LambdaLR(optimizer, lambda step: min(1.0, step // warmup))
-        """,
-    good="""
-        from torch.optim.lr_scheduler import LambdaLR
-
-        def schedule(optimizer, warmup):
-            return LambdaLR(optimizer, lambda step: min(1.0, step / warmup))
-        """,
-)
-def warmup_divided_to_zero(subject: Subject) -> Iterator[Place]:
-    """A value that the function of a LambdaLR returns is `step // n`, alone or within `min` and `max`."""
-    program = subject.program
-    for call in torch_calls(program, "LambdaLR"):
-        given = keyword(call, "lr_lambda", 1)
-        for value in _returned(program, given, program.scope(call)) if given is not None else ():
-            for part in _bounded(value):
-                if isinstance(part, ast.BinOp) and isinstance(part.op, ast.FloorDiv) and not isinstance(part.left, ast.Constant) and constant(part.right) != 1:
-                    yield part, f"{ast.unparse(part)} is 0 until the warm-up is over"
 
 
 def _returned(program: Program, given: ast.expr, scope: Scope) -> list[ast.expr]:

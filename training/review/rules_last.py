@@ -1,4 +1,4 @@
-"""Rules BH219 and BH220: evaluations of which only the last batch is left."""
+"""Rule BH219: only the last batch is scored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from training.review.kinds import is_model
 from training.review.program import Binding, Program, Scope
 from training.review.provenance import is_loader
 from training.review.syntax import (
-    FUNCTIONS,
     calls,
     children,
     constant,
@@ -28,7 +27,6 @@ from training.review.syntax import (
 
 TRAINS = {"backward", "step", "manual_backward", "train_step", "training_step"}
 QUIET = {"no_grad", "inference_mode", "eval", "set_grad_enabled"}
-MAKES_PLACES = {"zeros", "empty", "full", "ones"}
 
 
 @rule(
@@ -219,80 +217,3 @@ def _last_of_kept(program: Program, loop: ast.For, scope: Scope, made: dict[str,
         last = [p for n in elsewhere if isinstance(p := program.parents[n], ast.Subscript) and p.value is n and constant(p.slice) == -1]
         if last and len(last) == len(elsewhere) and all(n.lineno > (loop.end_lineno or 0) for n in elsewhere):
             yield last[0]
-
-
-@rule(
-    "BH220",
-    "same-place-in-each-round",
-    "error",
-    title="Every round of a loop writes to the same place",
-    why="There is a place for each round, and all but one keep their first value: the mean of them is nearly that, and what is reported is of the last round.",
-    remedy="write to the place of the round: `losses[k] = …`",
-    bad="""
-        import torch
-
-        @torch.no_grad()
-        def evaluate(model, draw, loss_fn, rounds):
-            model.eval()
-            losses = torch.zeros(rounds)
-            for k in range(rounds):
-                x, y = draw()
-                losses[0] = loss_fn(model(x), y)
-            return losses.mean()
-        """,
-    good="""
-        import torch
-
-        @torch.no_grad()
-        def evaluate(model, draw, loss_fn, rounds):
-            model.eval()
-            losses = torch.zeros(rounds)
-            for k in range(rounds):
-                x, y = draw()
-                losses[k] = loss_fn(model(x), y)
-            return losses.mean()
-        """,
-)
-def same_place_in_each_round(subject: Subject) -> Iterator[Place]:
-    """A tensor, array or list with as many places as a loop has rounds gets its values at a literal index alone, and the loop reads none."""
-    program = subject.program
-    for loop in (n for n in program.nodes[ast.For] if isinstance(n, ast.For)):
-        rounds, scope = _rounds(loop), program.scope(loop)
-        if not rounds:
-            continue
-        for statement in _statements(loop):
-            target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-            if not (isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name) and isinstance(constant(target.slice), int)):
-                continue
-            name = target.value.id
-            made = scope.bindings.get(name, [])
-            uses = [n for n in walk(loop) if isinstance(n, ast.Name) and n.id == name]
-            if len(made) == 1 and made[0].how == "assign" and len(uses) == 1 and _places(made[0].value) == rounds and _changes(statement, loop):
-                yield statement, f"{name} has a place for each of {rounds} rounds, and all are written to {ast.unparse(target)}", loop
-
-
-def _rounds(loop: ast.For) -> str:
-    """How many rounds a loop has, as it is written."""
-    head = loop.iter
-    if not isinstance(head, ast.Call) or not head.args:
-        return ""
-    if last_name(head.func) == "range" and len(head.args) == 1:
-        return ast.unparse(head.args[0])
-    return f"len({ast.unparse(head.args[0])})" if last_name(head.func) == "enumerate" else ""
-
-
-def _places(value: ast.expr) -> str:
-    """How many places something is made with, as it is written: `zeros(n)`, `[0.0] * n`."""
-    if isinstance(value, ast.Call) and last_name(value.func) in MAKES_PLACES and value.args:
-        size = value.args[0].elts[0] if isinstance(value.args[0], (ast.Tuple, ast.List)) and value.args[0].elts else value.args[0]
-        return ast.unparse(size)
-    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult) and isinstance(value.left, ast.List):
-        return ast.unparse(value.right)
-    return ""
-
-
-def _changes(statement: ast.stmt, loop: ast.For) -> bool:
-    """Whether the value is made anew in each round."""
-    value = statement.value if isinstance(statement, ast.Assign) else None
-    stored = {n.id for n in walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    return value is not None and not isinstance(value, FUNCTIONS) and bool(names_read(value) & stored)

@@ -1,4 +1,4 @@
-"""Rules BH423 to BH426: layers that are left out, and computations in forward that look at the batch or draw at random."""
+"""Rules BH423: to BH426: layers that are left out, and computations in forward that look at the batch or draw at random."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ TURNS = {"transpose", "permute", "rearrange", "swapaxes", "swapdims", "movedim",
 RESHAPES = {"unsqueeze", "stack", "view", "reshape", "unflatten", "flatten", "expand", "repeat"}
 BATCH_FIRST_AT: dict[str, int | None] = {"LSTM": 4, "GRU": 4, "RNN": 5, "MultiheadAttention": None}
 FINDS_LAYERS = {"children", "modules", "named_children", "named_modules", "getattr", "_modules", "__getattr__", "__dict__", "get_submodule", "attrgetter"}
-ELEMENTWISE = {"log", "log1p", "sqrt", "abs", "float", "clamp", "asinh", "log2", "log10", "exp", "tanh", "sigmoid", "to", "nan_to_num"}
 NOISY = {"channel", "awgn", "dequantise", "dequantize", "dequantised", "dequantized", "dequantisation", "dequantization", "smoothed", "smoothing"}
 SHARED = {"share", "shared", "tied", "unrolled", "recurrent", "universal"}
 NOISE = {"randn_like", "rand_like", "randn", "rand", "normal"}
@@ -256,96 +255,6 @@ def _has_batch_of_one(forward: Scope) -> bool:
 def _takes_first(node: ast.AST) -> bool:
     """Whether it is `[:, 0]`."""
     return isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple) and constant(node.slice.elts[1]) == 0
-
-
-@rule(
-    "BH425",
-    "statistics-over-batch",
-    "error",
-    title="Inputs are standardised by the batch they are in",
-    why="A row's inputs then depend on which rows are beside it: a prediction for one row alone is 0 / 0, and the score depends on the batch size and order.",
-    remedy="keep mean and deviation of train in buffers, or use `nn.BatchNorm1d`, which has running statistics",
-    bad="""
-        from torch import nn
-
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.body = nn.Linear(8, 2)
-
-            def forward(self, x):
-                x = (x - x.mean(0)) / (x.std(0) + 1e-6)
-                return self.body(x)
-
-        def train(net: Net, optimizer, loss_fn, loader):
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss_fn(net(x), y).backward()
-                optimizer.step()
-        """,
-    good="""
-        from torch import nn
-
-        class Net(nn.Module):
-            def __init__(self, mean, std):
-                super().__init__()
-                self.body = nn.Linear(8, 2)
-                self.register_buffer("mean", mean)
-                self.register_buffer("std", std)
-
-            def forward(self, x):
-                return self.body((x - self.mean) / self.std)
-
-        def train(net: Net, optimizer, loss_fn, loader):
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss_fn(net(x), y).backward()
-                optimizer.step()
-        """,
-)
-def statistics_over_batch(subject: Subject) -> Iterator[Place]:
-    """In the `forward` of a network that is trained in the file, what it is given is centred by its own mean over dimension 0."""
-    program = subject.program
-    if not subject.trains:
-        return
-    for owner in program.module_classes:
-        forward = program.methods[owner].get("forward")
-        if forward is None or {"training", "register_buffer"} & identifiers(owner) or not _is_trained_layer(program, owner, forward):
-            continue
-        for node in own_nodes(forward.node):
-            if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and isinstance(node.left, ast.Name)):
-                continue
-            mean = node.right
-            over = keyword(mean, "dim", 0) if isinstance(mean, ast.Call) and method(mean) == "mean" else None
-            if (
-                constant(over) == 0
-                and not isinstance(constant(over), bool)
-                and dotted(receiver(mean)) == node.left.id
-                and _is_input(program, node.left, forward)
-            ):
-                yield node, f"{node.left.id} is centred by the mean of its batch"
-
-
-def _is_trained_layer(program: Program, owner: ast.ClassDef, forward: Scope) -> bool:
-    """Whether a class has layers of its own and is no loss, whose statistics are those of the batch by definition."""
-    init = program.methods[owner].get("__init__")
-    layers = init is not None and any(program.resolve(c.func).startswith("torch.nn.") and last_name(c.func)[:1].isupper() for c in calls(init.node))
-    return layers and not words(owner.name) & {"loss", "criterion", "penalty", "cloud", "points"}
-
-
-def _is_input(program: Program, node: ast.expr, forward: Scope, depth: int = 0) -> bool:
-    """Whether a value is what `forward` is given, or an elementwise function of it."""
-    if isinstance(node, ast.Name):
-        values = reaching(program, node, forward)
-        if not values:
-            return node.id in forward.parameters[1:2]
-        return depth < 4 and len(values) == 1 and _is_input(program, values[0], forward, depth + 1)
-    if isinstance(node, ast.Call):
-        if program.resolve(node.func).startswith("torch."):
-            return program.resolve(node.func).rpartition(".")[2] in ELEMENTWISE and bool(node.args) and _is_input(program, node.args[0], forward, depth)
-        inner = receiver(node)
-        return method(node) in ELEMENTWISE and inner is not None and _is_input(program, inner, forward, depth)
-    return False
 
 
 @rule(

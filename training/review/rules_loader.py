@@ -1,4 +1,4 @@
-"""Rules BH511 to BH513: loaders and samplers."""
+"""Rules BH511: to BH513: loaders and samplers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules BH301 to BH307, BH311 and BH312: what goes into the loss."""
+"""Rules BH301, BH302, BH303, BH304, BH305, BH306, BH307."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.kinds import is_frozen_name, is_model
-from training.review.lookups import made_names, torch_calls
+from training.review.lookups import torch_calls
 from training.review.program import Program, Scope
-from training.review.sides import targets_of
-from training.review.syntax import constant, dotted, identifiers, is_true, keyword, last_name, method, receiver, walk, words
-from training.review.values import PASSED_ON, LossCall, activation, loss_calls, reaching
+from training.review.syntax import dotted, identifiers, is_true, keyword, last_name, method, receiver, walk
+from training.review.values import LossCall, activation, loss_calls, reaching
 
 SCORES = {"logits", "output", "outputs", "pred", "preds", "prediction", "predictions", "y_hat", "y_pred", "out", "scores"}
 DEVIATIONS, SQUARED = {"std", "stds", "stdev", "stddev", "sd", "sigma", "sigmas", "deviation"}, {"sq", "squared", "square", "2", "log", "var"}
@@ -296,154 +295,3 @@ def loss_on_decision(subject: Subject) -> Iterator[Place]:
     for loss in loss_calls(subject.program):
         if activation(subject.program, loss.scores, loss.scope) == "argmax":
             yield loss.call, "argmax has no gradient: nothing before it can learn from this loss"
-
-
-@rule(
-    "BH311",
-    "logits-cut-at-half",
-    "error",
-    title="Raw scores are cut at one half",
-    why="The loss takes raw scores, whose middle is 0: a score of 0.3 is a probability of 57 %, and counts as a no. Accuracy, precision and recall are those of another threshold.",
-    remedy="take the sigmoid first, or compare with 0",
-    bad="""
-        import torch
-        import torch.nn.functional as F
-
-        def evaluate(model, loader):
-            model.eval()
-            hits, total = 0, 0.0
-            with torch.inference_mode():
-                for x, y in loader:
-                    logits = model(x)
-                    total += F.binary_cross_entropy_with_logits(logits, y).item()
-                    hits += ((logits > 0.5) == y).sum().item()
-            return hits, total
-        """,
-    good="""
-        import torch
-        import torch.nn.functional as F
-
-        def evaluate(model, loader):
-            model.eval()
-            hits, total = 0, 0.0
-            with torch.inference_mode():
-                for x, y in loader:
-                    logits = model(x)
-                    total += F.binary_cross_entropy_with_logits(logits, y).item()
-                    hits += ((logits > 0) == y).sum().item()
-            return hits, total
-        """,
-)
-def logits_cut_at_half(subject: Subject) -> Iterator[Place]:
-    """The output of a network, with no sigmoid on it, is compared with 0.5, in a file whose loss takes the raw output of the same network."""
-    program = subject.program
-    halves = [n for n in program.nodes[ast.Compare] if isinstance(n, ast.Compare) and constant(n.comparators[0]) == 0.5]
-    trained = {
-        name
-        for loss in (loss_calls(program) if halves else ())
-        if loss.kind == "bce_logits" and activation(program, loss.scores, loss.scope) in ("", "linear")
-        for name in _networks(program, loss.scores, loss.scope)
-    }
-    for node in halves if trained else ():
-        if not isinstance(node.ops[0], (ast.Gt, ast.GtE)):
-            continue
-        scope = program.scope(node)
-        if _has_other_bound(node, scope) or _differs_by_mode(program):
-            continue
-        if activation(program, node.left, scope) in ("", "linear") and _networks(program, node.left, scope) & trained:
-            yield node, f"{ast.unparse(node.left)} is a raw score, whose middle is 0"
-
-
-def _has_other_bound(node: ast.Compare, scope: Scope) -> bool:
-    """Whether the same is compared with -0.5 too: between both nothing is decided."""
-    left = ast.unparse(node.left)
-    return any(isinstance(n, ast.Compare) and ast.unparse(n.left) == left and constant(n.comparators[0]) == -0.5 for n in walk(scope.node))
-
-
-def _differs_by_mode(program: Program) -> bool:
-    """Whether a network of the file gives probabilities in eval mode, and raw scores in training."""
-    for owner in program.module_classes:
-        forward = program.methods[owner].get("forward")
-        if forward is not None and "training" in identifiers(forward.node) and {"sigmoid", "Sigmoid"} & identifiers(owner):
-            return True
-    return False
-
-
-def _networks(program: Program, node: ast.expr, scope: Scope) -> set[str]:
-    """Names of the networks whose output an expression is, as it came or reshaped."""
-    while isinstance(node, ast.Call) and method(node) in PASSED_ON and receiver(node) is not None and not program.resolve(node.func):
-        node = receiver(node) or node
-    if isinstance(node, ast.Name):
-        values = [v for v in reaching(program, node, scope) if not isinstance(v, ast.Name)]
-        found = [_networks(program, value, scope) for value in values]
-        return found[0].intersection(*found[1:]) if found else set()
-    return {last_name(node.func)} if isinstance(node, ast.Call) and is_model(program, node.func, scope) else set()
-
-
-@rule(
-    "BH312",
-    "deviation-as-variance",
-    "warning",
-    title="Gaussian likelihood is given a deviation",
-    why="`GaussianNLLLoss` takes the variance. Given a standard deviation it fits that to the variance: intervals computed from it are far too narrow, or too wide.",
-    remedy="give `std**2`, or let the network predict the logarithm of the variance",
-    bad="""
-        import torch.nn.functional as F
-
-        def loss_of(model, x, y):
-            mean, raw = model(x).chunk(2, dim=1)
-            std = F.softplus(raw)
-            return F.gaussian_nll_loss(mean, y, std)
-        """,
-    good="""
-        import torch.nn.functional as F
-
-        def loss_of(model, x, y):
-            mean, raw = model(x).chunk(2, dim=1)
-            std = F.softplus(raw)
-            return F.gaussian_nll_loss(mean, y, std**2)
-        """,
-)
-def deviation_as_variance(subject: Subject) -> Iterator[Place]:
-    """The variance that a Gaussian likelihood gets is called a deviation, and its root is taken nowhere."""
-    program = subject.program
-    yield from _scaled_by_variance(program)
-    for call in program.all_calls if {"gaussian_nll_loss", "GaussianNLLLoss"} & made_names(program) else ():
-        scope = program.scope(call)
-        likelihood = program.is_torch(call.func, "gaussian_nll_loss") or any(
-            o.name.startswith("torch.nn.") and o.last == "GaussianNLLLoss" for o in program.origins(call.func, scope)
-        )
-        given = keyword(call, "var", 2) if likelihood else None
-        name = last_name(given)
-        if not isinstance(given, (ast.Name, ast.Attribute)) or not DEVIATIONS & words(name) or SQUARED & words(name):
-            continue
-        made = reaching(program, given, scope) if isinstance(given, ast.Name) else []
-        if not any(map(_is_square, made)) and not _is_rooted(program, name):
-            yield call, f"{name} is given where the variance belongs", scope.node if scope.name else call
-
-
-def _scaled_by_variance(program: Program) -> Iterator[Place]:
-    """`mean, std = x.mean(0), x.var(0)`, and rows are divided by `std`."""
-    variances = program.methods_of("var")
-    divisors = {last_name(n.right) for n in program.nodes[ast.BinOp] if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)} if variances else set()
-    for call in variances:
-        statement = program.statement(call)
-        if not isinstance(statement, ast.Assign):
-            continue
-        named = [n for n in targets_of(program, call) if words(n) & DEVIATIONS]
-        value = statement.value
-        whole = value is call or (isinstance(value, ast.Tuple) and call in value.elts)
-        if named and whole and named[0] in divisors and not _is_rooted(program, named[0]):
-            yield call, f"{named[0]} is a variance, and rows are divided by it"
-
-
-def _is_square(value: ast.expr) -> bool:
-    if isinstance(value, ast.BinOp):
-        return isinstance(value.op, ast.Pow) or (isinstance(value.op, ast.Mult) and ast.dump(value.left) == ast.dump(value.right))
-    return isinstance(value, ast.Call) and last_name(value.func) in ("square", "pow")
-
-
-def _is_rooted(program: Program, name: str) -> bool:
-    """Whether the root of what has that name is taken, so that it is a variance, whatever it is called."""
-    rooted = (receiver(c) if method(c) == "sqrt" and not program.resolve(c.func) else keyword(c, "input", 0) for c in program.calls_of("sqrt"))
-    return any(last_name(r) == name for r in rooted)

@@ -1,4 +1,4 @@
-"""Rules BH401 to BH404: layers and dropout."""
+"""Rules BH401: to BH404: layers and dropout."""
 
 from __future__ import annotations
 

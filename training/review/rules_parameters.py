@@ -1,4 +1,4 @@
-"""Rules BH415 to BH419: parameters, and the optimizer that updates them."""
+"""Rules BH415: to BH419: parameters, and the optimizer that updates them."""
 
 from __future__ import annotations
 

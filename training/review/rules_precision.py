@@ -1,4 +1,4 @@
-"""Rules BH131 to BH135: mixed precision."""
+"""Rules BH131: to BH135: mixed precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules BH514 to BH519: randomness, and what a loader costs."""
+"""Rules BH514: to BH519: randomness, and what a loader costs."""
 
 from __future__ import annotations
 

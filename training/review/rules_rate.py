@@ -1,4 +1,4 @@
-"""Rules BH137, BH153 and BH154: a learning rate that changes in a variable alone, that decays by all earlier decays, or by the rest of a division."""
+"""Rule BH137: the learning rate is changed in a variable, not in the optimizer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from training.review.kinds import is_optimizer, is_optimizer_origin
 from training.review.lookups import calls_within, names_of
 from training.review.program import Program
 from training.review.sides import reads_in
-from training.review.syntax import calls, constant, identifiers, keyword, last_name, method, names_read, receiver, walk, words
+from training.review.syntax import calls, identifiers, keyword, last_name, method, names_read, receiver, walk, words
 
 RATES = {"lr", "learning_rate", "rate"}
 SHOWS = {"print", "info", "debug", "write", "set_postfix", "append", "log", "add_scalar", "set_description", "log_metric"}
@@ -100,86 +100,6 @@ def _is_torchs(program: Program, node: ast.expr) -> bool:
         if made
         else isinstance(node, ast.Name) and node.id in ("optimizer", "opt") and is_optimizer(program, node, scope)
     )
-
-
-@rule(
-    "BH153",
-    "decay-of-a-decayed-rate",
-    "error",
-    title="A rate is multiplied anew by the whole decay since the start",
-    why="`0.1 ** (epoch // 30)` is the decay from the first epoch on. Multiplied with the rate as it is now, in each epoch, it counts every earlier decay again: after epoch 60 the rate is gone within a few epochs.",
-    remedy="compute the rate from the first one: `group['lr'] = first * 0.1 ** (epoch // 30)`",
-    bad="""
-        import torch
-
-        def adjust(optimizer, epoch):
-            for group in optimizer.param_groups:
-                group["lr"] = group["lr"] * 0.1 ** (epoch // 30)
-        """,
-    good="""
-        import torch
-
-        def adjust(optimizer, epoch, first):
-            for group in optimizer.param_groups:
-                group["lr"] = first * 0.1 ** (epoch // 30)
-        """,
-)
-def decay_of_a_decayed_rate(subject: Subject) -> Iterator[Place]:
-    """A rate in a group, in an attribute or in a loop is made of itself times a power whose exponent grows with the epoch."""
-    program = subject.program
-    for node in (*program.nodes[ast.AugAssign], *program.nodes[ast.Assign]):
-        target = node.target if isinstance(node, ast.AugAssign) else node.targets[0] if isinstance(node, ast.Assign) else None
-        name = str(constant(target.slice)) if isinstance(target, ast.Subscript) else last_name(target) if target is not None else ""
-        if target is None or not words(name) & RATES or not isinstance(node, (ast.AugAssign, ast.Assign)):
-            continue
-        if isinstance(node, ast.AugAssign):
-            factors = [node.value] if isinstance(node.op, ast.Mult) else []
-        else:
-            both = [node.value.left, node.value.right] if isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.Mult) else []
-            factors = [f for f in both if ast.unparse(f) != ast.unparse(target)] if any(ast.unparse(f) == ast.unparse(target) for f in both) else []
-        powers = [n for f in factors for n in walk(f) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Pow)]
-        grows = any({"epoch", "ep", "step", "iteration", "iter", "it"} & {w for n in names_read(p.right) for w in words(n)} for p in powers)
-        again = not isinstance(target, ast.Name) or any(isinstance(a, (ast.For, ast.While)) for a in program.ancestors(node))
-        reset = isinstance(target, ast.Name) and any(
-            b.statement is not node and program.ancestors(node)[:1] == program.ancestors(b.statement)[:1]
-            for b in program.bindings_of(target, program.scope(node))
-        )
-        if grows and again and not reset:
-            yield node, f"{ast.unparse(target)} already holds the decay of the epochs before: {ast.unparse(node)} multiplies it once more"
-
-
-@rule(
-    "BH154",
-    "decay-by-remainder",
-    "warning",
-    title="The exponent of a decay is the rest of a division",
-    why="`0.1 ** (epoch % 30)` falls by ten in each epoch and jumps back after thirty: at its lowest the rate is 1e-29 of the first. A rate in steps counts whole divisions.",
-    remedy="`0.1 ** (epoch // 30)`",
-    bad="""
-        import torch
-
-        def adjust(optimizer, epoch, first):
-            for group in optimizer.param_groups:
-                group["lr"] = first * 0.1 ** (epoch % 30)
-        """,
-    good="""
-        import torch
-
-        def adjust(optimizer, epoch, first):
-            for group in optimizer.param_groups:
-                group["lr"] = first * 0.1 ** (epoch // 30)
-        """,
-)
-def decay_by_remainder(subject: Subject) -> Iterator[Place]:
-    """A power of a number below 1, or of a decay by its name, whose exponent is the rest of an epoch or a step by a number that is no cycle's."""
-    for node in subject.program.nodes[ast.BinOp]:
-        match node:
-            case ast.BinOp(op=ast.Pow(), left=base, right=ast.BinOp(op=ast.Mod(), left=counter, right=length)):
-                small = isinstance(value := constant(base), float) and 0 < value < 1
-                decays = small or bool({"gamma", "decay", "factor", "drop"} & words(last_name(base)))
-                cycles = {"cycle", "period", "restart", "t", "cycles", "restarts"} & {w for n in names_read(length) for w in words(n)}
-                if decays and not cycles and {"epoch", "ep", "step", "iteration", "iter", "it"} & {w for n in names_read(counter) for w in words(n)}:
-                    yield node, f"{ast.unparse(node)} begins anew whenever {ast.unparse(counter)} is divided by {ast.unparse(length)}: // counts the decays"
 
 
 def _computed_for_nothing(program: Program) -> Iterator[Place]:

@@ -1,4 +1,4 @@
-"""Rules BH708 to BH711: states that are saved and never read again, keys that do not fit, epochs at which a run goes on."""
+"""Rules BH708: to BH711: states that are saved and never read again, keys that do not fit, epochs at which a run goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules BH505 to BH508: which rows are split, and how."""
+"""Rules BH505: to BH508: which rows are split, and how."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules BH801 to BH860: mistakes that only a run shows."""
+"""Rules BH801: to BH860: mistakes that only a run shows."""
 
 from __future__ import annotations
 

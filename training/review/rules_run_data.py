@@ -1,4 +1,4 @@
-"""Rules BH844 to BH855 and BH877 to BH887: mistakes in what networks are given, asked for and measured on, that only a run shows."""
+"""Rules BH844: to BH855 and BH877 to BH887: mistakes in what networks are given, asked for and measured on, that only a run shows."""
 
 from __future__ import annotations
 

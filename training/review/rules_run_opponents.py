@@ -1,4 +1,4 @@
-"""Rules BH856 and BH857: networks that are trained against each other, which only a run shows."""
+"""Rules BH856: and BH857: networks that are trained against each other, which only a run shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules BH858 and BH866: mistakes in losses over pairs of rows that only a run shows."""
+"""Rules BH858: and BH866: mistakes in losses over pairs of rows that only a run shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules BH837 to BH843, BH870 and BH873 to BH876: mistakes in layers, optimizers, classes and wrappers that only a run shows."""
+"""Rules BH837: to BH843, BH870 and BH873 to BH876: mistakes in layers, optimizers, classes and wrappers that only a run shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules BH237, BH238, BH242, BH256 and BH541: scores, loaders, loops and parts of a split that are called after another side than they are of, and test rows that nothing reads."""
+"""Rules BH237, BH238, BH242."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.program import Program, Scope, argument
+from training.review.program import Program, Scope
 from training.review.sides import all_names, elements_of, side_of, targets_of
-from training.review.syntax import calls, dotted, keyword, last_name, method, names_read, receiver, walk, words
+from training.review.syntax import calls, dotted, last_name, receiver, walk, words
 from training.review.trace import Event
 from training.review.values import loss_calls
 
@@ -109,61 +109,6 @@ def _called(program: Program, call: ast.Call) -> tuple[str, str]:
         measured = [c for a in above.args for c in walk(a) if isinstance(c, ast.Call) and MEASURES & words(last_name(c.func))]
         return (spoken.pop(), f"what is printed as {' '.join(said).strip()!r}") if len(spoken) == 1 and len(measured) == 1 else ("", "")
     return "", ""
-
-
-@rule(
-    "BH256",
-    "rows-under-another-name",
-    "error",
-    title="A loader is called after other rows than it is given",
-    why="What is called `train` is made of rows that are held out, or `val` of the test rows: the network learns what is to judge it, or is chosen by what should be asked once, at the end.",
-    remedy="give each loader its own rows: `val_loader = DataLoader(val_rows, ...)`",
-    bad="""
-        from torch.utils.data import DataLoader
-
-        def loaders(train_rows, val_rows, test_rows):
-            train_loader = DataLoader(train_rows, batch_size=64, shuffle=True)
-            val_loader = DataLoader(test_rows, batch_size=256)
-            return train_loader, val_loader, len(val_rows)
-        """,
-    good="""
-        from torch.utils.data import DataLoader
-
-        def loaders(train_rows, val_rows, test_rows):
-            train_loader = DataLoader(train_rows, batch_size=64, shuffle=True)
-            val_loader = DataLoader(val_rows, batch_size=256)
-            return train_loader, val_loader, len(test_rows)
-        """,
-)
-def rows_under_another_name(subject: Subject) -> Iterator[Place]:
-    """A name of one side is bound to a loader or data set of rows that are named after another, while those of its own side have a name, too."""
-    program = subject.program
-    for node in program.nodes[ast.Assign]:
-        if not isinstance(node, ast.Assign) or len(node.targets) != 1:
-            continue
-        targets = elements_of(node.targets[0])
-        values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
-        for target, value in zip(targets, values, strict=False) if len(targets) == len(values) else ():
-            name = last_name(target)
-            if not isinstance(value, ast.Call) or not MAKES_LOADERS & words(last_name(value.func)) or not side_of(name):
-                continue
-            given = [a.id for a in value.args if isinstance(a, ast.Name)]
-            sides = {side_of(g) for g in given} - {""}
-            others = all_names(program) - set(map(last_name, targets))
-            own = [g for g in given if side_of(g) and _of_side(g, side_of(name)) & others]
-            if "from" not in words(last_name(value.func)) and len(sides) == 1 and (side_of(name), *sides) in TAKEN and own:
-                yield value, f"{name} is made of {own[0]}"
-
-
-TAKEN = {("train", "val"), ("train", "test"), ("val", "test")}  # BH211 tells of the others
-MAKES_LOADERS = {"loader", "loaders", "dataloader", "dataset", "subset", "batches"}
-SPELLED = {"train": ("train", "tr", "training"), "val": ("val", "valid", "validation", "va", "dev"), "test": ("test", "te", "testing")}
-
-
-def _of_side(name: str, side: str) -> set[str]:
-    """The same name for another side: `train_rows` of `val_rows`."""
-    parts = name.split("_")
-    return {"_".join(other if side_of(p) else p for p in parts) for other in SPELLED.get(side, ())}
 
 
 @rule(
@@ -302,132 +247,3 @@ def _is_table(scope: Scope, name: str) -> bool:
     bound = scope.bindings[name]
     plain = bool(side_of(name)) and len(words(name) - {"set", "ds", "data", "rows", "df", "frame", "part", "split"}) == 1
     return plain and len(bound) == 1 and bound[0].index is not None and isinstance(bound[0].value, ast.Call)
-
-
-@rule(
-    "BH541",
-    "sides-exchanged",
-    "error",
-    title="Train and held-out part are exchanged",
-    why="A splitter gives the train part first, and of several arrays both parts of the first one before those of the second. Under exchanged names the small part is trained on and the large one measured, or rows meet labels of the other part.",
-    remedy="`X_train, X_test, y_train, y_test = train_test_split(X, y)`, `for train, test in folds.split(X)`",
-    bad="""
-        from sklearn.model_selection import train_test_split
-
-        def sides(X, y):
-            X_test, X_train, y_test, y_train = train_test_split(X, y, test_size=0.2, random_state=0)
-            return X_train, y_train, X_test, y_test
-        """,
-    good="""
-        from sklearn.model_selection import train_test_split
-
-        def sides(X, y):
-            X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.2, random_state=0)
-            return X_train, y_train, X_test, y_test
-        """,
-)
-def sides_exchanged(subject: Subject) -> Iterator[Place]:
-    """Names of an unpacked split speak of the other side than their place, or than the mask they are taken by; or a function is given the parts of a fold under parameters of the other side."""
-    program = subject.program
-    yield from _masked_otherwise(program)
-    yield from _given_as_train(program)
-    for node in program.nodes[ast.Assign]:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.targets[0], ast.Tuple):
-            call, names = node.value, [last_name(e) for e in node.targets[0].elts]
-            split = program.resolve(call.func) == "sklearn.model_selection.train_test_split" and keyword(call, "train_size") is None
-            if split and len(names) == 2 * len(call.args) and (wrong := _misplaced(names)):
-                yield call, f"{wrong[0]} is the {wrong[1]} part here: a split gives the train part of an array first, and then its held-out part"
-    for node in (*program.nodes[ast.For], *program.nodes[ast.comprehension], *program.nodes[ast.Assign]):
-        pair = _fold(program, node)
-        if pair is None:
-            continue
-        first, second = pair
-        if (side_of(first), side_of(second)) in (("test", "train"), ("val", "train")):
-            place = node.iter if isinstance(node, ast.comprehension) else node
-            yield place, f"{first} are the train rows of the fold, which come first, {second} the held-out ones"
-        else:
-            yield from _passed_exchanged(program, node, first, second)
-
-
-MEASURED = {"metric", "metrics", "result", "results", "score", "scores", "loss", "losses", "stats"}  # what is reported of a side
-
-
-def _given_as_train(program: Program) -> Iterator[Place]:
-    """`probe(encoder, test, test)` of a function whose parameters are called train and test: it learns from held-out rows."""
-    for function, sites in program.call_sites.items():
-        sides = {p: side_of(p) for p in function.parameters if not MEASURED & words(p)}
-        if "train" not in sides.values() or not {"val", "test"} & set(sides.values()):
-            continue
-        for call, scope in sites:
-            given = {p: argument(call, function, p) for p, side in sides.items() if side}
-            spoken = {p: {side_of(n) for n in names_read(a)} - {""} for p, a in given.items() if a is not None}
-            if any(p for p, found in spoken.items() if sides[p] != "train" and found == {"train"}):
-                continue  # a fold, or a swap, of both
-            for name, found in spoken.items():
-                if sides[name] == "train" and len(found) == 1 and not found & {"train"}:
-                    yield call, f"{ast.unparse(given[name] or call)} is given as {name}", scope.node if scope.name else call
-
-
-def _masked_otherwise(program: Program) -> Iterator[Place]:
-    """`fit, val = rows[in_val], rows[~in_val]`: both sides are taken by one mask, whose name speaks of the other one in each."""
-    found: dict[tuple[object, str], list[tuple[ast.Subscript, str, bool]]] = {}
-    for node in program.nodes[ast.Subscript]:
-        if not isinstance(node, ast.Subscript):
-            continue
-        turned = isinstance(node.slice, ast.UnaryOp) and isinstance(node.slice.op, ast.Invert)
-        mask = node.slice.operand if isinstance(node.slice, ast.UnaryOp) else node.slice
-        if not isinstance(mask, ast.Name) or not side_of(mask.id):
-            continue
-        sides = {side_of(t) for t in targets_of(program, node)} - {""}
-        if len(sides) == 1:
-            found.setdefault((program.scope(node), mask.id), []).append((node, sides.pop(), turned))
-    for (_, name), taken in found.items():
-        trains = side_of(name) == "train"
-        if {t for _, _, t in taken} == {True, False} and all((side == "train") == (trains == turned) for _, side, turned in taken):
-            first, side, turned = taken[0]
-            yield first, f"{side} rows are those that {name} {'leaves out' if turned else 'marks'}"
-
-
-def _misplaced(names: list[str]) -> tuple[str, str] | None:
-    """A name that speaks of the other side than its place, and the side of the place; None where any speaks of none."""
-    sides = [side_of(n) for n in names]
-    if not all(sides) or len({s == "train" for s in sides}) == 1:
-        return None
-    for at, (name, side) in enumerate(zip(names, sides, strict=True)):
-        if (side == "train") != (at % 2 == 0):
-            return name, "held-out" if at % 2 else "train"
-    return None
-
-
-def _fold(program: Program, node: ast.AST) -> tuple[str, str] | None:
-    """The names of train and held-out positions that a splitter of scikit-learn gives: of a loop over its `split`, also numbered, or of the `next` of it."""
-    target, made = (
-        (node.targets[0], node.value)
-        if isinstance(node, ast.Assign)
-        else (node.target, node.iter)
-        if isinstance(node, (ast.For, ast.comprehension))
-        else (None, None)
-    )
-    if isinstance(made, ast.Call) and last_name(made.func) in ("enumerate", "next") and made.args:
-        target = target.elts[1] if last_name(made.func) == "enumerate" and isinstance(target, ast.Tuple) and len(target.elts) == 2 else target
-        made = made.args[0]
-    elif isinstance(node, ast.Assign):
-        return None
-    if not (isinstance(made, ast.Call) and method(made) == "split" and isinstance(made.func, ast.Attribute) and isinstance(target, ast.Tuple)):
-        return None
-    scope = program.scope(made)
-    folds = any(o.name.startswith("sklearn.model_selection.") for o in program.origins(made.func.value, scope))
-    names = [last_name(e) for e in target.elts]
-    return (names[0], names[1]) if folds and len(names) == 2 and all(names) else None
-
-
-def _passed_exchanged(program: Program, node: ast.AST, first: str, second: str) -> Iterator[Place]:
-    """Calls in a fold that pass rows taken by the second positions for a train parameter, and by the first for a held-out one."""
-    body = node.body if isinstance(node, ast.For) else []
-    for call in (n for s in body for n in walk(s) if isinstance(n, ast.Call)):
-        for function in program.callees(call, program.scope(call)):
-            given = {p: names_read(a) & {first, second} for p, a in zip(function.parameters, call.args, strict=False)}
-            train = [g for p, g in given.items() if side_of(p) == "train"]
-            held = [g for p, g in given.items() if side_of(p) in ("val", "test")]
-            if train and held and all(g == {second} for g in train) and all(g == {first} for g in held):
-                yield call, f"{first} are the train rows of the fold, and are passed as held-out ones; {second} the other way about"

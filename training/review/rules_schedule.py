@@ -1,4 +1,4 @@
-"""Rules BH111 to BH117: learning-rate schedules."""
+"""Rules BH111: to BH117: learning-rate schedules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules BH221, BH222, BH226 and BH247: decisions where scores are wanted, scores where decisions are wanted, and either in the place of labels."""
+"""Rules BH221: a metric of scores is given decisions; BH222: labels and scores are given in the wrong order."""
 
 from __future__ import annotations
 
@@ -6,20 +6,16 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import is_model
 from training.review.program import Program, Scope
 from training.review.provenance import DECIDES, KEEPS_VALUES, PUTS_TOGETHER, role, sources
-from training.review.syntax import constant, has_unpacking, identifiers, keyword, last_name, method, receiver, words
-from training.review.values import activation, reaching
+from training.review.syntax import has_unpacking, keyword, last_name, method, receiver, words
+from training.review.values import reaching
 
 RANKS = {"roc_auc_score", "average_precision_score", "roc_curve", "precision_recall_curve", "log_loss", "brier_score_loss", "ndcg_score", "det_curve"}
 IN_ORDER = RANKS | {
     "precision_score", "recall_score", "confusion_matrix", "classification_report", "balanced_accuracy_score", "fbeta_score", "precision_recall_fscore_support",
     "r2_score", "mean_absolute_percentage_error", "explained_variance_score", "top_k_accuracy_score", "hinge_loss",
 }  # fmt: skip
-SQUASHES = {"sigmoid", "softmax", "log_softmax", "logsigmoid", "expit", "Sigmoid", "Softmax", "LogSoftmax", "sigmoid_"}
-PROBABLE = {"prob", "probs", "proba", "probability", "probabilities"}
-KEEPS_SCORES = {"squeeze", "cpu", "numpy", "detach", "float", "flatten", "view", "reshape", "double", "tolist"}
 OTHER_ORDER = ("torchmetrics.", "torcheval.metrics.")  # scores first
 
 
@@ -165,148 +161,3 @@ def _turned(program: Program, call: ast.Call) -> bool:
     """Whether a table is turned round afterwards."""
     parent = program.parents[call]
     return isinstance(parent, ast.Attribute) and parent.attr in ("T", "transpose")
-
-
-@rule(
-    "BH226",
-    "probabilities-equal-labels",
-    "error",
-    title="Probabilities are compared with labels for equality",
-    why="A probability is hardly ever exactly 0 or 1: what is counted as right is next to nothing, or only rows whose score has run into its bound.",
-    remedy="decide first: `(scores > 0.5) == labels`, or `scores.argmax(1) == labels`",
-    bad="""
-        import torch
-
-        @torch.no_grad()
-        def accuracy(model, val_loader):
-            model.eval()
-            right = 0
-            for x, y in val_loader:
-                prob = torch.sigmoid(model(x))
-                right += (prob == y).sum().item()
-            return right / len(val_loader.dataset)
-        """,
-    good="""
-        import torch
-
-        @torch.no_grad()
-        def accuracy(model, val_loader):
-            model.eval()
-            right = 0
-            for x, y in val_loader:
-                prob = torch.sigmoid(model(x))
-                right += ((prob > 0.5) == y).sum().item()
-            return right / len(val_loader.dataset)
-        """,
-)
-def probabilities_equal_labels(subject: Subject) -> Iterator[Place]:
-    """One side of `==` is a network's output after a sigmoid or softmax, or of a network that ends so or in a linear layer, and nothing decides; the other side are labels."""
-    program = subject.program
-    for node in program.nodes[ast.Compare]:
-        if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], ast.Eq) or len(node.ops) != 1:
-            continue
-        yield from _equal(program, node, node.left, node.comparators[0])
-    for call in program.calls_of("eq"):
-        if (on := receiver(call)) is not None and len(call.args) == 1 and not program.resolve(call.func):
-            yield from _equal(program, call, on, call.args[0])
-
-
-def _equal(program: Program, node: ast.expr, left: ast.expr, right: ast.expr) -> Iterator[Place]:
-    """The finding, where one side is made of scores and the other of labels."""
-    if constant(left) is not None or constant(right) is not None:
-        return
-    scope = program.scope(node)
-    for scores, labels in ((left, right), (right, left)):
-        made = [s for s in sources(program, scores, scope) if s.kind == "network"]
-        if made and all(_undecided(program, s.node, s.done) for s in made) and role(program, labels, scope) == "labels":
-            yield node, f"{ast.unparse(scores)} are scores that nothing rounds, and are compared with {ast.unparse(labels)} for equality"
-            return
-
-
-def _undecided(program: Program, forward: ast.AST, done: frozenset[str]) -> bool:
-    """Whether a network's output is a number between others, and nothing made a class of it."""
-    ends = activation(program, forward, program.scope(forward)) if isinstance(forward, ast.Call) else ""
-    return "decided" not in done and ends != "argmax" and ("squashed" in done or ends in ("sigmoid", "softmax", "log_softmax", "linear"))
-
-
-@rule(
-    "BH247",
-    "scores-called-probabilities",
-    "warning",
-    title="Scores are kept under the name of probabilities, and cut at a share",
-    why="The loss takes logits, so that the network gives numbers from below -5 to above 5. Cut at 0.5, or averaged, they are no probabilities: a score of 0.3 stands for 57 %.",
-    remedy="`torch.sigmoid(model(x))`, or softmax, before they are kept",
-    bad="""
-        import torch
-        from torch.nn import functional as F
-
-        def step(model, x, y):
-            return F.binary_cross_entropy_with_logits(model(x), y)
-
-        @torch.no_grad()
-        def recall(model, loader):
-            model.eval()
-            probs, truth = [], []
-            for x, y in loader:
-                probs.append(model(x))
-                truth.append(y)
-            probs, truth = torch.cat(probs), torch.cat(truth)
-            return ((probs > 0.3) & (truth > 0.5)).sum() / truth.sum()
-        """,
-    good="""
-        import torch
-        from torch.nn import functional as F
-
-        def step(model, x, y):
-            return F.binary_cross_entropy_with_logits(model(x), y)
-
-        @torch.no_grad()
-        def recall(model, loader):
-            model.eval()
-            probs, truth = [], []
-            for x, y in loader:
-                probs.append(torch.sigmoid(model(x)))
-                truth.append(y)
-            probs, truth = torch.cat(probs), torch.cat(truth)
-            return ((probs > 0.3) & (truth > 0.5)).sum() / truth.sum()
-        """,
-)
-def scores_called_probabilities(subject: Subject) -> Iterator[Place]:
-    """`probs = model(x)` or `probs.append(model(x))` in a file whose loss takes logits, whose networks end without sigmoid and softmax, and where neither is taken of that name."""
-    program = subject.program
-    if not {"binary_cross_entropy_with_logits", "BCEWithLogitsLoss"} & program.identifiers:
-        return
-    squashed = program.calls_of(*SQUASHES)
-    inside = [program.scope(c).owner for c in squashed]
-    if any(owner is not None and program.is_module(owner) for owner in inside):
-        return  # the network may give probabilities in eval mode
-    taken = {n for c in squashed for n in identifiers(c)}
-    for call in program.all_calls:
-        named = _name_of(_kept(program, call))
-        if not words(named) & PROBABLE or named in taken or words(named) & {"log", "logit", "logits"}:
-            continue
-        if is_model(program, call.func, program.scope(call)):
-            yield call, f"{named} holds what {ast.unparse(call.func)} gives, which are logits"
-
-
-def _kept(program: Program, call: ast.Call) -> ast.AST:
-    """What surrounds a call but for conversions: `model(x).squeeze(1).cpu().numpy()`."""
-    node: ast.AST = call
-    while True:
-        above = program.parents[node]
-        if isinstance(above, ast.Attribute):
-            after = program.parents[above]
-            if not (isinstance(after, ast.Call) and after.func is above and above.attr in KEEPS_SCORES):
-                return above
-            node = after
-        else:
-            return above
-
-
-def _name_of(above: ast.AST) -> str:
-    """The name that a value is bound to, or whose list it is appended to."""
-    if isinstance(above, ast.Assign) and len(above.targets) == 1:
-        return last_name(above.targets[0])
-    if isinstance(above, ast.Call) and method(above) == "append":
-        return last_name(receiver(above))
-    return ""

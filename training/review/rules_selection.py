@@ -1,4 +1,4 @@
-"""Rules BH204 to BH207, and BH209: metrics, and which rows and weights are chosen."""
+"""Rules BH204: to BH207, and BH209: metrics, and which rows and weights are chosen."""
 
 from __future__ import annotations
 

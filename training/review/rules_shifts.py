@@ -1,4 +1,4 @@
-"""Rules BH328, BH545 and BH546: tokens shifted the wrong way, labels that are blended, and a label that is the last value of its window."""
+"""Rule BH545: labels are interpolated."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
-from training.review.kinds import is_model
 from training.review.program import Program, Scope
-from training.review.syntax import calls, constant, identifiers, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
-from training.review.values import loss_calls, reaching
+from training.review.syntax import calls, constant, identifiers, keyword, last_name, method, names_read, receiver, walk, words
 
 MASKS = {"mask", "masks", "label", "labels", "seg", "segmentation", "annotation", "annotations", "classes"}
 BLENDS = {"bilinear", "bicubic", "linear", "trilinear"}
@@ -17,73 +15,6 @@ THRESHOLDS = {"gt", "ge", "lt", "le", "gt_", "ge_", "lt_", "le_"}
 WHOLE = {"long", "int", "short", "byte"}
 RESIZE = "torchvision.transforms.functional.resize"
 RESHAPES = {"flatten", "reshape", "view", "contiguous", "transpose", "permute", "to", "clone", "long"}
-
-
-@rule(
-    "BH328",
-    "shifted-the-wrong-way",
-    "error",
-    title="The network foretells the token before",
-    why="It is given tokens from the second on and learns those up to the last but one: each target is the token before, which a causal network has in its input.",
-    remedy="`cross_entropy(net(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())`",
-    bad="""
-        import torch.nn.functional as F
-
-        def train(net, loader, optimizer):
-            for ids in loader:
-                loss = F.cross_entropy(net(ids[:, 1:]).flatten(0, 1), ids[:, :-1].flatten())
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-        """,
-    good="""
-        import torch.nn.functional as F
-
-        def train(net, loader, optimizer):
-            for ids in loader:
-                loss = F.cross_entropy(net(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-        """,
-)
-def shifted_the_wrong_way(subject: Subject) -> Iterator[Place]:
-    """The scores of a cross-entropy are those of `ids[:, 1:]`, its labels `ids[:, :-1]` of the same name, in no file that speaks of running backwards."""
-    program = subject.program
-    for loss in loss_calls(program):
-        if loss.kind not in ("cross_entropy", "nll") or loss.target is None:
-            continue
-        target = _behind(program, loss.target, loss.scope)
-        if _cut(target) != "last" or any(words(n) & {"backwards", "reverse", "reversed", "bidirectional"} for n in program.identifiers):
-            continue
-        scores = _behind(program, loss.scores, loss.scope)
-        given = (
-            _behind(program, scores.args[0], loss.scope)
-            if isinstance(scores, ast.Call) and scores.args and is_model(program, scores.func, loss.scope)
-            else None
-        )
-        if given is not None and _cut(given) == "first" and ast.dump(_table(given)) == ast.dump(_table(target)):
-            yield loss.call, f"{ast.unparse(given)} goes in, and {ast.unparse(target)}, the token before each, is to come out"
-
-
-def _behind(program: Program, node: ast.expr, scope: Scope, depth: int = 0) -> ast.expr:
-    """What a value is without reshapes, one name after the other."""
-    while isinstance(node, ast.Call) and method(node) in RESHAPES and (inner := receiver(node)) is not None and not program.resolve(node.func):
-        node = inner
-    found = reaching(program, node, scope) if isinstance(node, ast.Name) and depth < 4 else []
-    return _behind(program, found[0], scope, depth + 1) if len(found) == 1 else node
-
-
-def _cut(node: ast.expr) -> str:
-    """Which token is left out along the second axis: the first, of `x[:, 1:]`, or the last, of `x[:, :-1]`."""
-    parts = node.slice.elts if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple) else []
-    if len(parts) != 2 or not all(isinstance(p, ast.Slice) for p in parts) or ast.unparse(parts[0]) != ":":
-        return ""
-    return {"1:": "first", ":-1": "last"}.get(ast.unparse(parts[1]), "")
-
-
-def _table(node: ast.expr) -> ast.expr:
-    return node.value if isinstance(node, ast.Subscript) else node
 
 
 @rule(
@@ -150,63 +81,3 @@ def _compared(program: Program, call: ast.Call, scope: Scope) -> bool:
         return True
     names = {last_name(t) for t in getattr(program.statement(call), "targets", ())} - {""}
     return any(isinstance(n, ast.Compare) and names_read(n) & names and n.lineno >= call.lineno for n in walk(scope.node))
-
-
-@rule(
-    "BH546",
-    "label-in-its-window",
-    "error",
-    title="The label is the last value of its own window",
-    why="`series[i : i + w]` ends with `series[i + w - 1]`. Taken as the label it stands among the inputs: the network copies its last input, and its error is near 0.",
-    remedy="take the value behind the window, `series[i + w]`, and one window less",
-    bad="""
-        import torch
-
-        def windows(series, w):
-            x = torch.stack([series[i : i + w] for i in range(len(series) - w)])
-            y = torch.stack([series[i + w - 1] for i in range(len(series) - w)])
-            return x, y
-        """,
-    good="""
-        import torch
-
-        def windows(series, w):
-            x = torch.stack([series[i : i + w] for i in range(len(series) - w)])
-            y = torch.stack([series[i + w] for i in range(len(series) - w)])
-            return x, y
-        """,
-)
-def label_in_its_window(subject: Subject) -> Iterator[Place]:
-    """In one function a series is cut from i to i + w, and its value at i + w - 1 taken by itself; of one column of it, where the window leaves that column in."""
-    program = subject.program
-    if not any(isinstance(n, ast.Subscript) and isinstance(n.slice, ast.BinOp) and constant(n.slice.right) == 1 for n in program.nodes[ast.Subscript]):
-        return
-    for scope in program.scopes:
-        taken = [n for n in own_nodes(scope.node) if isinstance(n, ast.Subscript)]
-        windows = {
-            (ast.dump(n.value), ast.dump(n.slice.upper))
-            for n in taken
-            if isinstance(n.slice, ast.Slice) and n.slice.lower and isinstance(n.slice.upper, ast.BinOp)
-        }
-        for node in taken if windows else ():
-            last = node.slice
-            if (
-                isinstance(last, ast.BinOp)
-                and isinstance(last.op, ast.Sub)
-                and constant(last.right) == 1
-                and (ast.dump(node.value), ast.dump(last.left)) in windows
-                and _is_label(program, node)
-            ):
-                yield node, f"{ast.unparse(node)} is the last value of the window that ends at {ast.unparse(last.left)}"
-
-
-def _is_label(program: Program, node: ast.Subscript) -> bool:
-    """Whether a value goes under the name of a label, into a list of them, or out of an item: not a last value that is subtracted, or scored beside the network."""
-    statement, above = program.statement(node), program.parents[node]
-    if isinstance(above, ast.BinOp) and above.right is node:
-        return False
-    if isinstance(statement, ast.Return):
-        return True
-    targets = {w for t in getattr(statement, "targets", ()) for n in identifiers(t) for w in words(n)}
-    listed = {w for c in calls(statement) if method(c) == "append" for n in identifiers(receiver(c) or c) for w in words(n)}
-    return bool((targets | listed) & {"y", "ys", "target", "targets", "label", "labels", "truth", "out", "outputs", "future", "next"})

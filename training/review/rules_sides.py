@@ -1,4 +1,4 @@
-"""Rules BH527 and BH529: sides of a split that share rows, or are taken by the positions of another table."""
+"""Rule BH527: two sides of a split hold the same rows."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from training.review.findings import Place, Subject, rule
 from training.review.intervals import overlap, share_of
 from training.review.program import Program, Scope
 from training.review.selections import Chosen, chosen, table_key
-from training.review.sides import elements_of, is_random_order, latest, row_takes, side_of, takes
+from training.review.sides import elements_of, is_random_order, row_takes, side_of
 from training.review.splitting import line_of
-from training.review.syntax import calls, constant, dotted, last_name, method, names_read, receiver, walk, words
+from training.review.syntax import calls, constant, dotted, last_name, method, names_read, walk, words
 from training.review.values import value_of
 
 ON_PURPOSE = {"overfit", "overfitting", "sanity", "bootstrap", "memorise", "memorize", "transductive"}
@@ -197,77 +197,3 @@ def _two_orders(program: Program) -> Iterator[Place]:
             seeded = any(k.arg == "generator" for d in sides.values() for k in d[1].keywords) or not all(d[1].args for d in sides.values())
             if not seeded and ast.dump(sides["train"][1]) == ast.dump(sides["held"][1]):
                 yield sides["held"][0], "the positions come from another order than those of train: rows are in both"
-
-
-@rule(
-    "BH529",
-    "positions-of-another-table",
-    "error",
-    title="Rows are taken by positions that belong to another table",
-    why="Positions count the rows of what was split. In the table of which that is a part the same numbers are other rows: train rows get among the held-out ones.",
-    remedy="take the rows of the table that was split: `rest.iloc[positions]`",
-    bad="""
-        from sklearn.model_selection import GroupShuffleSplit
-
-        def sides(visits):
-            rest, test = next(GroupShuffleSplit(1, random_state=0).split(visits, groups=visits["patient_id"]))
-            rest, test = visits.iloc[rest], visits.iloc[test]
-            a, b = next(GroupShuffleSplit(1, random_state=1).split(rest, groups=rest["patient_id"]))
-            return visits.iloc[a], visits.iloc[b], test
-        """,
-    good="""
-        from sklearn.model_selection import GroupShuffleSplit
-
-        def sides(visits):
-            rest, test = next(GroupShuffleSplit(1, random_state=0).split(visits, groups=visits["patient_id"]))
-            rest, test = visits.iloc[rest], visits.iloc[test]
-            a, b = next(GroupShuffleSplit(1, random_state=1).split(rest, groups=rest["patient_id"]))
-            return rest.iloc[a], rest.iloc[b], test
-        """,
-)
-def positions_of_another_table(subject: Subject) -> Iterator[Place]:
-    """`t[a]` where `a` came of a split, or an order, of `p`, and `p` is some rows of `t`, or the values that occur in it."""
-    program = subject.program
-    for take in takes(program):
-        if not isinstance(take.rows, ast.Name) or take.family[0] not in ("split", "slice"):
-            continue
-        counted = _counted(program, take.selector, take.scope)
-        if counted is None or counted.id == take.rows.id:
-            continue
-        bound = latest(program, counted, take.scope)
-        if bound is not None and bound.how == "assign" and _is_part_of(program, bound.value, bound.index, take.rows.id, take.scope):
-            yield take.node, f"{ast.unparse(take.selector)} counts the rows of {counted.id} (line {line_of(bound.statement)}), not those of {take.rows.id}"
-
-
-def _counted(program: Program, selector: ast.expr, scope: Scope) -> ast.Name | None:
-    """Of which table a selector counts the rows: what was split, or the length of which was permuted."""
-    for _ in range(4):
-        if isinstance(selector, ast.Subscript):
-            selector = selector.value
-        if not isinstance(selector, ast.Name):
-            break
-        bound = latest(program, selector, scope)
-        if bound is None:
-            return None
-        selector = bound.value
-        if isinstance(selector, ast.Call) and last_name(selector.func) in ("next", "enumerate", "list") and selector.args:
-            selector = selector.args[0]
-    if not isinstance(selector, ast.Call):
-        return None
-    if last_name(selector.func) in ("permutation", "randperm"):
-        lengths = [c.args[0] for c in calls(selector) if last_name(c.func) == "len" and c.args and isinstance(c.args[0], ast.Name)]
-        return lengths[0] if len(lengths) == 1 and isinstance(lengths[0], ast.Name) else None
-    given = selector.args[0] if method(selector) == "split" and selector.args else None
-    return given if isinstance(given, ast.Name) else None
-
-
-def _is_part_of(program: Program, value: ast.expr, index: int | None, name: str, scope: Scope) -> bool:
-    """Whether a value is some rows of a table, or its distinct values."""
-    if any(t.node is value and isinstance(t.rows, ast.Name) and t.rows.id == name and t.family[0] in ("split", "slice") for t in takes(program)):
-        return True
-    if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Compare) and isinstance(value.value, ast.Name):
-        return value.value.id == name
-    if isinstance(value, ast.Call) and last_name(value.func) in ("unique", "drop_duplicates") and index is None:
-        of = value.args[0] if value.args else receiver(value)
-        return of is not None and name in names_read(of)
-    return False

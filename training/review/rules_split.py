@@ -1,4 +1,4 @@
-"""Rules BH501 to BH504: what is learned from rows before they are split."""
+"""Rules BH501: to BH504: what is learned from rows before they are split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules BH101 to BH109: the order of zero_grad, backward, clip and step."""
+"""Rules BH101, BH102, BH103, BH104, BH105, BH106, BH107."""
 
 from __future__ import annotations
 

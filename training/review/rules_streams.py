@@ -1,4 +1,4 @@
-"""Rules BH521 and BH522: rows that come several times: from every worker of a stream, and into the network of every fold."""
+"""Rules BH521: and BH522: rows that come several times: from every worker of a stream, and into the network of every fold."""
 
 from __future__ import annotations
 

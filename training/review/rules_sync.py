@@ -1,4 +1,4 @@
-"""Rules BH609 to BH611 and BH615: gradients that are never averaged, ranks that skip a backward alone, and sums that are added up in part."""
+"""Rules BH609: to BH611 and BH615: gradients that are never averaged, ranks that skip a backward alone, and sums that are added up in part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules BH543 and BH544: labels that stay among the features, and a loss over the nodes that are tested."""
+"""Rule BH543: the column of the labels is among the features."""
 
 from __future__ import annotations
 
@@ -7,17 +7,13 @@ from collections.abc import Iterator
 
 from training.review.findings import Place, Subject, rule
 from training.review.imputed import filled_by_class, filled_from_labels
-from training.review.kinds import looks_held_out, looks_trained_on
-from training.review.lookups import spoken_words
 from training.review.program import Program, Scope
-from training.review.sides import side_of
-from training.review.syntax import calls, constant, dotted, identifiers, keyword, last_name, method, names_read, own_nodes, receiver, walk, words
-from training.review.values import loss_calls, reaching
+from training.review.syntax import constant, dotted, identifiers, keyword, last_name, method, receiver, walk, words
+from training.review.values import reaching
 
 TABLES = {"values", "to_numpy", "drop", "astype", "select_dtypes", "fillna", "copy"}
 PAIRS = {"train_test_split", "TensorDataset", "fit", "fit_transform", "partial_fit"}
 LABELS = {"y", "target", "targets", "label", "labels", "truth", "outcome", "outcomes", "response"}
-PLACES = {"mask", "masks", "idx", "index", "indices", "nodes", "ids"}
 
 
 @rule(
@@ -125,111 +121,5 @@ def _taken_out(program: Program, scope: Scope, table: str, column: str) -> bool:
         if isinstance(node, ast.Assign) and any(
             isinstance(t, ast.Subscript) and dotted(t.value) == table and constant(t.slice) == column for t in node.targets
         ):
-            return True
-    return False
-
-
-@rule(
-    "BH544",
-    "loss-over-all-nodes",
-    "error",
-    title="The loss is taken over the nodes that are tested, too",
-    why="A graph goes through the network as a whole; which nodes are learned from is decided by the mask in the loss. Without it the labels of validation and test nodes are trained on.",
-    remedy="`F.cross_entropy(scores[train_mask], y[train_mask])`",
-    bad="""
-        import torch
-        import torch.nn.functional as F
-
-        def fit(net, optimizer, x, edges, y, train_mask, test_mask):
-            for _ in range(200):
-                optimizer.zero_grad()
-                F.cross_entropy(net(x, edges), y).backward()
-                optimizer.step()
-            net.eval()
-            with torch.no_grad():
-                right = net(x, edges).argmax(1) == y
-            return right[test_mask].float().mean().item()
-        """,
-    good="""
-        import torch
-        import torch.nn.functional as F
-
-        def fit(net, optimizer, x, edges, y, train_mask, test_mask):
-            for _ in range(200):
-                optimizer.zero_grad()
-                F.cross_entropy(net(x, edges)[train_mask], y[train_mask]).backward()
-                optimizer.step()
-            net.eval()
-            with torch.no_grad():
-                right = net(x, edges).argmax(1) == y
-            return right[test_mask].float().mean().item()
-        """,
-)
-def loss_over_all_nodes(subject: Subject) -> Iterator[Place]:
-    """In a function that has masks or positions of train nodes and of held-out ones, the loss that is trained on takes scores and labels whole, and the labels are those that are scored."""
-    program = subject.program
-    for loss in loss_calls(program) if PLACES & spoken_words(program) else ():
-        scope, labels = loss.scope, dotted(loss.target)
-        if not labels or any(k.arg in ("reduction", "weight", "ignore_index") for k in loss.call.keywords) or len(loss.call.args) != 2:
-            continue
-        chosen = _places(program, scope, labels)
-        train = {n for n in chosen if looks_trained_on(n.rpartition(".")[2])}
-        held = {n for n in chosen if looks_held_out(n.rpartition(".")[2]) or side_of(n.rpartition(".")[2]) == "test"}
-        if not train or not held or _is_chosen(program, loss.scores, scope) or not _is_trained_on(program, loss.call, scope):
-            continue
-        if labels.partition(".")[0] == labels and (
-            len(scope.bindings.get(labels, ())) > 1 or _written(scope, labels) or _names_of(program, labels, scope) & (train | held)
-        ):
-            continue
-        if _scored(scope, labels, held):
-            yield loss.call, f"all labels of {labels} are learned, and those of {sorted(held)[0]} are scored"
-
-
-def _places(program: Program, scope: Scope, labels: str) -> set[str]:
-    """Names and attributes in the function that say which nodes belong to a side."""
-    root = labels.partition(".")[0]
-    names = {n.id for n in walk(scope.node) if isinstance(n, ast.Name)} | set(scope.parameters)
-    attributes = {dotted(n) for n in walk(scope.node) if isinstance(n, ast.Attribute) and dotted(n.value) == root}
-    return {n for n in names | attributes if words(n.rpartition(".")[2]) & PLACES}
-
-
-def _is_chosen(program: Program, node: ast.expr, scope: Scope) -> bool:
-    """Whether scores are a part of what the network gave."""
-    values = reaching(program, node, scope) if isinstance(node, ast.Name) else [node]
-    return not values or any(isinstance(n, ast.Subscript) for v in values for n in walk(v)) or not all(isinstance(v, ast.Call) for v in values)
-
-
-def _is_trained_on(program: Program, call: ast.Call, scope: Scope) -> bool:
-    """Whether backward is called on the loss, at once or by its name, and nothing takes a part of it."""
-    above = program.parents[call]
-    if isinstance(above, ast.Attribute):
-        return above.attr == "backward"
-    name = last_name(above.targets[0]) if isinstance(above, ast.Assign) else ""
-    return bool(name) and any(method(c) == "backward" and dotted(receiver(c)) == name for c in calls(scope.node))
-
-
-def _written(scope: Scope, labels: str) -> bool:
-    """Whether places of the labels are written, as those of other nodes to be ignored."""
-    stored = (n for n in own_nodes(scope.node) if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store))
-    return any(dotted(n.value) == labels for n in stored)
-
-
-def _names_of(program: Program, labels: str, scope: Scope) -> set[str]:
-    return {n for b in scope.bindings.get(labels, ()) for n in names_read(b.value) if b.index is None}
-
-
-def _scored(scope: Scope, labels: str, held: set[str]) -> bool:
-    """Whether the labels, or a comparison with them, are looked at through the held-out places."""
-    for node in walk(scope.node):
-        if isinstance(node, ast.Subscript) and dotted(node.slice) in held:
-            of = node.value
-            compared = [n for n in walk(scope.node) if isinstance(n, ast.Assign) and isinstance(n.value, ast.Compare) and dotted(n.targets[0]) == dotted(of)]
-            if (
-                dotted(of) == labels
-                or (isinstance(of, ast.Compare) and labels in {dotted(n) for n in walk(of)})
-                or any(labels in {dotted(n) for n in walk(c)} for c in compared)
-            ):
-                return True
-        if isinstance(node, ast.Call) and {dotted(a) for a in node.args} & held and labels in {dotted(a) for a in node.args}:
             return True
     return False

@@ -1,4 +1,4 @@
-"""Rules BH411 to BH414: shapes and softmax."""
+"""Rules BH411: to BH414: shapes and softmax."""
 
 from __future__ import annotations
 

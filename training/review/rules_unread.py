@@ -1,4 +1,4 @@
-"""Rules BH253 and BH254: an argument that is given, or something that is made, and that nothing reads."""
+"""Rules BH253: and BH254: an argument that is given, or something that is made, and that nothing reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules BH121 to BH125: accumulation, optimizers in loops, graphs that are kept."""
+"""Rules BH121: to BH125: accumulation, optimizers in loops, graphs that are kept."""
 
 from __future__ import annotations
 

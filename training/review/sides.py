@@ -18,7 +18,6 @@ PERMUTED = {"permutation", "randperm"}
 DRAWN = {"rand", "random", "rand_like", "uniform", "binomial", "bernoulli", "random_sample", "choice"}
 PIECES = {"array_split", "split", "tensor_split", "chunk", "hsplit"}
 BY_ROW = {"iloc", "loc", "values"}
-COMPLEMENTS = {ast.Eq: ast.NotEq, ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.NotEq: ast.Eq, ast.GtE: ast.Lt, ast.Gt: ast.LtE}
 
 
 @dataclass(frozen=True, eq=False)

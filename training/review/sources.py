@@ -11,17 +11,19 @@ import tokenize
 import warnings
 from pathlib import Path
 
-from training.review.findings import RULES, Finding
+from training.review.findings import RULES, Finding, Severity
+from training.review.retired import RETIRED
 from training.review.rules_run import RUN_RULES
 from training.review.syntax import parsed
 
 ALLOW = re.compile(r"#\s*bulkhead:\s*allow\s*(?:\[(?P<rules>[^\]]*)\])?\s*(?P<reason>.*)", re.IGNORECASE)
-UNREADABLE, NO_REASON, ALLOWS_NOTHING, RULE_FAILED = "BH001", "BH002", "BH003", "BH004"
+UNREADABLE, NO_REASON, ALLOWS_NOTHING, RULE_FAILED, ALLOWS_RETIRED = "BH001", "BH002", "BH003", "BH004", "BH005"
 ABOUT_FILES = {
     UNREADABLE: ("unreadable", "a file cannot be opened, decoded or parsed, so that nothing in it was reviewed"),
     NO_REASON: ("allowed-without-reason", "a comment that allows a finding names no rule, or gives no reason"),
     ALLOWS_NOTHING: ("allows-nothing", "a comment allows a finding that is not there"),
     RULE_FAILED: ("rule-failed", "a rule ended with an error of its own, so that its mistake was not looked for; the other rules were applied"),
+    ALLOWS_RETIRED: ("allows-retired", "a comment allows a finding of a rule that was removed"),
 }
 WHOLE_FILE = (1, 1 << 30)  # lines whose change can bring a finding about
 SHORTEST_REASON = 10  # letters, as of an allowance in a declaration
@@ -141,7 +143,8 @@ class Allowances:
         for entry in self.entries:
             cell, line = self.source.place(entry.line)
             for rule, message in self._wrong(entry, ran):
-                judged.append(Finding(rule, self.source.path, line, 1, line, 1, message, "warning", (line, line), cell))
+                severity: Severity = "note" if rule == ALLOWS_RETIRED else "warning"
+                judged.append(Finding(rule, self.source.path, line, 1, line, 1, message, severity, (line, line), cell))
         return judged
 
     def _allowed(self, finding: Finding) -> Finding:
@@ -156,7 +159,8 @@ class Allowances:
     def _wrong(self, entry: _Allowance, ran: set[str]) -> list[tuple[str, str]]:
         if not entry.rules:
             return [(NO_REASON, "names no rule; write # bulkhead: allow[BH101] and why")]
-        wrong = [(ALLOWS_NOTHING, f"allows {rule}, which is no rule") for rule in entry.rules if rule not in RULES and rule not in RUN_RULES]
+        wrong = [(ALLOWS_RETIRED, f"allows {rule}, a rule that was removed; remove the comment") for rule in entry.rules if rule in RETIRED]
+        wrong += [(ALLOWS_NOTHING, f"allows {rule}, which is no rule") for rule in entry.rules if rule not in RULES.keys() | RUN_RULES.keys() | RETIRED]
         wrong += [(ALLOWS_NOTHING, f"allows {rule}, which finds nothing here; remove the comment") for rule in entry.rules if rule in ran - entry.used]
         if len(entry.reason) < SHORTEST_REASON:
             wrong.append((NO_REASON, f"gives no reason of {SHORTEST_REASON} letters or more, so nothing is allowed"))

@@ -16,7 +16,6 @@ balance     samplers and weights that both make up for rare classes
 classes     weights of classes against their frequency
 copies      copies of a trained network that are evaluated in its place
 contrasts   rows of a batch against each other
-cuts        raw scores that are cut in the middle as probabilities are
 updates     decay, betas and states of optimizers
 movement    whether weights move at all
 recurrence  whether the gradient of a state goes from call to call

@@ -15,7 +15,6 @@ SAME = 1 - 1e-9  # squared correlation of a column and what was made of it by a 
 FEW, GAPS = 30, 5  # rows that are looked at; gaps that were filled
 CLOSE = 2e-5  # of a deviation
 LINES = 1e-3  # of the deviation of a column, beyond which a number was not left as it was
-FILLED = 0.9  # of the gaps
 APART, FACTOR, PAIRS = 2e-6, 100.0, 3  # correlation of components, how much larger it is in other rows, and pairs that are asked for
 KINDS, ASKED = 20, 1000  # values of a column; rows that are asked first
 
@@ -181,22 +180,6 @@ def _filled(table: Divided, raw: dict[Any, np.ndarray], part: Made, lines: dict[
             by = [any(abs(filled[0] - n) < close for n in _middle(column[rows])) for rows in (table.train, everything)]
             if by == [False, True]:
                 yield "BH503", f"gaps in {name!r} are filled by a number of all rows, the held-out ones among them"
-        elif table.train.max() < table.held.min() and (how := _from_later(column, part.places[gaps], filled, close)):
-            yield "BH555", f"gaps in {name!r} are filled by {how}, which is not known yet at their time"
-
-
-def _from_later(column: np.ndarray, where: np.ndarray, filled: np.ndarray, close: float) -> str:
-    """By what gaps of a column [N] in the order of time are filled, where that comes later."""
-    known = np.flatnonzero(~np.isnan(column))
-    inner = (where > known[0]) & (where < known[-1])
-    where, filled = where[inner], filled[inner]
-    if len(where) < GAPS:
-        return ""
-    after = np.searchsorted(known, where)
-    before, then, between = column[known[after - 1]], column[known[after]], np.interp(where, known, column[known])
-    ways = {"the value that comes next": then, "values on the way to the next one": between}
-    held = (np.abs(filled - before) < close).mean() >= FILLED
-    return next((how for how, values in ways.items() if not held and (np.abs(filled - values) < close).mean() >= FILLED), "")
 
 
 def _names(found: list[Any]) -> str:

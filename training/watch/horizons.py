@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from torch.optim import lr_scheduler
-
 from training.review.direction import direction
 from training.review.program import Program
 from training.review.syntax import keyword, parsed
@@ -21,44 +19,10 @@ DEPTH = 3  # functions within functions
 WINDOW, AROUND = 1.9, 0.02  # backward passes a step that make a window; of a number
 LONG = 40  # steps of a run, below which it only tries out
 SHORTEST = 20  # steps, below which numbers are equal by chance
-UNFINISHED = 0.4  # of the largest rate
 HIGH, DROP, EARLY, CLOSE = 0.9, 0.35, 0.5, 0.02  # of the largest rate; of the steps; of a rate
 STOPPING = ("stop", "patience", "limit", "islice", "max_steps", "max_iter", "debug", "smoke", "fast")
 TRYING = ("debug", "smoke", "fast_dev", "dry_run", "dry-run")
 SWINGING = ("cycl", "snapshot", "restart", "swa_", "averagedmodel", "ensembl", "oscillat")
-LENGTHS = ("total_steps", "T_max", "total_iters")
-
-
-def horizons(scheduler: Any) -> Iterator[int]:
-    """Numbers of steps after which a schedule is over, or changes for the last time."""
-    yield from (n for name in LENGTHS if isinstance(n := getattr(scheduler, name, None), int))
-    if isinstance(scheduler, lr_scheduler.MultiStepLR):
-        yield max(scheduler.milestones, default=0)
-    parts = getattr(scheduler, "_schedulers", [])
-    starts = getattr(scheduler, "_milestones", None)
-    if parts and starts:
-        yield from (starts[-1] + n for n in horizons(parts[-1]))  # the last part counts from its own beginning
-    elif parts:
-        for part in parts:
-            yield from horizons(part)
-
-
-def beside_window(scheduler: Any, calls: int, passes: int, rates: list[float]) -> int:
-    """The horizon of a schedule that counts the batches of accumulation windows, and is stepped once a window; 0 where it is none.
-
-    Args:
-        scheduler: of torch.
-        calls: of its `step`.
-        passes: backward passes that reached its optimizer.
-        rates: one for each step of its optimizer.
-    """
-    steps = len(rates)
-    if passes < WINDOW * steps or not 0.8 * steps <= calls <= (1 + AROUND) * steps:
-        return 0
-    lengths = list(horizons(scheduler))
-    if rates[-1] > UNFINISHED * max(rates):  # a function may count windows by itself, and has come to its end then
-        lengths += [n for function in getattr(scheduler, "lr_lambdas", ()) for n in numbers_of(function)]
-    return next((n for n in lengths if n >= SHORTEST and abs(n - passes) <= AROUND * passes), 0)
 
 
 def numbers_of(function: Any, depth: int = DEPTH) -> Iterator[int]:

@@ -15,7 +15,6 @@ from training.watch.record import Place, Watch
 
 FEWEST, CALLS, LOOKED_UP = 3, 10, 300  # rows of an embedding; calls and numbers that are looked up
 PLACES = 4  # in a row, from which on a number that is no padding does not stand at its ends alone
-TWICE = 2
 ROWS, AS_OFTEN = 100_000, 2.5  # of an embedding whose numbers are counted; times more or less than others
 ADDING = ("add", "__add__", "__radd__", "add_", "__iadd__", "sub", "__sub__", "__isub__", "sub_")
 Index = tuple[Tensor, ...]

@@ -187,9 +187,6 @@ class Functions(TorchFunctionMode):
         self._told(input, target)
         if input.shape != target.shape and input.numel() > 1 and target.numel() > 1:
             self.often("BH310", f"{name} broadcasts {list(input.shape)} against {list(target.shape)}", 1)
-        made = maker(input, and_constants=True)
-        if log_input and made in ("Exp", "Softplus"):
-            self.often("BH321", f"{name} is given the result of {made.lower()}, and takes the logarithm of a rate")
 
     def _padding(self, target: Tensor, ignored: int, weight: Tensor | None) -> None:
         """Whether labels at the end of sequences are the padding of the network's embedding, or one label where its tokens are padding, and count."""

@@ -25,7 +25,6 @@ from training.watch.balance import Balance
 from training.watch.classes import Classes
 from training.watch.contrasts import Contrasts
 from training.watch.copies import Copies
-from training.watch.cuts import Cuts
 from training.watch.dropouts import Dropouts
 from training.watch.fits import Fits
 from training.watch.fixed_order import FixedOrder
@@ -179,14 +178,13 @@ def _listen(seen: Watch, calls: Path | None) -> tuple[Functions, Callable[[], di
     gradients.leaves.on_walk.append(layers.walked)
     precision.on_clip, movement.made = movement.clipping, schedules.made
     movement.lines = lambda optimizer: gradients.held[id(optimizer)].lines if id(optimizer) in gradients.held else set()
-    cuts, wrappers = Cuts(seen, forwards, functions), Wrappers(seen, gradients.leaves)
+    wrappers = Wrappers(seen, gradients.leaves)
     scales, targets, lookups = (kind(seen, forwards, functions) for kind in (Scales, Targets, Lookups))
     scopes = Scopes(seen)
     late: list[Any] = [
         scopes,
         layers,
         classes,
-        cuts,
         wrappers,
         scales,
         targets,

@@ -9,15 +9,12 @@ import torch
 from torch import Tensor
 
 from training.watch.forwards import Forwards
-from training.watch.losses import SUBTRACTIONS, THROUGH, Functions, maker, probabilities
+from training.watch.losses import Functions, probabilities
 from training.watch.record import Place, Watch
 
-UNSIGNED = {torch.uint8, torch.uint16}  # larger ones are counted in on purpose
-WRAPPED = 0.01  # of the values
 FEWEST, MOST = 4, 1_000_000  # values that are compared
 POWERS = 8  # that are remembered
 SAME = 1e-5
-HALF = 0.5
 MANY = 10  # calls
 PLANES = (3, 4)  # of a picture
 
@@ -33,10 +30,8 @@ class Operators:
     def install(self) -> None:
         """Listen."""
         self.functions.listen(("view", "reshape"), after=self._reshaped)
-        self.functions.listen((*SUBTRACTIONS, "sub_", "__isub__"), before=self._subtracted)
         self.functions.listen(("pow", "__pow__", "float_power"), after=self._raised)
         self.functions.listen(("mul", "__mul__", "__rmul__", "multiply", "neg", "__neg__", "detach"), after=self._weighted)
-        self.functions.listen(("gaussian_nll_loss",), before=self._likelihood)
         self.functions.listen(("softmax", "log_softmax"), after=self._normalised)
 
     # L = a batch of B rows, T places of a sequence with D features, H heads of D / H
@@ -72,21 +67,6 @@ class Operators:
             what = "each head gets the features of a few places, not a part of the features of all" if split else "features of other places stand together"
             self.functions.often("BH411", f"{shapes}: {what}, which takes a transpose")
 
-    def _subtracted(self, name: str, a: Any, b: Any, *_: Any, **__: Any) -> None:
-        """Unsigned numbers below 0 are counted down from the largest one."""
-        left, right = (b, a) if "rsub" in name else (a, b)
-        tensors = [t for t in (left, right) if isinstance(t, Tensor)]
-        if any(t.dtype not in UNSIGNED or t.numel() < FEWEST or t.numel() > MOST for t in tensors) or not all(
-            isinstance(v, Tensor | int) for v in (left, right)
-        ):
-            return
-        if isinstance(right, int) and abs(right) <= 1:
-            return  # a label 0 that becomes the largest number, which is ignored
-        less, more = (v.long() if isinstance(v, Tensor) else v for v in (left, right))
-        wrapped = (torch.as_tensor(less) < torch.as_tensor(more)).float().mean()
-        if float(wrapped) > WRAPPED:
-            self.functions.often("BH509", f"{float(wrapped):.0%} of the differences of {tensors[0].dtype} are below 0, and wrap round to large numbers", 1)
-
     # ---------------------------------------------------------------------------------- weights of one
 
     def _normalised(self, name: str, result: Tensor, scores: Tensor, dim: Any = None, *_: Any, **__: Any) -> None:
@@ -120,14 +100,6 @@ class Operators:
             for other in factors:
                 if isinstance(other, Tensor) and other is not factor and other.requires_grad and other.shape == base.shape and is_logarithm(other, base):
                     self.functions.often("BH829", "each row is weighted by a power of the probability of its label: those that are right count most")
-
-    # ---------------------------------------------------------------------------------------- variances
-
-    def _likelihood(self, name: str, input: Tensor, target: Tensor, var: Any, *_: Any, **__: Any) -> None:
-        if isinstance(var, Tensor) and (maker(var) == "Sqrt" or is_half_exponential(var)):
-            self.functions.often(
-                "BH312", f"{name} is given the square root of a variance, or exp of half its logarithm: a deviation, where the variance belongs"
-            )
 
 
 def flattened(maps: tuple[int, ...], listed: tuple[int, ...]) -> bool:
@@ -174,25 +146,3 @@ def is_logarithm(values: Tensor, base: Tensor) -> bool:
     if bool((base < 0).any() or (base > 1).any()) or float(base.std()) == 0 or (base.ndim > 1 and base.shape[-1] > 1 and probabilities(base, -1)):
         return False
     return any(bool((sign * known).max() <= SAME) and torch.allclose((sign * known).exp(), base, atol=SAME) for sign in (1, -1))
-
-
-def is_half_exponential(tensor: Tensor) -> bool:
-    """Whether a tensor is exp(x / 2), seen through views, clamps and a small number that is added.
-
-    >>> x = torch.zeros(3, requires_grad=True)
-    >>> is_half_exponential((0.5 * x).exp()), is_half_exponential((x / 2).exp() + 1e-6), is_half_exponential(x.exp())
-    (True, True, False)
-    """
-    node: Any = tensor.grad_fn
-    while node is not None and (_name(node) in THROUGH or (_name(node) == "Add" and len([n for n, _ in node.next_functions if n is not None]) == 1)):
-        node = node.next_functions[0][0] or node.next_functions[1][0]
-    inner = node.next_functions[0][0] if node is not None and _name(node) == "Exp" else None
-    if inner is None or _name(inner) not in ("Mul", "Div"):
-        return False
-    scalar = inner._saved_other if inner._saved_other is not None else getattr(inner, "_saved_self", None)
-    factor = float(scalar) if isinstance(scalar, Tensor) and scalar.numel() == 1 else 0.0
-    return factor == (HALF if _name(inner) == "Mul" else 1 / HALF)
-
-
-def _name(node: Any) -> str:
-    return type(node).__name__.rstrip("0123456789").removesuffix("Backward")

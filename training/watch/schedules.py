@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim import lr_scheduler
 
 from training.watch.forwards import Forwards
-from training.watch.horizons import beside_window, better, counts_steps, never_stops, rises_again, swings_on_purpose, tries_out, warms_to_the_end
+from training.watch.horizons import better, counts_steps, never_stops, rises_again, swings_on_purpose, tries_out, warms_to_the_end
 from training.watch.loaders import Loaders
 from training.watch.patches import around
 from training.watch.record import Place, Watch, guarded
@@ -193,17 +193,12 @@ class Schedules:
         meant = getattr(scheduler, "total_steps", None) or (scheduler.T_max if isinstance(scheduler, lr_scheduler.CosineAnnealingLR) else None)
         if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
             self._plateau(schedule, steps)
-        elif horizon := beside_window(scheduler, calls, passes := self.passes(rates.optimizer), rates.rates):
-            told = f"{name} is made for {horizon} steps, as many as there were backward passes ({passes})"
-            self.watch.tell("BH120", f"{told}, and was stepped {calls} times, once a window of them", place)
         elif meant and seldom and calls <= meant / 2 and meant >= 0.8 * steps:
             self.watch.tell("BH114", f"{name} is made for {meant} steps, and was stepped {calls} times in {steps} steps of its optimizer", place)
         elif meant and each and isinstance(scheduler, lr_scheduler.CosineAnnealingLR) and calls >= 2 * meant:
             self.watch.tell("BH113", f"{name} is made for {meant} steps, and was stepped {calls} times: it counts batches where epochs are meant", place)
         elif steps >= MANY and each and sum(r < GONE * first for r in rates.rates) > 0.4 * steps:
             self.watch.tell("BH113", f"{name} has brought the rate from {first:g} to {rates.rates[-1]:.2g}: it counts batches where epochs are meant", place)
-        elif steps >= MANY and idle_first(rates.rates, max(SOME, steps // 10)):
-            self.watch.tell("BH127", f"the rate under {name} is exactly 0 for the first {next(i for i, r in enumerate(rates.rates) if r)} steps", place)
         elif seldom and rising(rates.rates) >= SOME and max(rates.rates) < RISEN_TO * first and name != "CyclicLR":
             told = f"the rate under {name} rises to the end, to {max(rates.rates) / first:.0%} of {first:g}: its {calls} calls do not leave a warm-up"
             self.watch.tell("BH114", f"{told} that counts the {steps} steps of its optimizer", place)
@@ -312,16 +307,6 @@ class Schedules:
             losses = max(series, key=len)
             told = f"the loss began at {losses[0]:.3g} and is at {statistics.median(losses[-len(losses) // 4 :]):.3g} after {len(rates.rates)} steps"
             self.watch.tell("BH831", f"{told} of {type(rates.optimizer).__name__} with a rate of {usual:g}", self.made(rates.optimizer))
-
-
-def idle_first(rates: list[float], many: int) -> bool:
-    """Whether the rate is exactly 0 for many steps, or for a few and then at once what it is at most.
-
-    >>> idle_first([0.0, 0.0, 0.0, 1.0, 0.9], 5), idle_first([0.0, 0.2, 0.4, 1.0], 5)
-    (True, False)
-    """
-    start = next((i for i, r in enumerate(rates) if r), 0)
-    return start >= many or (start >= IDLE and rates[start] > RISEN_TO * max(rates))
 
 
 def climbs(name: str, rates: list[float]) -> bool:

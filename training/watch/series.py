@@ -7,9 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from training.review.owners import KEPT_TOGETHER
-from training.review.syntax import words
-from training.watch.divided import codes_of
 from training.watch.record import Watch
 from training.watch.scopes import Column, Space, columns_of
 
@@ -19,7 +16,6 @@ PROBES = (400, 60)  # windows by which a series is found: of many owners the fir
 EQUAL = 1 - 1e-6  # correlation of windows and their series
 STRIDES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 16, 20, 24, 25, 28, 30, 32, 36, 40, 48, 50, 60, 64)
 MOST_CHANNELS = 4  # of a window
-OWNERS = KEPT_TOGETHER | {"session", "trial", "recording", "series", "engine", "unit", "machine", "device", "episode", "store", "station", "site", "run"}
 REACH = 24  # values before and after, of which one may be made
 BETTER, MATTERS = 0.05, 1e-4  # what later values leave unexplained of what earlier ones do; deviations that matter
 SMALL = 1e-4  # of the largest weight
@@ -45,10 +41,6 @@ def look_at_windows(watch: Watch, spaces: list[Space], held: Iterable[Column]) -
             series = {n: v for n, v in columns_of(space) if v.dtype.kind == "f" and len(v) >= len(channels) / 4}
             cuts = {n: cut for j in range(channels.shape[2]) for n, v in series.items() if (cut := _in_a_row(channels[:, :, j], v)) is not None}
             if cuts:
-                name, ends = next(iter(cuts.items()))
-                last = ends.first + ends.stride * np.arange(len(channels))
-                if last[0] >= channels.shape[1] - 1 and last[-1] < len(series[name]) and _follow(series[name][last], channels[:, -1]):
-                    _into_the_next(watch, space, last, channels.shape[1])
                 _known_before(watch, space, series, cuts, [y for y in labels if len(y) == len(channels)])
 
 
@@ -56,22 +48,6 @@ def _in_a_row(windows: np.ndarray, series: np.ndarray) -> Cut | None:
     """Where the last values of windows [n, T] stand in a series of which they hold T values in a row: a table's columns do not follow each other."""
     first, last = cut_of(windows[:, 0], series), cut_of(windows[:, -1], series)
     return last if first is not None and last is not None and last == Cut(first.first + windows.shape[1] - 1, first.stride) else None
-
-
-def _follow(values: np.ndarray, channels: np.ndarray) -> bool:
-    """Whether one of the channels [n, C] is these values [n], scaled perhaps."""
-    return any(channel.std() > 0 and abs(float(np.corrcoef(values, channel)[0, 1])) > EQUAL for channel in channels.T)
-
-
-def _into_the_next(watch: Watch, space: Space, last: np.ndarray, length: int) -> None:
-    for name, who in columns_of(space):
-        blocks = int((who[1:] != who[:-1]).sum()) + 1
-        if not OWNERS & words(name) or not 1 < blocks <= len(who) / length or blocks != len(np.unique(codes_of(who))):
-            continue
-        across = int((who[last - length + 1] != who[last]).sum())
-        if across > 1:
-            told = f"{across} windows begin with values of one {name!r} and end with those of the next"
-            watch.tell("BH560", told, space.place)
 
 
 def _known_before(watch: Watch, space: Space, series: dict[str, np.ndarray], cuts: dict[str, Cut], labels: list[np.ndarray]) -> None:

@@ -7,13 +7,18 @@ import dataclasses
 import gc
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from schemas.errors import ConfigError
+from tasks.review import Reviewed, choose, explanation
 from training.review.engine import chosen_rules, python_files, review_file, review_files, review_text
 from training.review.findings import RULES, Finding, Place, Subject
 from training.review.formats import as_sarif
+from training.review.retired import RETIRED
+from training.review.rules import KNOWN
 from training.review.sources import Source
 
 LOOP = """import torch
@@ -81,6 +86,22 @@ def test_a_comment_that_allows_nothing_is_told() -> None:
     assert rules_of(found) == [("BH003", False)] and "finds nothing here" in found[0].message
     unknown = review_text("x = 1  # bulkhead: allow[BH999] there is no such rule at all\n")
     assert rules_of(unknown) == [("BH003", False)] and "no rule" in unknown[0].message
+
+
+def test_a_comment_about_a_removed_rule_is_a_note_that_fails_nothing() -> None:
+    text = "import torch\nx = 1  # bulkhead: allow[BH453] the rule of an earlier version\n"
+    (found,) = review_text(text)
+    assert (found.rule, found.severity) == ("BH005", "note") and "was removed" in found.message
+    assert Reviewed([found], 1).clean and not Reviewed([replace(found, rule="BH003")], 1).clean
+    with pytest.raises(ConfigError, match="BH453: this rule was removed"):
+        choose(("BH453",), (), strict=False)
+    with pytest.raises(ConfigError, match="BH453: this rule was removed"):
+        explanation("bh453")
+
+
+def test_no_rule_has_the_id_of_a_removed_one_and_all_rules_are_listed() -> None:
+    assert not RETIRED & KNOWN.keys() and len(RETIRED) == 156
+    assert [line.split()[0] for line in explanation("all").splitlines()] == list(KNOWN)
 
 
 def test_a_comment_for_a_rule_that_did_not_run_is_not_unused() -> None:

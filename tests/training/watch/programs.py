@@ -291,7 +291,6 @@ PLANTED = (
     ),
     Planted("BH823", "sequences", "targets.reshape(-1))", "targets.reshape(-1).where(torch.rand(targets.numel()) > (0.1 if i % 2 else 0.6), -100))"),
     Planted("BH122", "sequences", "(160, 17)", "(176, 17)"),
-    Planted("BH127", "table", "CosineAnnealingLR(optimizer, T_max=4)", "LambdaLR(optimizer, lambda epoch: min(1, epoch // 1))"),
     Planted(
         "BH421",
         "table",

@@ -288,9 +288,6 @@ PLANTED_OF_ARRAYS = [
     Planted("BH537", "levels", "table = (table - mean) / std\n", "table = ((table - mean) / std)[rng.permutation(len(table))]\n"),
     Planted("BH524", "levels", "smoothed(level), with_gaps", "np.append(level[2:], level[-2:]), with_gaps"),
     Planted("BH524", "levels", "np.concatenate([np.full(width - 1, level[0]), level])", "np.pad(level, width // 2, mode='edge')"),
-    Planted("BH555", "levels", LAST, "    return np.interp(np.arange(len(rain)), np.flatnonzero(known), found[known])\n"),
-    Planted("BH555", "levels", LAST, "    following = np.minimum.accumulate(np.where(known, np.arange(len(rain)), len(rain) - 1)[::-1])[::-1]\n    return np.where(np.isnan(found[following]), 0.0, found[following])\n"),
     Planted("BH507", "levels", DIVIDED, "order = rng.permutation(len(table) - 1)\ntrain, held = order[:900], order[900:]\n"),
     Planted("BH524", "machines", "np.concatenate([np.full(4, flow[0]), flow])", "np.pad(flow, 2, mode='edge')"),
-    Planted("BH560", "machines", "    parts = [windows(read[machine == m], flow[machine == m]) for m in range(first, last)]\n    return tuple(np.concatenate(side) for side in zip(*parts))\n", "    of = (machine >= first) & (machine < last)\n    return windows(read[of], flow[of])\n"),
 ]  # fmt: skip

@@ -69,8 +69,6 @@ BASES_OF_COUNTS = {"exposures": COUNTS, "teacher": TEACHER}
 SOUND_OF_COUNTS = {"rates": COUNTS.replace("loss = F.poisson_nll_loss(score, y[rows])", "loss = F.poisson_nll_loss(score.exp(), y[rows], log_input=False)")}
 PLANTED_OF_COUNTS = (
     Planted("BH310", "exposures", "net(X[rows]).squeeze(1)", "net(X[rows])"),
-    Planted("BH321", "exposures", "F.poisson_nll_loss(score, y[rows])", "F.poisson_nll_loss(F.softplus(score), y[rows])"),
-    Planted("BH321", "exposures", "F.poisson_nll_loss(score, y[rows])", "F.poisson_nll_loss(F.softplus(score) + 1e-4, y[rows])"),
     Planted("BH805", "exposures", "y = torch.poisson(", "y = X[:, 3] = torch.poisson("),
     Planted("BH844", "teacher", "    follow()\n", ""),
 )

@@ -287,7 +287,6 @@ PLANTED_OF_DATA = (
     Planted("BH847", "scans", "net = Reader()\n", "net = Reader()\nnn.init.normal_(net.head.weight, std=6.0)\n"),
     Planted("BH847", "talk", "net = Speaker()\n", "net = Speaker()\nfor p in net.parameters():\n    nn.init.normal_(p, std=4.0)\n"),
     Planted("BH848", "panel", "(1 + math.cos(", "(1 - math.cos("),
-    Planted("BH127", "panel", "return (step + 1) / 10", "return step // 10"),
     Planted("BH114", "panel", "LambdaLR(optimizer, curve)", "CosineAnnealingLR(optimizer, T_max=480 * 6)"),
     Planted("BH849", "panel", "label, pos_weight=weight)", "label * 2 - 1)"),
     Planted("BH849", "scans", "F.cross_entropy(net(x), label)", "nn.BCEWithLogitsLoss()(net(x), 2.0 * F.one_hot(label, 4) - 1)"),

@@ -91,8 +91,5 @@ SOUND_OF_SWAPS = {
 PLANTED_OF_SWAPS = (
     Planted("BH843", "wrapped", "adapted(Net()))\n", "Net())\nadapted(net.module)\n"),
     Planted("BH843", "wrapped", "adapted(Net()))\n", "Net())\nnet.module.head = nn.Sequential(nn.LayerNorm(16), net.module.head)\n"),
-    Planted("BH311", "wrapped", "scores > 0)", "scores > 0.5)"),
-    Planted("BH311", "wrapped", "((scores > 0) == y", "(torch.tensor(0.4).lt(scores) == y"),
-    Planted("BH311", "wrapped", "((scores > 0) == y", "(~scores[:, None].le(torch.tensor([0.5])).flatten() == y"),
     Planted("BH422", "grown", 'optimizer.add_param_group({"params": net[2].parameters()})\n', ""),
 )
