@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-import textwrap
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
 from training.review.program import Program
@@ -64,10 +65,10 @@ Check = Callable[[Subject], Iterable[Place]]
 
 @dataclass(frozen=True)
 class Rule:
-    """A mistake: what goes wrong, what to do, code that has it and code that has not.
+    """A mistake as its page describes it (`pages/BH101.md`): what goes wrong, what to do, code that has it and code that has not.
 
     `check` gives places: the node, what is wrong there, and perhaps the node whose lines can bring it about.
-    `severity` note: told with `--strict` alone, since sound code does it too.
+    `severity` note: reported with `--strict` alone, since sound code does it too.
     """
 
     id: str
@@ -95,16 +96,37 @@ class Rule:
             yield Finding(self.id, subject.program.path, line, column, end, last, message, self.severity, span)
 
 
+PAGES = Path(__file__).parent / "pages"
+PAGE = re.compile(
+    r"# (BH\d{3}): (\S+)\n\nSeverity: (error|warning|note)\n\n\*\*(.+?)\.\*\*\n(.+?)\n\n\*\*What to do:\*\*\n(.+?)\.\n\n```diff\n(.+)```\n", re.DOTALL
+)
 RULES: dict[str, Rule] = {}
 
 
-def rule(id: str, name: str, severity: Severity, *, title: str, why: str, remedy: str, bad: str, good: str) -> Callable[[Check], Check]:
-    """Register a function as the check of a rule."""
+def read_rule(id: str, check: Check) -> Rule:
+    """Read the page of a rule.
+
+    Its `diff` block holds both programs: lines that begin with `-` or a space are the wrong one, `+` or a space the right one.
+
+    Raises:
+        ValueError: the page has another form.
+    """
+    page = PAGE.fullmatch((PAGES / f"{id}.md").read_text(encoding="utf-8"))
+    if page is None or page[1] != id:
+        raise ValueError(f"pages/{id}.md has not the form of a rule's page")
+    lines = page[7].splitlines()
+    bad, good = ("".join(f"{line[1:]}\n" for line in lines if not line.startswith(other)) for other in "+-")
+    severity: Severity = "error" if page[3] == "error" else "warning" if page[3] == "warning" else "note"
+    return Rule(id, page[2], severity, page[4], page[5].replace("\n", " "), page[6].replace("\n", " "), bad, good, check)
+
+
+def rule(id: str) -> Callable[[Check], Check]:
+    """Register a function as the check of the rule with this id."""
 
     def register(check: Check) -> Check:
         if id in RULES:
             raise ValueError(f"two rules are called {id}")
-        RULES[id] = Rule(id, name, severity, title, why, remedy, textwrap.dedent(bad).strip() + "\n", textwrap.dedent(good).strip() + "\n", check)
+        RULES[id] = read_rule(id, check)
         return check
 
     return register

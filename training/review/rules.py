@@ -78,8 +78,7 @@ from training.review import (
     rules_weights,
     rules_window,
 )
-from training.review.findings import RULES, Rule
-from training.review.rules_run import RUN_RULES
+from training.review.findings import PAGES, RULES, Place, Rule, Subject, read_rule
 
 FAMILIES = (
     rules_step,
@@ -157,5 +156,13 @@ FAMILIES = (
     rules_files,
     rules_resume,
 )
+
+
+def seen(_: Subject) -> list[Place]:
+    """What the program did when it was run (`bulkhead review PROGRAM --run`)."""
+    return []
+
+
 LOADED: dict[str, Rule] = dict(sorted(RULES.items()))  # that read code
+RUN_RULES: dict[str, Rule] = {id: read_rule(id, seen) for id in sorted(page.stem for page in PAGES.glob("BH*.md")) if id not in RULES}  # that only a run shows
 KNOWN: dict[str, Rule] = dict(sorted((LOADED | RUN_RULES).items()))

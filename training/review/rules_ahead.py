@@ -17,34 +17,7 @@ BOTH_WAYS = {"filtfilt", "sosfiltfilt", "savgol_filter", "gaussian_filter1d", "u
 FORECAST = {"horizon", "lag", "lags", "lookback", "future", "forecast", "tomorrow", "ahead", "shift", "returns", "price", "prices", "series"}
 
 
-@rule(
-    "BH524",
-    "window-looks-ahead",
-    "error",
-    title="A feature of a series looks ahead",
-    why="A centred window, a filter that runs both ways and a value filled from behind hold what is to be foretold: the score is that of a model that knows tomorrow.",
-    remedy="let the window end at the row itself: `rolling(k)` without `center`, `lfilter`, `ffill`; of a convolution `mode='full'` and its first n values; of the label itself `shift(1).rolling(k)`",
-    bad="""
-        import pandas as pd
-        import torch
-
-        def table(prices):
-            frame = pd.DataFrame({"price": prices})
-            frame["trend"] = frame["price"].rolling(7, center=True).mean()
-            frame["target"] = frame["price"].shift(-1)
-            return torch.tensor(frame.dropna().to_numpy())
-        """,
-    good="""
-        import pandas as pd
-        import torch
-
-        def table(prices):
-            frame = pd.DataFrame({"price": prices})
-            frame["trend"] = frame["price"].rolling(7).mean()
-            frame["target"] = frame["price"].shift(-1)
-            return torch.tensor(frame.dropna().to_numpy())
-        """,
-)
+@rule("BH524")
 def window_looks_ahead(subject: Subject) -> Iterator[Place]:
     """A series is smoothed both ways where a later value of one is made the label; or gaps are filled from behind, alone, in a table that is split below;
     or a window of the label's own column ends at the row whose label is to be foretold; or, seen in a run, a series that windows are cut of was made of later values.

@@ -15,30 +15,7 @@ from training.review.whole import LABEL_WORDS
 MOST_SMOOTHED, MOST_DROPPED = 0.5, 0.95
 
 
-@rule(
-    "BH327",
-    "weight-of-the-frequent-class",
-    "error",
-    title="pos_weight is the share of positives, not its inverse",
-    why="`pos_weight` multiplies the loss of positive rows. To even out classes it is negatives / positives; the other way round the rare class, which counts little anyway, counts still less.",
-    remedy="`pos_weight = negatives / positives`, of the train rows",
-    bad="""
-        import torch
-        from torch import nn
-
-        def criterion(y):
-            positives, negatives = (y == 1).sum(), (y == 0).sum()
-            return nn.BCEWithLogitsLoss(pos_weight=positives / negatives)
-        """,
-    good="""
-        import torch
-        from torch import nn
-
-        def criterion(y):
-            positives, negatives = (y == 1).sum(), (y == 0).sum()
-            return nn.BCEWithLogitsLoss(pos_weight=negatives / positives)
-        """,
-)
+@rule("BH327")
 def weight_of_frequent_class(subject: Subject) -> Iterator[Place]:
     """`pos_weight` is a quotient of what is called positive, or counted where labels are 1, by what is called negative, or counted where they are 0."""
     program = subject.program

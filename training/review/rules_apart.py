@@ -28,29 +28,7 @@ class Made(NamedTuple):
     changes: tuple[str, ...]
 
 
-@rule(
-    "BH537",
-    "rows-and-labels-apart",
-    "error",
-    title="Rows and labels of one table no longer stand side by side",
-    why="The features were reordered or thinned out, the labels of the same table were not: each row has the label of another one, and nothing can be learned.",
-    remedy="change the whole table first, and take features and labels from it afterwards",
-    bad="""
-        import torch
-
-        def arrays(table):
-            features = table.drop(columns="price").sample(frac=1.0, random_state=0)
-            return torch.tensor(features.to_numpy()), torch.tensor(table["price"].to_numpy())
-        """,
-    good="""
-        import torch
-
-        def arrays(table):
-            table = table.sample(frac=1.0, random_state=0)
-            features = table.drop(columns="price")
-            return torch.tensor(features.to_numpy()), torch.tensor(table["price"].to_numpy())
-        """,
-)
+@rule("BH537")
 def rows_and_labels_apart(subject: Subject) -> Iterator[Place]:
     """Two values that are returned or used together go back to one name, and rows were changed on the way to one of them alone, by no common index; or two arrays
     that are cut alike elsewhere are cut differently in one pair, or a loss is given the scores of drawn rows and the labels of others;

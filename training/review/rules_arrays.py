@@ -24,32 +24,7 @@ ON_PURPOSE = {
 }  # fmt: skip
 
 
-@rule(
-    "BH510",
-    "rows-permuted-alone",
-    "error",
-    title="Rows are shuffled without their labels",
-    why="One array gets a new order and the other one keeps the old: rows and labels no longer belong together, and the score is that of guessing.",
-    remedy="index both by the same permutation",
-    bad="""
-        import torch
-        from torch.utils.data import TensorDataset
-
-        def rows(x, y):
-            order = torch.randperm(len(x))
-            x = x[order]
-            return TensorDataset(x, y)
-        """,
-    good="""
-        import torch
-        from torch.utils.data import TensorDataset
-
-        def rows(x, y):
-            order = torch.randperm(len(x))
-            x, y = x[order], y[order]
-            return TensorDataset(x, y)
-        """,
-)
+@rule("BH510")
 def rows_permuted_alone(subject: Subject) -> Iterator[Place]:
     """A permutation is the index of one array and of nothing else, and that array goes into a data set, split or loop beside another that kept its order; or
     a table is sorted, sampled or thinned out after labels were taken of it as an array; or one of both arrays is sorted; or some arrays

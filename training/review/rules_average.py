@@ -15,38 +15,7 @@ from training.review.syntax import calls, constant, dotted, keyword, last_name, 
 from training.review.values import loss_kind, reaching
 
 
-@rule(
-    "BH223",
-    "sum-divided-by-other-count",
-    "error",
-    title="A sum is divided by a count of something else",
-    why="Means of batches that are divided by the number of rows, or sums over rows divided by the number of batches, are wrong by the batch size: a loss of 0.7 is reported as 0.01, or as 45.",
-    remedy="weigh by rows and divide by rows: `total += loss.item() * len(y)`, `total / rows`",
-    bad="""
-        import torch
-        from torch.nn import functional as F
-
-        @torch.no_grad()
-        def evaluate(model, val_loader):
-            model.eval()
-            total = 0.0
-            for x, y in val_loader:
-                total += F.cross_entropy(model(x), y).item()
-            return total / len(val_loader.dataset)
-        """,
-    good="""
-        import torch
-        from torch.nn import functional as F
-
-        @torch.no_grad()
-        def evaluate(model, val_loader):
-            model.eval()
-            total = 0.0
-            for x, y in val_loader:
-                total += F.cross_entropy(model(x), y, reduction="sum").item()
-            return total / len(val_loader.dataset)
-        """,
-)
+@rule("BH223")
 def sum_divided_by_other_count(subject: Subject) -> Iterator[Place]:
     """A loop over batches adds up means and the sum is divided by the number of rows; or means times rows, divided by the number of batches."""
     program = subject.program

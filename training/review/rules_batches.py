@@ -14,34 +14,7 @@ FLAGS = {"return", "path", "paths", "use", "with", "has", "is", "num", "size", "
 REDUCED = {"softmax", "mean", "sum", "cross_entropy", "scaled_dot_product_attention", "matmul", "bmm", "einsum", "max", "topk", "argsort", "sort", "baddbmm"}
 
 
-@rule(
-    "BH245",
-    "mask-never-read",
-    "warning",
-    title="A mask is given to a function that does not read it",
-    why="The caller counts on it: padding, pairs that are known already, or rows of no weight are meant to be left out, and they are in the result.",
-    remedy="apply it, or take the parameter away",
-    bad="""
-        import torch
-
-        def loss(scores, labels, mask):
-            return ((scores - labels) ** 2).mean()
-
-        def step(model, batch):
-            x, y, mask = batch
-            return loss(model(x), y, mask)
-        """,
-    good="""
-        import torch
-
-        def loss(scores, labels, mask):
-            return ((scores - labels) ** 2 * mask).sum() / mask.sum()
-
-        def step(model, batch):
-            x, y, mask = batch
-            return loss(model(x), y, mask)
-        """,
-)
+@rule("BH245")
 def mask_never_read(subject: Subject) -> Iterator[Place]:
     """A parameter that is called a mask, or known pairs, is read nowhere in its function; a caller gives it, and no other function of that name takes it."""
     program = subject.program

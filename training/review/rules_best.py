@@ -54,40 +54,7 @@ OF_WEIGHTS = {
 FINAL = {"final", "deployed", "deployment", "production", "refit"}
 
 
-@rule(
-    "BH212",
-    "best-in-wrong-direction",
-    "error",
-    title="The worst weights are kept as the best",
-    why="A loss that is greater is kept as better, or an accuracy that is smaller: of all epochs the worst one is tested.",
-    remedy="turn the comparison round, and the first best with it: `best = float('inf')` for a loss",
-    bad="""
-        import copy
-        import torch
-
-        def fit(model, train_epoch, validate, epochs):
-            best, kept = 0.0, None
-            for epoch in range(epochs):
-                train_epoch(model)
-                val_loss = validate(model)
-                if val_loss > best:
-                    best, kept = val_loss, copy.deepcopy(model.state_dict())
-            model.load_state_dict(kept)
-        """,
-    good="""
-        import copy
-        import torch
-
-        def fit(model, train_epoch, validate, epochs):
-            best, kept = float("inf"), None
-            for epoch in range(epochs):
-                train_epoch(model)
-                val_loss = validate(model)
-                if val_loss < best:
-                    best, kept = val_loss, copy.deepcopy(model.state_dict())
-            model.load_state_dict(kept)
-        """,
-)
+@rule("BH212")
 def best_in_wrong_direction(subject: Subject) -> Iterator[Place]:
     """A score becomes the best so far where it is greater, by its name or making one that should fall, or the other way round; weights are kept there."""
     program = subject.program
@@ -143,43 +110,7 @@ def _flags(program: Program) -> Iterator[Place]:
             yield flag.told, f"{flag.name} holds where {test}, and {now} keeps the {flag.kept}imum: what is saved are the other weights"
 
 
-@rule(
-    "BH213",
-    "best-weights-not-restored",
-    "error",
-    title="The best weights are kept and never used",
-    why="What is tested or handed on is the network of the last epoch, after it began to overfit; the choice by validation had no effect.",
-    remedy="call `model.load_state_dict(best)` after the loop",
-    bad="""
-        import copy
-        import torch
-
-        def fit(model, train_epoch, validate, epochs):
-            best = float("inf")
-            for epoch in range(epochs):
-                train_epoch(model)
-                score = validate(model)
-                if score < best:
-                    best = score
-                    kept = copy.deepcopy(model.state_dict())
-            return model
-        """,
-    good="""
-        import copy
-        import torch
-
-        def fit(model, train_epoch, validate, epochs):
-            best = float("inf")
-            for epoch in range(epochs):
-                train_epoch(model)
-                score = validate(model)
-                if score < best:
-                    best = score
-                    kept = copy.deepcopy(model.state_dict())
-            model.load_state_dict(kept)
-            return model
-        """,
-)
+@rule("BH213")
 def best_weights_not_restored(subject: Subject) -> Iterator[Place]:
     """In a loop and under a condition a name gets a network's weights, or an attribute does, and nothing in the file reads it."""
     program = subject.program
@@ -286,44 +217,7 @@ def _compared(program: Program, binding: Binding) -> bool:
     return any(isinstance(a, ast.If) and any(isinstance(n, ast.Compare) for n in walk(a.test)) for a in program.ancestors(binding.statement))
 
 
-@rule(
-    "BH215",
-    "patience-never-reset",
-    "error",
-    title="Patience is not given back after an improvement",
-    why="The epochs without improvement are counted over the whole run, not since the last one: training stops early although the score still gets better.",
-    remedy="set the counter to 0 where the score improves",
-    bad="""
-        import torch
-
-        def fit(train_epoch, validate, epochs, patience):
-            best, waited = float("inf"), 0
-            for epoch in range(epochs):
-                train_epoch()
-                score = validate()
-                if score < best:
-                    best = score
-                else:
-                    waited += 1
-                    if waited >= patience:
-                        break
-        """,
-    good="""
-        import torch
-
-        def fit(train_epoch, validate, epochs, patience):
-            best, waited = float("inf"), 0
-            for epoch in range(epochs):
-                train_epoch()
-                score = validate()
-                if score < best:
-                    best, waited = score, 0
-                else:
-                    waited += 1
-                    if waited >= patience:
-                        break
-        """,
-)
+@rule("BH215")
 def patience_never_reset(subject: Subject) -> Iterator[Place]:
     """A counter that goes up where a score did not improve ends the loop, and is given no other value there; of an object, in no method but `__init__`."""
     program = subject.program
@@ -389,28 +283,7 @@ def _ends(within: ast.AST, counter: str) -> bool:
     return False
 
 
-@rule(
-    "BH216",
-    "test-rows-trained-on",
-    "error",
-    title="Test rows are put among the train rows",
-    why="The network learns the rows by which it is judged: the test score is a train score.",
-    remedy="leave the test rows out of everything that trains; validation rows may join after all choices are made",
-    bad="""
-        from torch.utils.data import ConcatDataset, DataLoader
-
-        def loaders(train_set, test_set):
-            train_loader = DataLoader(ConcatDataset([train_set, test_set]), batch_size=64, shuffle=True)
-            return train_loader, DataLoader(test_set, batch_size=256)
-        """,
-    good="""
-        from torch.utils.data import DataLoader
-
-        def loaders(train_set, test_set):
-            train_loader = DataLoader(train_set, batch_size=64, shuffle=True)
-            return train_loader, DataLoader(test_set, batch_size=256)
-        """,
-)
+@rule("BH216")
 def rows_trained_on(subject: Subject) -> Iterator[Place]:
     """Something that is named after train rows and after nothing else is made of data that is named after test rows; or scikit-learn is fitted with labels of test."""
     program = subject.program
@@ -436,37 +309,7 @@ def rows_trained_on(subject: Subject) -> Iterator[Place]:
                     yield call, f"{name} is made of {tested[0]} as well"
 
 
-@rule(
-    "BH218",
-    "best-never-updated",
-    "error",
-    title="The best score is never given a new value",
-    why="Every score is compared with the first bound, which all of them beat: each epoch counts as the best one, and the weights of the last are kept.",
-    remedy="set it where the comparison holds: `best = score`",
-    bad="""
-        import torch
-
-        def fit(model, train_epoch, validate, epochs):
-            best = float("inf")
-            for epoch in range(epochs):
-                train_epoch(model)
-                score = validate(model)
-                if score < best:
-                    torch.save(model.state_dict(), "best.pt")
-        """,
-    good="""
-        import torch
-
-        def fit(model, train_epoch, validate, epochs):
-            best = float("inf")
-            for epoch in range(epochs):
-                train_epoch(model)
-                score = validate(model)
-                if score < best:
-                    best = score
-                    torch.save(model.state_dict(), "best.pt")
-        """,
-)
+@rule("BH218")
 def best_never_updated(subject: Subject) -> Iterator[Place]:
     """Where weights are kept or patience is counted, a score is compared with an infinite bound, or one that is called the best, and nothing changes that bound afterwards."""
     program = subject.program

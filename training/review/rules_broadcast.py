@@ -18,46 +18,7 @@ RESHAPES = {"squeeze", "unsqueeze", "view", "view_as", "reshape", "reshape_as", 
 KEEPS_SHAPE = {"float", "to", "cuda", "double", "clone", "detach", "cpu"}
 
 
-@rule(
-    "BH310",
-    "loss-broadcast",
-    "error",
-    title="Scores [N, 1] meet targets [N]",
-    why="Broadcasting makes an N by N matrix of differences of every score with every target: the best the network can do is the mean of the batch. torch warns once and goes on.",
-    remedy="give both the same shape: `model(x).squeeze(1)`, or `y.unsqueeze(1)`",
-    bad="""
-        import torch
-        from torch import nn
-        from torch.nn import functional as F
-
-        def train(loader, x_val, y_val):
-            model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-            optimizer = torch.optim.Adam(model.parameters())
-            for x, y in loader:
-                optimizer.zero_grad()
-                F.mse_loss(model(x), y).backward()
-                optimizer.step()
-            model.eval()
-            with torch.no_grad():
-                return (model(x_val).squeeze(1) - y_val).abs().mean()
-        """,
-    good="""
-        import torch
-        from torch import nn
-        from torch.nn import functional as F
-
-        def train(loader, x_val, y_val):
-            model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-            optimizer = torch.optim.Adam(model.parameters())
-            for x, y in loader:
-                optimizer.zero_grad()
-                F.mse_loss(model(x).squeeze(1), y).backward()
-                optimizer.step()
-            model.eval()
-            with torch.no_grad():
-                return (model(x_val).squeeze(1) - y_val).abs().mean()
-        """,
-)
+@rule("BH310")
 def loss_broadcast(subject: Subject) -> Iterator[Place]:
     """The whole output of a network that ends in one column meets a target as it came, in a loss or a difference, and the file shows elsewhere that targets are flat."""
     program = subject.program

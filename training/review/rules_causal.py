@@ -16,30 +16,7 @@ SPEAK_OF_MASKS = {"mask", "masks", "masked", "causal", "tril", "triu", "future",
 STEPS = 6
 
 
-@rule(
-    "BH482",
-    "causal-mask-reversed",
-    "error",
-    title="A causal mask shows what is to come, and hides what was",
-    why="`scaled_dot_product_attention` looks where a mask of booleans is true, `nn.MultiheadAttention` where it is false: with the other triangle each token sees itself and the future.",
-    remedy="`is_causal=True`; or `torch.tril` of ones for scaled_dot_product_attention, `torch.triu(…, diagonal=1)` for nn.MultiheadAttention",
-    bad="""
-        import torch
-        import torch.nn.functional as F
-
-        def attend(q, k, v):
-            seen = torch.triu(torch.ones(q.size(-2), k.size(-2), dtype=torch.bool))
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
-        """,
-    good="""
-        import torch
-        import torch.nn.functional as F
-
-        def attend(q, k, v):
-            seen = torch.tril(torch.ones(q.size(-2), k.size(-2), dtype=torch.bool))
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
-        """,
-)
+@rule("BH482")
 def causal_mask_reversed(subject: Subject) -> Iterator[Place]:
     """The mask of an attention of torch is a triangle of booleans, by its name, its buffer or in place, and true on the wrong side."""
     program = subject.program
@@ -88,49 +65,7 @@ def _triangle(program: Program, mask: ast.expr | None, scope: Scope, turned: boo
     return ""
 
 
-@rule(
-    "BH483",
-    "future-tokens-seen",
-    "error",
-    title="Attention sees the tokens that are to be foretold",
-    why="Inputs and labels are one sequence, a token apart, and attention without a mask looks at all of it: the next token is read off, and the loss says nothing of what comes when it is not there.",
-    remedy="`is_causal=True`, or a mask that hides what is to come",
-    bad="""
-        import torch
-        from torch import nn
-        from torch.nn import functional as F
-
-        class Block(nn.Module):
-            def __init__(self, width):
-                super().__init__()
-                self.looks = nn.MultiheadAttention(width, 4, batch_first=True)
-
-            def forward(self, h):
-                return h + self.looks(h, h, h)[0]
-
-        def loss_of(embed, block, head, ids):
-            scores = head(block(embed(ids[:, :-1])))
-            return F.cross_entropy(scores.flatten(0, 1), ids[:, 1:].flatten())
-        """,
-    good="""
-        import torch
-        from torch import nn
-        from torch.nn import functional as F
-
-        class Block(nn.Module):
-            def __init__(self, width):
-                super().__init__()
-                self.looks = nn.MultiheadAttention(width, 4, batch_first=True)
-
-            def forward(self, h):
-                causal = nn.Transformer.generate_square_subsequent_mask(h.size(1))
-                return h + self.looks(h, h, h, attn_mask=causal, is_causal=True)[0]
-
-        def loss_of(embed, block, head, ids):
-            scores = head(block(embed(ids[:, :-1])))
-            return F.cross_entropy(scores.flatten(0, 1), ids[:, 1:].flatten())
-        """,
-)
+@rule("BH483")
 def future_tokens_seen(subject: Subject) -> Iterator[Place]:
     """Self-attention of torch in a file that speaks of no mask, and in which one sequence is the input without its last, and the label without its first token."""
     program = subject.program

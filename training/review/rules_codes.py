@@ -20,33 +20,7 @@ DEPTH = 3  # callers of callers
 FIXED = {"reindex", "align", "CategoricalDtype", "Categorical", "set_categories", "categories", "union_categoricals"}
 
 
-@rule(
-    "BH532",
-    "codes-made-anew-per-side",
-    "error",
-    title="Categories are numbered anew on each side",
-    why="Codes count the categories that occur: where one is missing all later ones shift, so that the same number, or column, means another category on the other side.",
-    remedy="fit the encoder on train rows once, and call `transform` on every side; of `get_dummies` `reindex(columns=train_columns, fill_value=0)`",
-    bad="""
-        from sklearn.preprocessing import OrdinalEncoder
-
-        def encode(train, val):
-            codes = []
-            for part in (train, val):
-                codes.append(OrdinalEncoder().fit_transform(part[["site", "drug"]]))
-            return codes
-        """,
-    good="""
-        from sklearn.preprocessing import OrdinalEncoder
-
-        def encode(train, val):
-            encoder = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1).fit(train[["site", "drug"]])
-            codes = []
-            for part in (train, val):
-                codes.append(encoder.transform(part[["site", "drug"]]))
-            return codes
-        """,
-)
+@rule("BH532")
 def codes_made_anew_per_side(subject: Subject) -> Iterator[Place]:
     """An encoder is fitted, or `get_dummies`, `factorize` or `.cat.codes` taken, of train rows and of others: by name, in a loop over them or by a helper; or
     a function that numbers what occurs in its argument (a vocabulary, a sorted set, a tally) is called for slices of one array or other parts, and its numbers get out; or a data set

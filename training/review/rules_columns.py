@@ -15,33 +15,7 @@ LABELS = {"y", "ys", "label", "labels", "target", "targets", "outcome", "outcome
 PAIRED = {"TensorDataset", "train_test_split", "zip"}
 
 
-@rule(
-    "BH523",
-    "columns-chosen-before-split",
-    "error",
-    title="Columns are chosen by the labels of all rows before the split",
-    why="With many columns some go with the labels of the test rows by chance, and those are chosen: even noise is predicted well then.",
-    remedy="split first, and choose the columns by the train rows alone",
-    bad="""
-        import numpy as np
-        from sklearn.model_selection import train_test_split
-
-        def prepare(X, y):
-            strength = np.abs((X - X.mean(0)).T @ (y - y.mean()))
-            best = np.argsort(strength)[-20:]
-            return train_test_split(X[:, best], y, random_state=0)
-        """,
-    good="""
-        import numpy as np
-        from sklearn.model_selection import train_test_split
-
-        def prepare(X, y):
-            X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0)
-            strength = np.abs((X_train - X_train.mean(0)).T @ (y_train - y_train.mean()))
-            best = np.argsort(strength)[-20:]
-            return X_train[:, best], X_test[:, best], y_train, y_test
-        """,
-)
+@rule("BH523")
 def columns_chosen_before_split(subject: Subject) -> Iterator[Place]:
     """Columns of rows are taken by numbers that were computed from these rows and their labels, and the rows are split further down; or,
     seen in a run, the columns are those that go with the labels of all rows most, and not with those of the train rows.

@@ -29,30 +29,7 @@ SAMPLERS = ("sampler", "batch_sampler")
 COUNTS = {"n", "num", "len", "size", "count", "start", "end", "cut"}
 
 
-@rule(
-    "BH211",
-    "validation-of-train-rows",
-    "error",
-    title="A held-out loader reads the rows of another side",
-    why="What is called a validation score is one of rows that were learned: it never worsens, early stopping never stops, and the most overfitted weights are kept.",
-    remedy="give the loader the validation rows",
-    bad="""
-        from torch.utils.data import DataLoader
-
-        def loaders(train_set, val_set):
-            train_loader = DataLoader(train_set, batch_size=64, shuffle=True)
-            val_loader = DataLoader(train_set, batch_size=256)
-            return train_loader, val_loader
-        """,
-    good="""
-        from torch.utils.data import DataLoader
-
-        def loaders(train_set, val_set):
-            train_loader = DataLoader(train_set, batch_size=64, shuffle=True)
-            val_loader = DataLoader(val_set, batch_size=256)
-            return train_loader, val_loader
-        """,
-)
+@rule("BH211")
 def validation_of_train_rows(subject: Subject) -> Iterator[Place]:
     """A loader or data set that is named after held-out rows is made of something named after train rows alone; one named after test rows, of validation rows."""
     program = subject.program

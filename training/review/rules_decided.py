@@ -17,32 +17,7 @@ SAME = {"view", "reshape", "squeeze", "flatten", "cpu", "to", "detach", "float",
 DECISIONS = {"argmax", "round", "gt", "ge", "lt", "le"}
 
 
-@rule(
-    "BH229",
-    "greatest-score-as-class",
-    "error",
-    title="Labels are compared with the greatest score, not with its class",
-    why="`max` over an axis gives values and indices. The values are scores: next to none equals a label, and the accuracy is near 0 however good the network is.",
-    remedy="take the indices: `scores.argmax(dim=1)`, or `scores.max(dim=1).indices`",
-    bad="""
-        import torch
-
-        @torch.no_grad()
-        def hits(model, x, y):
-            model.eval()
-            guess, _ = model(x).max(dim=1)
-            return (guess == y).sum().item()
-        """,
-    good="""
-        import torch
-
-        @torch.no_grad()
-        def hits(model, x, y):
-            model.eval()
-            _, guess = model(x).max(dim=1)
-            return (guess == y).sum().item()
-        """,
-)
+@rule("BH229")
 def greatest_score_as_class(subject: Subject) -> Iterator[Place]:
     """The values of `max` over one axis of a network's scores are compared by == with something that is not made of them, or any such values with labels."""
     program = subject.program

@@ -13,33 +13,7 @@ from training.review.syntax import constant, keyword, method, words
 ALONE = {"predict", "infer", "inference", "serve", "export", "demo", "benchmark"}  # in a process of their own
 
 
-@rule(
-    "BH608",
-    "ranks-share-a-device",
-    "error",
-    title="Every rank uses the same device",
-    why="Each process puts its network on GPU 0: its memory fills with as many copies as there are ranks, NCCL refuses or hangs, and the other GPUs idle.",
-    remedy="take the index from `LOCAL_RANK`: `torch.device('cuda', int(os.environ['LOCAL_RANK']))`",
-    bad="""
-        import torch.distributed as dist
-        from torch.nn.parallel import DistributedDataParallel
-
-        def build(model):
-            dist.init_process_group("nccl")
-            return DistributedDataParallel(model.to("cuda:0"), device_ids=[0])
-        """,
-    good="""
-        import os
-
-        import torch.distributed as dist
-        from torch.nn.parallel import DistributedDataParallel
-
-        def build(model):
-            dist.init_process_group("nccl")
-            local = int(os.environ["LOCAL_RANK"])
-            return DistributedDataParallel(model.to(local), device_ids=[local])
-        """,
-)
+@rule("BH608")
 def ranks_share_a_device(subject: Subject) -> Iterator[Place]:
     """In a file that runs a process for each device, a wrapper or a move names a device by a literal index."""
     program = subject.program

@@ -15,26 +15,7 @@ SIZES = {"size", "shape", "len", "numel", "classes", "class", "labels", "vocab",
 MANY = 50  # as a weight it makes up for a mean over classes
 
 
-@rule(
-    "BH317",
-    "divergence-averaged-over-classes",
-    "warning",
-    title="kl_div is averaged over classes as well as rows",
-    why='`reduction="mean"`, the default, divides by rows times classes: the term is as many times too small as there are classes, and hardly counts beside a cross-entropy.',
-    remedy='`reduction="batchmean"`, which divides by the rows alone',
-    bad="""
-        from torch.nn import functional as F
-
-        def distillation(student, teacher, t):
-            return F.kl_div(F.log_softmax(student / t, dim=-1), F.softmax(teacher / t, dim=-1)) * t * t
-        """,
-    good="""
-        from torch.nn import functional as F
-
-        def distillation(student, teacher, t):
-            return F.kl_div(F.log_softmax(student / t, dim=-1), F.softmax(teacher / t, dim=-1), reduction="batchmean") * t * t
-        """,
-)
+@rule("BH317")
 def divergence_averaged_over_classes(subject: Subject) -> Iterator[Place]:
     """A `kl_div` or `KLDivLoss` with the reduction mean, given or by default, that is not multiplied back by a number of classes."""
     program = subject.program

@@ -31,66 +31,14 @@ COUNTED = {"step", "epoch", "it", "iteration", "i", "idx", "index", "n", "count"
 RANKS = {"rank", "master", "main", "primary", "coordinator", "chief", "leader"}
 
 
-@rule(
-    "BH601",
-    "data-parallel",
-    "warning",
-    title="DataParallel",
-    why="One process drives all devices: it is slower than DDP, batch norm sees a share of the batch, and gradients meet on one device, which runs out of memory first.",
-    remedy="use DistributedDataParallel with one process for each device, under `torchrun`",
-    bad="""
-        import torch
-        from torch import nn
-
-        def wrap(model):
-            return nn.DataParallel(model).cuda()
-        """,
-    good="""
-        import torch
-        from torch.nn.parallel import DistributedDataParallel
-
-        def wrap(model, rank):
-            return DistributedDataParallel(model.to(rank), device_ids=[rank])
-        """,
-)
+@rule("BH601")
 def data_parallel(subject: Subject) -> Iterator[Place]:
     """A network is wrapped in `torch.nn.DataParallel`."""
     for call in torch_calls(subject.program, "DataParallel"):
         yield call, "DataParallel: one process for all devices"
 
 
-@rule(
-    "BH602",
-    "ddp-bypassed",
-    "error",
-    title="The network is trained past its DDP wrapper",
-    why="DDP averages gradients by hooks that its own `forward` sets up: through `model.module` each rank learns from its rows alone, and the ranks drift apart.",
-    remedy="call the wrapped network itself; let `forward` dispatch where another method is needed",
-    bad="""
-        import torch
-        from torch.nn.parallel import DistributedDataParallel
-
-        def train(network, optimizer, loader, loss_fn):
-            model = DistributedDataParallel(network)
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss = loss_fn(model.module(x), y)
-                loss.backward()
-                optimizer.step()
-        """,
-    good="""
-        import torch
-        from torch.nn.parallel import DistributedDataParallel
-
-        def train(network, optimizer, loader, loss_fn):
-            model = DistributedDataParallel(network)
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss = loss_fn(model(x), y)
-                loss.backward()
-                optimizer.step()
-        """,
-)
+@rule("BH602")
 def ddp_bypassed(subject: Subject) -> Iterator[Place]:
     """Within a loop that trains, with gradients on, `x.module(…)` or a method of it whose result goes into the loss."""
     for trace in subject.traces if "module" in subject.program.identifiers else ():
@@ -119,39 +67,7 @@ def _names_rank(test: ast.expr, scope: Scope, ranks: set[str]) -> bool:
     return bool(ranks & names) or any(RANKS & words(n) for n in names)
 
 
-@rule(
-    "BH603",
-    "every-rank-saves",
-    "error",
-    title="Every rank writes the checkpoint",
-    why="Several processes write one file at the same time: it is now and then damaged, which shows when it is needed.",
-    remedy="save on rank 0 alone: `if dist.get_rank() == 0:`",
-    bad="""
-        import torch
-        import torch.distributed as dist
-        from torch.nn.parallel import DistributedDataParallel
-
-        def fit(network, train_epoch, epochs):
-            dist.init_process_group("gloo")
-            model = DistributedDataParallel(network)
-            for epoch in range(epochs):
-                train_epoch(model)
-                torch.save(model.state_dict(), "last.pt")
-        """,
-    good="""
-        import torch
-        import torch.distributed as dist
-        from torch.nn.parallel import DistributedDataParallel
-
-        def fit(network, train_epoch, epochs):
-            dist.init_process_group("gloo")
-            model = DistributedDataParallel(network)
-            for epoch in range(epochs):
-                train_epoch(model)
-                if dist.get_rank() == 0:
-                    torch.save(model.state_dict(), "last.pt")
-        """,
-)
+@rule("BH603")
 def every_rank_saves(subject: Subject) -> Iterator[Place]:
     """In a file that starts a process group, `torch.save` under no condition that names a rank, to a path that names none."""
     program = subject.program
@@ -222,30 +138,7 @@ def _known_to_be_guarded(event: Event, called: set[Scope]) -> bool:
     )
 
 
-@rule(
-    "BH604",
-    "collective-on-one-rank",
-    "error",
-    title="A collective on one rank alone",
-    why="All ranks must take part: the one that calls it waits for the others for ever, or until the timeout half an hour later.",
-    remedy="call collectives on every rank; guard only the work beside them",
-    bad="""
-        import torch.distributed as dist
-
-        def report(loss):
-            if dist.get_rank() == 0:
-                dist.all_reduce(loss)
-                print(loss.item())
-        """,
-    good="""
-        import torch.distributed as dist
-
-        def report(loss):
-            dist.all_reduce(loss)
-            if dist.get_rank() == 0:
-                print(loss.item())
-        """,
-)
+@rule("BH604")
 def collective_on_one_rank(subject: Subject) -> Iterator[Place]:
     """A collective under a condition on the rank, and none for the other ranks."""
     program = subject.program
@@ -312,31 +205,7 @@ def _other_side(event: Event, other: Event, ranks: set[str]) -> bool:
     return bool(guards) and any(g not in own for g in guards)
 
 
-@rule(
-    "BH606",
-    "group-not-destroyed",
-    "note",
-    title="The process group is never destroyed",
-    why="A rank that ends early leaves the others waiting in a collective until the timeout.",
-    remedy="call `dist.destroy_process_group()` in a `finally`",
-    bad="""
-        import torch.distributed as dist
-
-        def main(train):
-            dist.init_process_group("gloo")
-            train()
-        """,
-    good="""
-        import torch.distributed as dist
-
-        def main(train):
-            dist.init_process_group("gloo")
-            try:
-                train()
-            finally:
-                dist.destroy_process_group()
-        """,
-)
+@rule("BH606")
 def group_not_destroyed(subject: Subject) -> Iterator[Place]:
     """`init_process_group` without `destroy_process_group` in the file."""
     program = subject.program
@@ -346,30 +215,7 @@ def group_not_destroyed(subject: Subject) -> Iterator[Place]:
         yield call, "this process group is never destroyed"
 
 
-@rule(
-    "BH607",
-    "pinned-copy-without-pinning",
-    "note",
-    title="non_blocking=True from memory that is not pinned",
-    why="A copy from ordinary memory waits for the device whatever the flag says.",
-    remedy="make the loader with `pin_memory=True`",
-    bad="""
-        import torch
-        from torch.utils.data import DataLoader
-
-        def batches(rows, device):
-            for x in DataLoader(rows, batch_size=32):
-                yield x.to(device, non_blocking=True)
-        """,
-    good="""
-        import torch
-        from torch.utils.data import DataLoader
-
-        def batches(rows, device):
-            for x in DataLoader(rows, batch_size=32, pin_memory=True):
-                yield x.to(device, non_blocking=True)
-        """,
-)
+@rule("BH607")
 def pinned_copy_without_pinning(subject: Subject) -> Iterator[Place]:
     """`non_blocking=True` in a file whose loaders are in sight, and pin nothing."""
     program = subject.program

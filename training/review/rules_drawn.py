@@ -11,38 +11,7 @@ from training.review.syntax import method, receiver
 MOVES = {"to", "cuda", "half", "float", "double", "bfloat16", "cpu"}
 
 
-@rule(
-    "BH467",
-    "parameter-moved-away",
-    "error",
-    title="A parameter is moved as it is made",
-    why="`nn.Parameter(x).to(device)` gives a plain tensor wherever the device or type is another one: the module does not know it, no optimizer moves it, and no checkpoint holds it. On the CPU all is well.",
-    remedy="move the data, `nn.Parameter(x.to(device))`, or the whole module afterwards",
-    bad="""
-        import torch
-        from torch import nn
-
-        class Scale(nn.Module):
-            def __init__(self, width, device):
-                super().__init__()
-                self.scale = nn.Parameter(torch.ones(width)).to(device)
-
-            def forward(self, x):
-                return x * self.scale
-        """,
-    good="""
-        import torch
-        from torch import nn
-
-        class Scale(nn.Module):
-            def __init__(self, width, device):
-                super().__init__()
-                self.scale = nn.Parameter(torch.ones(width, device=device))
-
-            def forward(self, x):
-                return x * self.scale
-        """,
-)
+@rule("BH467")
 def parameter_moved_away(subject: Subject) -> Iterator[Place]:
     """An attribute is assigned what a move gives of a `nn.Parameter` that is made there."""
     program = subject.program

@@ -13,37 +13,7 @@ from training.review.syntax import calls, children, constant, dotted, identifier
 from training.review.trace import Loop
 
 
-@rule(
-    "BH128",
-    "loop-left-after-one-batch",
-    "error",
-    title="Training leaves the loop after its first batch",
-    why="A `break` that was put there to try things out ends every epoch after one batch: the network sees a hundredth of its rows, and the loss falls all the same.",
-    remedy="delete the `break`, or put it under the condition that it was meant for",
-    bad="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            model.train()
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss_fn(model(x), y).backward()
-                optimizer.step()
-                break
-        """,
-    good="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn, most):
-            model.train()
-            for i, (x, y) in enumerate(loader):
-                optimizer.zero_grad()
-                loss_fn(model(x), y).backward()
-                optimizer.step()
-                if i + 1 == most:
-                    break
-        """,
-)
+@rule("BH128")
 def loop_left_after_one_batch(subject: Subject) -> Iterator[Place]:
     """The body of a loop that steps an optimizer over batches ends with a `break` that is under no condition; or that of one that adds something up with a `return`."""
     for steps in step_groups(subject):
@@ -73,42 +43,7 @@ def _goes_on(loop: ast.For) -> bool:
     return False
 
 
-@rule(
-    "BH129",
-    "network-made-in-each-epoch",
-    "error",
-    title="The network is made anew in each epoch",
-    why="Every epoch starts from random weights: what is tested at the end was trained for one epoch, whatever their number.",
-    remedy="make network and optimizer once, before the loop over epochs",
-    bad="""
-        import torch
-        from torch import nn
-
-        def fit(loader, loss_fn, epochs):
-            for epoch in range(epochs):
-                model = nn.Sequential(nn.Linear(9, 32), nn.ReLU(), nn.Linear(32, 1))
-                optimizer = torch.optim.Adam(model.parameters())
-                for x, y in loader:
-                    optimizer.zero_grad()
-                    loss_fn(model(x), y).backward()
-                    optimizer.step()
-            return model
-        """,
-    good="""
-        import torch
-        from torch import nn
-
-        def fit(loader, loss_fn, epochs):
-            model = nn.Sequential(nn.Linear(9, 32), nn.ReLU(), nn.Linear(32, 1))
-            optimizer = torch.optim.Adam(model.parameters())
-            for epoch in range(epochs):
-                for x, y in loader:
-                    optimizer.zero_grad()
-                    loss_fn(model(x), y).backward()
-                    optimizer.step()
-            return model
-        """,
-)
+@rule("BH129")
 def network_made_in_each_epoch(subject: Subject) -> Iterator[Place]:
     """Right in the body of a loop that is named after epochs, a network is made whose parameters are optimized there."""
     program = subject.program
@@ -136,34 +71,7 @@ def _makes_network(program: Program, call: ast.Call) -> bool:
     return owner is not None and program.is_module(owner)
 
 
-@rule(
-    "BH130",
-    "step-after-the-loop",
-    "error",
-    title="The optimizer steps once an epoch",
-    why="The step stands behind the loop over batches instead of in it: of an epoch one update is left, made of the last batch's gradient or of a sum that is as many times too large as there are batches.",
-    remedy="indent `optimizer.step()` into the loop; where all rows make one step, divide the loss by their number",
-    bad="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn, epochs):
-            for epoch in range(epochs):
-                for x, y in loader:
-                    optimizer.zero_grad()
-                    loss_fn(model(x), y).backward()
-                optimizer.step()
-        """,
-    good="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn, epochs):
-            for epoch in range(epochs):
-                for x, y in loader:
-                    optimizer.zero_grad()
-                    loss_fn(model(x), y).backward()
-                    optimizer.step()
-        """,
-)
+@rule("BH130")
 def step_after_the_loop(subject: Subject) -> Iterator[Place]:
     """Every backward before a step stands in a loop over batches that does not hold the step, and clears in it too, or divides nothing; or behind it, of a loss that it left."""
     for steps in step_groups(subject):

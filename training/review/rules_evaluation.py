@@ -57,35 +57,7 @@ def _over_held_out(loop: Loop, inside: list[Event]) -> bool:
     return named and any(w in ("loader", "dataloader", "batches", "dl", "data", "dataset", "iterator") for n in heads for w in words(n))
 
 
-@rule(
-    "BH201",
-    "eval-mode-missing",
-    "error",
-    title="Evaluation without eval()",
-    why="Dropout stays on and batch norm uses the statistics of each batch: the score is too low, depends on the batch size, and the running statistics learn from held-out rows.",
-    remedy="call `model.eval()` before the loop, and `model.train()` before training goes on",
-    bad="""
-        import torch
-
-        @torch.no_grad()
-        def evaluate(model, val_loader):
-            correct = 0
-            for x, y in val_loader:
-                correct += (model(x).argmax(1) == y).sum().item()
-            return correct / len(val_loader.dataset)
-        """,
-    good="""
-        import torch
-
-        @torch.no_grad()
-        def evaluate(model, val_loader):
-            model.eval()
-            correct = 0
-            for x, y in val_loader:
-                correct += (model(x).argmax(1) == y).sum().item()
-            return correct / len(val_loader.dataset)
-        """,
-)
+@rule("BH201")
 def eval_mode_missing(subject: Subject) -> Iterator[Place]:
     """Before a loop over held-out batches the last change of mode is not `eval`; or nothing sets it, and the network is measured under `no_grad`."""
     for loop, forwards, trace in evaluations(subject):
@@ -126,35 +98,7 @@ def _unseen_calls(events: list[Event]) -> set[str]:
     return {w for e in events if e.kind == "call" for w in words(last_name_of_key(e.key))} & {"eval"}
 
 
-@rule(
-    "BH202",
-    "no-grad-missing",
-    "warning",
-    title="Evaluation without no_grad",
-    why="The graph of every batch is built and kept as long as anything refers to its output: evaluation needs several times the memory, and often ends out of memory.",
-    remedy="put the loop under `torch.inference_mode()` or `torch.no_grad()`",
-    bad="""
-        import torch
-
-        def evaluate(model, val_loader):
-            model.eval()
-            correct = 0
-            for x, y in val_loader:
-                correct += (model(x).argmax(1) == y).sum().item()
-            return correct / len(val_loader.dataset)
-        """,
-    good="""
-        import torch
-
-        def evaluate(model, val_loader):
-            model.eval()
-            correct = 0
-            with torch.inference_mode():
-                for x, y in val_loader:
-                    correct += (model(x).argmax(1) == y).sum().item()
-            return correct / len(val_loader.dataset)
-        """,
-)
+@rule("BH202")
 def no_grad_missing(subject: Subject) -> Iterator[Place]:
     """A forward pass in a loop over held-out batches, or one that collects what a network in eval mode gives, with gradients on."""
     program = subject.program
@@ -180,42 +124,7 @@ def _frozen_before(loop: Loop) -> bool:
     return False
 
 
-@rule(
-    "BH203",
-    "train-mode-not-restored",
-    "error",
-    title="Training goes on in eval mode",
-    why="After the first evaluation dropout is off and batch norm no longer learns: the network overfits from the second epoch on, and the train loss looks too good.",
-    remedy="call `model.train()` at the start of every epoch, or after each evaluation",
-    bad="""
-        import torch
-
-        def fit(model, optimizer, loader, val_loader, loss_fn, epochs):
-            model.train()
-            for epoch in range(epochs):
-                for x, y in loader:
-                    optimizer.zero_grad()
-                    loss_fn(model(x), y).backward()
-                    optimizer.step()
-                model.eval()
-                with torch.no_grad():
-                    print(sum(loss_fn(model(x), y).item() for x, y in val_loader))
-        """,
-    good="""
-        import torch
-
-        def fit(model, optimizer, loader, val_loader, loss_fn, epochs):
-            for epoch in range(epochs):
-                model.train()
-                for x, y in loader:
-                    optimizer.zero_grad()
-                    loss_fn(model(x), y).backward()
-                    optimizer.step()
-                model.eval()
-                with torch.no_grad():
-                    print(sum(loss_fn(model(x), y).item() for x, y in val_loader))
-        """,
-)
+@rule("BH203")
 def train_mode_not_restored(subject: Subject) -> Iterator[Place]:
     """In a loop that trains, the network that learns is put into eval mode, and nothing puts it back within the loop."""
     for trace in subject.traces:
@@ -267,39 +176,7 @@ def _made(program: Program, network: ast.expr | None, scope: Scope) -> set[ast.C
     return set() if any(o.last == "deepcopy" for o in made) else {o.call for o in made}
 
 
-@rule(
-    "BH208",
-    "frozen-network-with-gradients",
-    "warning",
-    title="A network that does not learn is run with gradients",
-    why="A teacher or a target network that is run without `no_grad` keeps its activations and gets gradients that nobody uses; where its output is the goal, the loss can also be lowered by moving the goal.",
-    remedy="run it under `torch.no_grad()`, or call `requires_grad_(False)` on it once",
-    bad="""
-        import torch
-        from torch.nn import functional as F
-
-        def distil(student, teacher, optimizer, loader):
-            for x in loader:
-                goal = teacher(x)
-                loss = F.mse_loss(student(x), goal)
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-        """,
-    good="""
-        import torch
-        from torch.nn import functional as F
-
-        def distil(student, teacher, optimizer, loader):
-            for x in loader:
-                with torch.no_grad():
-                    goal = teacher(x)
-                loss = F.mse_loss(student(x), goal)
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-        """,
-)
+@rule("BH208")
 def frozen_network_with_gradients(subject: Subject) -> Iterator[Place]:
     """In a loop that trains, a copy or a teacher is called on the batch itself with gradients on, and nothing switches them off or cuts its output."""
     program = subject.program

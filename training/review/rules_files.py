@@ -45,26 +45,7 @@ SAVES = {"torch.save", "pickle.dump", "joblib.dump", "dill.dump", "cloudpickle.d
 OTHERS = ("sklearn.", "xgboost.", "lightgbm.", "catboost.", "statsmodels.")  # networks of none of these are lost by a new torch
 
 
-@rule(
-    "BH701",
-    "deprecated-api",
-    "warning",
-    title="An API that torch has moved or removed",
-    why="It warns in every run, and is gone, or changes its meaning, with a later version.",
-    remedy="use the name that replaced it",
-    bad="""
-        import torch
-
-        def make():
-            return torch.cuda.amp.GradScaler()
-        """,
-    good="""
-        import torch
-
-        def make():
-            return torch.amp.GradScaler("cuda")
-        """,
-)
+@rule("BH701")
 def deprecated_api(subject: Subject) -> Iterator[Place]:
     """A name of the table above, a method that another one replaced, or an argument that losses and schedules have lost."""
     program = subject.program
@@ -101,26 +82,7 @@ def _counts_by_itself(program: Program, call: ast.Call) -> bool:
     return bool(made) and all(o.name.startswith("torch.optim.lr_scheduler.") and o.last not in takes for o in made)
 
 
-@rule(
-    "BH702",
-    "whole-model-saved",
-    "error",
-    title="The whole module is pickled",
-    why="The file holds references to the code, not the code: it cannot be loaded once a class is moved or changed, nor with `weights_only=True`, and loading it runs code.",
-    remedy="save `model.state_dict()`, or export the program with `torch.export`",
-    bad="""
-        import torch
-
-        def save(model):
-            torch.save(model, "model.pt")
-        """,
-    good="""
-        import torch
-
-        def save(model):
-            torch.save(model.state_dict(), "model.pt")
-        """,
-)
+@rule("BH702")
 def whole_model_saved(subject: Subject) -> Iterator[Place]:
     """The first argument of `torch.save` or `pickle.dump` is a network, a dict or list that holds one, or a network's own `self`."""
     program = subject.program
@@ -167,26 +129,7 @@ def _annotated_module(program: Program, node: ast.expr, scope: Scope) -> bool:
     return any(a.arg == node.id and program.resolve(a.annotation) == "torch.nn.Module" for a in (*given.posonlyargs, *given.args, *given.kwonlyargs))
 
 
-@rule(
-    "BH703",
-    "unsafe-load",
-    "warning",
-    title="A checkpoint is unpickled without restraint",
-    why="`weights_only=False` runs whatever code the file holds.",
-    remedy="save state dicts of tensors and plain values, and load them with `weights_only=True`",
-    bad="""
-        import torch
-
-        def restore(model, path):
-            model.load_state_dict(torch.load(path, weights_only=False))
-        """,
-    good="""
-        import torch
-
-        def restore(model, path):
-            model.load_state_dict(torch.load(path, weights_only=True))
-        """,
-)
+@rule("BH703")
 def unsafe_load(subject: Subject) -> Iterator[Place]:
     """`torch.load` with the literal `weights_only=False`."""
     for call in torch_calls(subject.program, "load"):
@@ -194,26 +137,7 @@ def unsafe_load(subject: Subject) -> Iterator[Place]:
             yield call, "weights_only=False runs code from the file"
 
 
-@rule(
-    "BH704",
-    "load-by-default",
-    "note",
-    title="torch.load without weights_only",
-    why="Only from torch 2.6 on it refuses code by default.",
-    remedy="pass `weights_only=True`",
-    bad="""
-        import torch
-
-        def restore(model, path):
-            model.load_state_dict(torch.load(path))
-        """,
-    good="""
-        import torch
-
-        def restore(model, path):
-            model.load_state_dict(torch.load(path, weights_only=True))
-        """,
-)
+@rule("BH704")
 def load_by_default(subject: Subject) -> Iterator[Place]:
     """`torch.load` without the argument."""
     for call in torch_calls(subject.program, "load"):
@@ -221,27 +145,7 @@ def load_by_default(subject: Subject) -> Iterator[Place]:
             yield call, "weights_only is not given: before torch 2.6 this runs code from the file"
 
 
-@rule(
-    "BH705",
-    "assert-as-check",
-    "note",
-    title="Data are checked by assert",
-    why="`python -O` leaves asserts out.",
-    remedy="raise an exception",
-    bad="""
-        import torch
-
-        def check(x):
-            assert not torch.isnan(x).any()
-        """,
-    good="""
-        import torch
-
-        def check(x):
-            if torch.isnan(x).any():
-                raise ValueError("x holds NaN")
-        """,
-)
+@rule("BH705")
 def assert_as_check(subject: Subject) -> Iterator[Place]:
     """An assert on a value of a tensor or table."""
     for node in subject.program.nodes[ast.Assert]:
@@ -260,26 +164,7 @@ def assert_as_check(subject: Subject) -> Iterator[Place]:
             yield node, "python -O leaves this check out"
 
 
-@rule(
-    "BH706",
-    "anomaly-detection-on",
-    "warning",
-    title="Anomaly detection is left on",
-    why="It records a traceback for every operation and makes training several times slower.",
-    remedy="turn it on for a step that failed, with `torch.autograd.detect_anomaly()`",
-    bad="""
-        import torch
-
-        torch.autograd.set_detect_anomaly(True)
-        """,
-    good="""
-        import torch
-
-        def find(model, x):
-            with torch.autograd.detect_anomaly():
-                model(x).sum().backward()
-        """,
-)
+@rule("BH706")
 def anomaly_detection_on(subject: Subject) -> Iterator[Place]:
     """`set_detect_anomaly(True)` as a statement, under no condition."""
     program = subject.program
@@ -295,37 +180,7 @@ def anomaly_detection_on(subject: Subject) -> Iterator[Place]:
             yield call, "anomaly detection is on for the whole run"
 
 
-@rule(
-    "BH707",
-    "resume-without-optimizer",
-    "error",
-    title="A run is resumed without its optimizer",
-    why="Adam's averages and the momentum start at 0 again: after every restart the first steps go astray, and the run is not the one that was interrupted.",
-    remedy="save and load `optimizer.state_dict()`, and the schedule's, beside the network's",
-    bad="""
-        import torch
-
-        def fit(model, train_epoch, epochs):
-            optimizer = torch.optim.Adam(model.parameters())
-            state = torch.load("last.pt", weights_only=True)
-            model.load_state_dict(state["model"])
-            for epoch in range(state["epoch"] + 1, epochs):
-                train_epoch(model, optimizer)
-                torch.save({"model": model.state_dict(), "epoch": epoch}, "last.pt")
-        """,
-    good="""
-        import torch
-
-        def fit(model, train_epoch, epochs):
-            optimizer = torch.optim.Adam(model.parameters())
-            state = torch.load("last.pt", weights_only=True)
-            model.load_state_dict(state["model"])
-            optimizer.load_state_dict(state["optimizer"])
-            for epoch in range(state["epoch"] + 1, epochs):
-                train_epoch(model, optimizer)
-                torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, "last.pt")
-        """,
-)
+@rule("BH707")
 def resume_without_optimizer(subject: Subject) -> Iterator[Place]:
     """A dict of one state and an epoch or step is saved, both are read again, and the file has an optimizer whose state nobody asks for."""
     program = subject.program

@@ -14,66 +14,7 @@ from training.review.syntax import constant, defaults, has_unpacking, identifier
 LIKELIHOODS = {"cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLoss", "perplexity", "ppl"}  # of tokens, which are measured so on purpose
 
 
-@rule(
-    "BH227",
-    "teacher-forced-evaluation",
-    "error",
-    title="The network is helped by the truth while it is evaluated",
-    why="With a share of teacher forcing the true value is given as the next input now and then: the score is too good, differs from run to run, and says nothing about use, where there is no truth.",
-    remedy="pass 0 where the network is evaluated: `model(source, target, teacher_forcing_ratio=0.0)`",
-    bad="""
-        import random
-        import torch
-        from torch import nn
-
-        class Decoder(nn.Module):
-            def __init__(self, width):
-                super().__init__()
-                self.cell = nn.GRUCell(1, width)
-                self.out = nn.Linear(width, 1)
-
-            def forward(self, state, target, teacher_forcing=0.5):
-                value, found = target[:, :1], []
-                for t in range(target.shape[1]):
-                    state = self.cell(value, state)
-                    guess = self.out(state)
-                    value = target[:, t : t + 1] if random.random() < teacher_forcing else guess
-                    found.append(guess)
-                return torch.cat(found, dim=1)
-
-        @torch.no_grad()
-        def evaluate(width, val_loader, loss_fn):
-            model = Decoder(width)
-            model.eval()
-            return sum(loss_fn(model(state, target), target).item() for state, target in val_loader)
-        """,
-    good="""
-        import random
-        import torch
-        from torch import nn
-
-        class Decoder(nn.Module):
-            def __init__(self, width):
-                super().__init__()
-                self.cell = nn.GRUCell(1, width)
-                self.out = nn.Linear(width, 1)
-
-            def forward(self, state, target, teacher_forcing=0.5):
-                value, found = target[:, :1], []
-                for t in range(target.shape[1]):
-                    state = self.cell(value, state)
-                    guess = self.out(state)
-                    value = target[:, t : t + 1] if random.random() < teacher_forcing else guess
-                    found.append(guess)
-                return torch.cat(found, dim=1)
-
-        @torch.no_grad()
-        def evaluate(width, val_loader, loss_fn):
-            model = Decoder(width)
-            model.eval()
-            return sum(loss_fn(model(state, target, teacher_forcing=0.0), target).item() for state, target in val_loader)
-        """,
-)
+@rule("BH227")
 def teacher_forced_evaluation(subject: Subject) -> Iterator[Place]:
     """In an evaluation a network is called with a share of teacher forcing between 0 and 1, given or by default, and its forward does not look at `self.training`;
     or with all of it, where what is foretold are numbers.

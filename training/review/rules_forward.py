@@ -15,40 +15,7 @@ from training.review.values import reaching, reaching_elements
 ADDS_TO = {"index_add", "scatter_add", "index_copy", "scatter_reduce", "index_reduce"}
 
 
-@rule(
-    "BH405",
-    "forward-detached",
-    "error",
-    title="The forward path is detached",
-    why="`detach`, `.data` or a trip through numpy cuts the gradient: every layer before it keeps its initial weights.",
-    remedy="remove it, or freeze the layers before it openly with `requires_grad_(False)`",
-    bad="""
-        from torch import nn
-
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.body = nn.Linear(8, 16)
-                self.head = nn.Linear(16, 2)
-
-            def forward(self, x):
-                x = self.body(x).relu().detach()
-                return self.head(x)
-        """,
-    good="""
-        from torch import nn
-
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.body = nn.Linear(8, 16)
-                self.head = nn.Linear(16, 2)
-
-            def forward(self, x):
-                x = self.body(x).relu()
-                return self.head(x)
-        """,
-)
+@rule("BH405")
 def forward_detached(subject: Subject) -> Iterator[Place]:
     """In `forward` the output of an own layer goes on detached alone: into the next layer, or out as the result; or a layer that an optimizer holds is run without gradients."""
     program = subject.program
@@ -236,32 +203,7 @@ def _is_blank(program: Program, node: ast.expr | None, forward: Scope) -> bool:
     return bool(values) and all(isinstance(v, ast.Call) and last_name(v.func) in ("zeros", "zeros_like", "new_zeros") for v in values)
 
 
-@rule(
-    "BH406",
-    "result-discarded",
-    "error",
-    title="The result of an operation is thrown away",
-    why="These operations return a new tensor and leave the old one as it was: the line does nothing.",
-    remedy="assign the result: `x = x.to(device)`",
-    bad="""
-        import torch
-        import torch.nn.functional as F
-
-        def forward(x, weight):
-            x = x @ weight
-            F.relu(x)
-            return x
-        """,
-    good="""
-        import torch
-        import torch.nn.functional as F
-
-        def forward(x, weight):
-            x = x @ weight
-            x = F.relu(x)
-            return x
-        """,
-)
+@rule("BH406")
 def result_discarded(subject: Subject) -> Iterator[Place]:
     """A statement is nothing but a pure function of torch, a reshaping method, or `.to` of a batch's tensor."""
     program = subject.program

@@ -18,44 +18,7 @@ ADDS = {"add_module", "register_module", "append", "extend", "insert", "set_subm
 PLAIN_CALLS = {"print", "len", "sum", "count_parameters", "id", "summary", "parameters"}
 
 
-@rule(
-    "BH427",
-    "new-layer-frozen",
-    "error",
-    title="What should be trained is frozen",
-    why="A new head that is put in before all parameters are frozen is frozen too: `backward` raises, or, where anything else has a gradient, the head keeps its random weights.",
-    remedy="freeze first, then replace the layer; give the optimizer what is still free",
-    bad="""
-        import torch
-        from torchvision.models import resnet18
-
-        def fit(loader, loss_fn, classes):
-            model = resnet18(weights="DEFAULT")
-            model.fc = torch.nn.Linear(512, classes)
-            for p in model.parameters():
-                p.requires_grad = False
-            optimizer = torch.optim.AdamW(model.fc.parameters())
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss_fn(model(x), y).backward()
-                optimizer.step()
-        """,
-    good="""
-        import torch
-        from torchvision.models import resnet18
-
-        def fit(loader, loss_fn, classes):
-            model = resnet18(weights="DEFAULT")
-            for p in model.parameters():
-                p.requires_grad = False
-            model.fc = torch.nn.Linear(512, classes)
-            optimizer = torch.optim.AdamW(model.fc.parameters())
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss_fn(model(x), y).backward()
-                optimizer.step()
-        """,
-)
+@rule("BH427")
 def new_layer_frozen(subject: Subject) -> Iterator[Place]:
     """A network is frozen as a whole after a layer of it was replaced, or all that an optimizer holds is frozen, and nothing sets it free again."""
     program = subject.program
@@ -176,36 +139,7 @@ def _untouched(program: Program, freeze: Freeze, optimizer: ast.Call) -> bool:
     return not bound and not given
 
 
-@rule(
-    "BH428",
-    "trained-network-detached",
-    "error",
-    title="All that a trained network computes is detached",
-    why="The optimizer holds its parameters, and no gradient ever reaches them: its weights stay as they were drawn, and what comes after it learns on noise.",
-    remedy="drop the `detach` or `no_grad`, or leave the network out of the optimizer and load trained weights into it",
-    bad="""
-        import torch
-
-        def train(encoder, head, loader, loss_fn):
-            optimizer = torch.optim.Adam([*encoder.parameters(), *head.parameters()])
-            for x, y in loader:
-                optimizer.zero_grad()
-                features = encoder(x).detach()
-                loss_fn(head(features), y).backward()
-                optimizer.step()
-        """,
-    good="""
-        import torch
-
-        def train(encoder, head, loader, loss_fn):
-            optimizer = torch.optim.Adam([*encoder.parameters(), *head.parameters()])
-            for x, y in loader:
-                optimizer.zero_grad()
-                features = encoder(x)
-                loss_fn(head(features), y).backward()
-                optimizer.step()
-        """,
-)
+@rule("BH428")
 def trained_network_detached(subject: Subject) -> Iterator[Place]:
     """An optimizer holds a network that is used for nothing but calls, all of them without gradients, one at least where gradients are computed."""
     program = subject.program

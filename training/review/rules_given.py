@@ -13,26 +13,7 @@ DROPOUTS = ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "F
 KEPT = {"keep", "keeprate", "keepprob", "retain", "keeping", "kept"}
 
 
-@rule(
-    "BH441",
-    "keep-rate-as-drop-rate",
-    "error",
-    title="Dropout is given the share to keep",
-    why="The argument is the share that is dropped: at keep=0.9 nine units in ten are 0, and the network hardly learns.",
-    remedy="`nn.Dropout(1 - keep)`",
-    bad="""
-        from torch import nn
-
-        def head(width, keep=0.9):
-            return nn.Sequential(nn.Linear(width, 64), nn.ReLU(), nn.Dropout(keep), nn.Linear(64, 1))
-        """,
-    good="""
-        from torch import nn
-
-        def head(width, keep=0.9):
-            return nn.Sequential(nn.Linear(width, 64), nn.ReLU(), nn.Dropout(1 - keep), nn.Linear(64, 1))
-        """,
-)
+@rule("BH441")
 def keep_rate_as_drop_rate(subject: Subject) -> Iterator[Place]:
     """The probability of a torch dropout is a name that speaks of keeping, as it is."""
     program = subject.program
@@ -42,36 +23,7 @@ def keep_rate_as_drop_rate(subject: Subject) -> Iterator[Place]:
             yield call, f"{ast.unparse(given)} is dropped, by its name it is to be kept"
 
 
-@rule(
-    "BH444",
-    "skip-changed-in-place",
-    "error",
-    title="The first layer of a residual branch changes the skip",
-    why="An activation in place works on the very tensor that is added afterwards: the skip loses all negative values, and their gradient.",
-    remedy="`inplace=False` for the first activation of the branch",
-    bad="""
-        from torch import nn
-
-        class Block(nn.Module):
-            def __init__(self, width):
-                super().__init__()
-                self.body = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(width, width), nn.ReLU(inplace=True), nn.Linear(width, width))
-
-            def forward(self, x):
-                return x + self.body(x)
-        """,
-    good="""
-        from torch import nn
-
-        class Block(nn.Module):
-            def __init__(self, width):
-                super().__init__()
-                self.body = nn.Sequential(nn.ReLU(), nn.Linear(width, width), nn.ReLU(inplace=True), nn.Linear(width, width))
-
-            def forward(self, x):
-                return x + self.body(x)
-        """,
-)
+@rule("BH444")
 def skip_changed_in_place(subject: Subject) -> Iterator[Place]:
     """`x + self.body(x)`, where the body is a Sequential of this class whose first layer has `inplace=True`."""
     program = subject.program

@@ -20,40 +20,7 @@ KEEPS_CUT = {"sum", "mean", "requires_grad_", "to", "cuda", "cpu", "clone", "flo
 NUMBERS = {"np", "numpy", "statistics", "math", "float", "round"}  # modules and functions whose results have no graph
 
 
-@rule(
-    "BH308",
-    "loss-kept-with-graph",
-    "error",
-    title="Losses are collected with their graphs",
-    why="Each kept loss keeps all activations of its batch: memory grows by a batch each step, until it ends.",
-    remedy="keep a number: `total += loss.item()`, or `loss.detach()` to avoid waiting for the device",
-    bad="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            total = 0.0
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss = loss_fn(model(x), y)
-                loss.backward()
-                optimizer.step()
-                total += loss
-            return total / len(loader)
-        """,
-    good="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            total = 0.0
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss = loss_fn(model(x), y)
-                loss.backward()
-                optimizer.step()
-                total += loss.detach()
-            return total / len(loader)
-        """,
-)
+@rule("BH308")
 def loss_kept_with_graph(subject: Subject) -> Iterator[Place]:
     """What `backward` was called on is added to, or appended to, something that outlives the passage of the loop."""
     if subject.framework and not subject.trains:
@@ -153,34 +120,7 @@ def _rebound(event: Event, inside: list[Event], losses: set[str]) -> bool:
     return bool(target is not None and any(e.kind == "assign" and last_name_of_key(e.key) == last_name(target) for e in before))
 
 
-@rule(
-    "BH309",
-    "loss-cut-from-graph",
-    "error",
-    title="The loss is cut off from the network",
-    why="A loss that is rebuilt with `torch.tensor(...)`, detached, or given `requires_grad` by hand has no path back: `backward` runs without an error and no weight changes.",
-    remedy="call `backward` on what the loss function returned",
-    bad="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss = torch.tensor(loss_fn(model(x), y).item(), requires_grad=True)
-                loss.backward()
-                optimizer.step()
-        """,
-    good="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss = loss_fn(model(x), y)
-                loss.backward()
-                optimizer.step()
-        """,
-)
+@rule("BH309")
 def loss_cut_from_graph(subject: Subject) -> Iterator[Place]:
     """The last value of what `backward` is called on, in the same function, is a new tensor, detached, or was told to require a gradient."""
     program = subject.program

@@ -19,27 +19,7 @@ from training.review.syntax import calls, constant, dotted, identifiers, keyword
 OWN_USES = {"state_dict", "train", "to", "cuda"}
 
 
-@rule(
-    "BH421",
-    "parameters-in-two-groups",
-    "error",
-    title="Parameters stand in two groups",
-    why="`model.parameters()` holds those of its parts too: torch refuses parameters that appear twice, and where it does not they are updated at two rates. "
-    "A judge that stands in its adversary's optimizer as well learns to be deceived.",
-    remedy="leave the parts out of the first group: `[p for n, p in model.named_parameters() if not n.startswith('head.')]`",
-    bad="""
-        import torch
-
-        def build(model):
-            return torch.optim.AdamW([{"params": model.parameters()}, {"params": model.head.parameters(), "lr": 1e-3}], lr=1e-4)
-        """,
-    good="""
-        import torch
-
-        def build(model):
-            return torch.optim.AdamW([{"params": model.body.parameters()}, {"params": model.head.parameters(), "lr": 1e-3}], lr=1e-4)
-        """,
-)
+@rule("BH421")
 def parameters_in_two_groups(subject: Subject) -> Iterator[Place]:
     """Two entries of an optimizer's list are `a.parameters()` and `a.parameters()`, or `a.b.parameters()`; or a judge is in its own optimizer and in its adversary's."""
     program = subject.program
@@ -76,56 +56,7 @@ def _groups(call: ast.Call, scope: Scope) -> Iterator[ast.expr]:
             yield from () if value is None else (value,)
 
 
-@rule(
-    "BH422",
-    "parameters-without-optimizer",
-    "error",
-    title="A network that is part of the loss is in no optimizer",
-    why="It has parameters of its own and is run with gradients, and nothing ever changes them: class centres, projection heads or loss weights keep their initial values.",
-    remedy="give its parameters to the optimizer: `[*model.parameters(), *head.parameters()]`, or freeze it openly",
-    bad="""
-        import torch
-        from torch import nn
-
-        class Centres(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.weight = nn.Parameter(torch.randn(10, 64))
-
-            def forward(self, x, y):
-                return (x - self.weight[y]).square().mean()
-
-        def train(model, loader):
-            centres = Centres()
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss = centres(model(x), y)
-                loss.backward()
-                optimizer.step()
-        """,
-    good="""
-        import torch
-        from torch import nn
-
-        class Centres(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.weight = nn.Parameter(torch.randn(10, 64))
-
-            def forward(self, x, y):
-                return (x - self.weight[y]).square().mean()
-
-        def train(model, loader):
-            centres = Centres()
-            optimizer = torch.optim.SGD([*model.parameters(), *centres.parameters()], lr=0.1)
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss = centres(model(x), y)
-                loss.backward()
-                optimizer.step()
-        """,
-)
+@rule("BH422")
 def parameters_without_optimizer(subject: Subject) -> Iterator[Place]:
     """Beside an optimizer a network of the file with parameters is made, called where gradients are computed, and used for nothing else; or one is set free too late, or a layer replaced."""
     program = subject.program

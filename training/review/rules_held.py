@@ -34,28 +34,7 @@ MAKES_TENSORS = (
 )
 
 
-@rule(
-    "BH407",
-    "frozen-by-attribute",
-    "error",
-    title="requires_grad is set on a module",
-    why="A module has no `requires_grad`: the assignment makes a new attribute, and every parameter is trained as before.",
-    remedy="call `module.requires_grad_(False)`",
-    bad="""
-        from torch import nn
-
-        def freeze(model: nn.Module):
-            for layer in model.backbone.children():
-                layer.requires_grad = False
-        """,
-    good="""
-        from torch import nn
-
-        def freeze(model: nn.Module):
-            for layer in model.backbone.children():
-                layer.requires_grad_(False)
-        """,
-)
+@rule("BH407")
 def frozen_by_attribute(subject: Subject) -> Iterator[Place]:
     """`x.requires_grad = …` where x is a loop variable over modules, or was made as one; or a name that only resembles it."""
     program = subject.program
@@ -83,38 +62,7 @@ def frozen_by_attribute(subject: Subject) -> Iterator[Place]:
 STATISTICS = {"mean", "std", "var", "median", "quantile", "amin", "amax", "min", "max", "sum", "nanmean"}
 
 
-@rule(
-    "BH408",
-    "tensor-not-a-buffer",
-    "warning",
-    title="A tensor of a module is neither parameter nor buffer",
-    why="It stays on the CPU when the module moves to a device, and is in no checkpoint.",
-    remedy='use `self.register_buffer("name", tensor)`, or `nn.Parameter` if it should learn',
-    bad="""
-        import torch
-        from torch import nn
-
-        class Scale(nn.Module):
-            def __init__(self, width):
-                super().__init__()
-                self.mean = torch.zeros(width)
-
-            def forward(self, x):
-                return x - self.mean
-        """,
-    good="""
-        import torch
-        from torch import nn
-
-        class Scale(nn.Module):
-            def __init__(self, width):
-                super().__init__()
-                self.register_buffer("mean", torch.zeros(width))
-
-            def forward(self, x):
-                return x - self.mean
-        """,
-)
+@rule("BH408")
 def tensor_not_a_buffer(subject: Subject) -> Iterator[Place]:
     """`__init__` keeps a new tensor as an attribute, and `forward` computes with it without moving it."""
     program = subject.program
@@ -201,31 +149,7 @@ def _learns(program: Program, owner: ast.ClassDef, name: str) -> bool:
     return any(isinstance(n, ast.Constant) and n.value == name for n in walk(owner)) or "_apply" in program.methods[owner] or "to" in program.methods[owner]
 
 
-@rule(
-    "BH409",
-    "mutable-default",
-    "warning",
-    title="A default value is changed in place",
-    why="The default is made once and shared by every call: what one call adds, the next one finds.",
-    remedy="use None as the default, and make the value inside",
-    bad="""
-        import torch
-
-        def grouped(rows, groups={}):
-            for key, row in rows:
-                groups.setdefault(key, []).append(row)
-            return groups
-        """,
-    good="""
-        import torch
-
-        def grouped(rows):
-            groups = {}
-            for key, row in rows:
-                groups.setdefault(key, []).append(row)
-            return groups
-        """,
-)
+@rule("BH409")
 def mutable_default(subject: Subject) -> Iterator[Place]:
     """A parameter with a list, dict or set as its default is changed in the function."""
     for scope in subject.program.scopes:

@@ -12,32 +12,7 @@ from training.review.program import Program, Scope
 from training.review.syntax import FUNCTIONS, constant, dotted, entry, keyword, last_name, own_nodes, words
 
 
-@rule(
-    "BH118",
-    "lambda-returns-rate",
-    "error",
-    title="LambdaLR is given a rate instead of a factor",
-    why="LambdaLR multiplies the optimizer's rate by what the function returns: a rate of 3e-4 becomes 9e-8, and the network hardly learns.",
-    remedy="return a factor that is 1 at the peak",
-    bad="""
-        import torch
-
-        RATE = 3e-4
-
-        def build(model, warmup):
-            optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
-            return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: RATE * min(1.0, step / warmup))
-        """,
-    good="""
-        import torch
-
-        RATE = 3e-4
-
-        def build(model, warmup):
-            optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
-            return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / warmup))
-        """,
-)
+@rule("BH118")
 def lambda_returns_rate(subject: Subject) -> Iterator[Place]:
     """A value that the function of a LambdaLR returns has the rate of its optimizer as a factor."""
     program = subject.program

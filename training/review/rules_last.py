@@ -29,36 +29,7 @@ TRAINS = {"backward", "step", "manual_backward", "train_step", "training_step"}
 QUIET = {"no_grad", "inference_mode", "eval", "set_grad_enabled"}
 
 
-@rule(
-    "BH219",
-    "only-last-batch-counts",
-    "error",
-    title="Only the last batch is scored",
-    why="Each batch takes the place of the one before: what is reported is the score of the last one, often the smallest, whatever the others gave.",
-    remedy="collect each batch in a list, and put them together after the loop",
-    bad="""
-        import torch
-
-        @torch.no_grad()
-        def predict(model, val_loader):
-            model.eval()
-            for x, y in val_loader:
-                scores, labels = model(x), y
-            return scores, labels
-        """,
-    good="""
-        import torch
-
-        @torch.no_grad()
-        def predict(model, val_loader):
-            model.eval()
-            scores, labels = [], []
-            for x, y in val_loader:
-                scores.append(model(x))
-                labels.append(y)
-            return torch.cat(scores), torch.cat(labels)
-        """,
-)
+@rule("BH219")
 def only_last_batch_counts(subject: Subject) -> Iterator[Place]:
     """In an evaluation a loop over batches sets names anew from a network, keeps nothing, and they are returned or measured after it; or of what it kept the last is taken."""
     program = subject.program

@@ -41,50 +41,7 @@ NOISE = {"randn_like", "rand_like", "randn", "rand", "normal"}
 WITHOUT_WEIGHTS = ("AvgPool", "MaxPool", "AdaptiveAvgPool", "Dropout", "ReLU", "GELU", "SiLU", "Tanh", "Sigmoid", "Flatten", "Identity", "Upsample")
 
 
-@rule(
-    "BH423",
-    "unused-layer",
-    "warning",
-    title="A layer or a buffer is made and never used",
-    why="Its weights are in the optimizer and in every checkpoint, and no gradient reaches them: DistributedDataParallel stops or waits for ever, and what it was made for is missing.",
-    remedy="use it in `forward`, or remove it",
-    bad="""
-        from torch import nn
-
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.body = nn.Linear(8, 8)
-                self.norm = nn.LayerNorm(8)
-
-            def forward(self, x):
-                return self.body(x)
-
-        def train(net: Net, optimizer, loss_fn, loader):
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss_fn(net(x), y).backward()
-                optimizer.step()
-        """,
-    good="""
-        from torch import nn
-
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.body = nn.Linear(8, 8)
-                self.norm = nn.LayerNorm(8)
-
-            def forward(self, x):
-                return self.norm(self.body(x))
-
-        def train(net: Net, optimizer, loss_fn, loader):
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss_fn(net(x), y).backward()
-                optimizer.step()
-        """,
-)
+@rule("BH423")
 def unused_layer(subject: Subject) -> Iterator[Place]:
     """In a file that trains, `__init__` keeps a layer as an attribute, or a buffer, that is read nowhere, by no name and no string."""
     program = subject.program
@@ -105,40 +62,7 @@ def unused_layer(subject: Subject) -> Iterator[Place]:
                 yield made.value, f"self.{name} is made and never used"
 
 
-@rule(
-    "BH424",
-    "batch-first-missing",
-    "error",
-    title="A recurrent layer or attention takes rows for time steps",
-    why="Without `batch_first=True` the first dimension is time: the layer runs along the samples of the batch, and `out[:, -1]` is the last sample at each step. Shapes fit, nothing raises.",
-    remedy="make the layer with `batch_first=True`, or index time in front: `out[-1]`",
-    bad="""
-        from torch import nn
-
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.rnn = nn.GRU(8, 16)
-                self.head = nn.Linear(16, 2)
-
-            def forward(self, x):
-                out, _ = self.rnn(x)
-                return self.head(out[:, -1])
-        """,
-    good="""
-        from torch import nn
-
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.rnn = nn.GRU(8, 16, batch_first=True)
-                self.head = nn.Linear(16, 2)
-
-            def forward(self, x):
-                out, _ = self.rnn(x)
-                return self.head(out[:, -1])
-        """,
-)
+@rule("BH424")
 def batch_first_missing(subject: Subject) -> Iterator[Place]:
     """Of a layer whose first dimension is time, the last step or the mean over steps is taken along dimension 1; or rows are padded with time in front for layers with rows in front."""
     program = subject.program
@@ -257,41 +181,7 @@ def _takes_first(node: ast.AST) -> bool:
     return isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple) and constant(node.slice.elts[1]) == 0
 
 
-@rule(
-    "BH426",
-    "noise-always-on",
-    "warning",
-    title="Noise is added in evaluation too",
-    why="`forward` adds random numbers to its input whatever the mode: two evaluations of the same row differ, and the served model gives another answer each time.",
-    remedy="add it `if self.training:` only",
-    bad="""
-        import torch
-        from torch import nn
-
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.body = nn.Linear(8, 2)
-
-            def forward(self, x):
-                x = x + 0.1 * torch.randn_like(x)
-                return self.body(x)
-        """,
-    good="""
-        import torch
-        from torch import nn
-
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.body = nn.Linear(8, 2)
-
-            def forward(self, x):
-                if self.training:
-                    x = x + 0.1 * torch.randn_like(x)
-                return self.body(x)
-        """,
-)
+@rule("BH426")
 def noise_always_on(subject: Subject) -> Iterator[Place]:
     """The only input of `forward`, unscaled, plus random numbers of its shape, under no condition."""
     program = subject.program
@@ -311,40 +201,7 @@ def noise_always_on(subject: Subject) -> Iterator[Place]:
                 yield node, f"noise is added to {sides[0].id} in evaluation too"
 
 
-@rule(
-    "BH430",
-    "one-layer-n-times",
-    "warning",
-    title="A list holds one layer several times",
-    why="`[layer] * n` is one layer n times: all places share their weights, and the network has an n-th of the parameters that its depth lets expect.",
-    remedy="make each one anew: `nn.ModuleList(Block() for _ in range(n))`, or copy.deepcopy; where sharing is meant, call the one layer in a loop",
-    bad="""
-        from torch import nn
-
-        class Deep(nn.Module):
-            def __init__(self, width, depth):
-                super().__init__()
-                self.blocks = nn.ModuleList([nn.Linear(width, width)] * depth)
-
-            def forward(self, x):
-                for block in self.blocks:
-                    x = block(x).relu()
-                return x
-        """,
-    good="""
-        from torch import nn
-
-        class Deep(nn.Module):
-            def __init__(self, width, depth):
-                super().__init__()
-                self.blocks = nn.ModuleList([nn.Linear(width, width) for _ in range(depth)])
-
-            def forward(self, x):
-                for block in self.blocks:
-                    x = block(x).relu()
-                return x
-        """,
-)
+@rule("BH430")
 def one_layer_n_times(subject: Subject) -> Iterator[Place]:
     """A module list or sequence is made of a list of one element that is multiplied, or of a comprehension that names one thing again and again."""
     program = subject.program

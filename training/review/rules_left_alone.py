@@ -16,54 +16,7 @@ LOSSES = {"loss", "losses"}
 WRAPPERS = ("DistributedDataParallel", "fully_shard", "FullyShardedDataParallel")
 
 
-@rule(
-    "BH619",
-    "loop-left-by-one-rank",
-    "error",
-    title="One rank leaves the training loop alone",
-    why="Every backward of DistributedDataParallel waits for all ranks. A rank that stops early by itself, on rank 0 alone or by a loss of its own rows, leaves the others waiting for ever.",
-    remedy="let rank 0 decide and broadcast the decision, or reduce the score over the ranks before it is compared, so that all leave together",
-    bad="""
-        import torch.distributed as dist
-        from torch.nn.parallel import DistributedDataParallel
-
-        def fit(network, optimizer, loader, loss_fn, evaluate, epochs):
-            model = DistributedDataParallel(network)
-            best, waited = float("inf"), 0
-            for epoch in range(epochs):
-                for x, y in loader:
-                    optimizer.zero_grad()
-                    loss_fn(model(x), y).backward()
-                    optimizer.step()
-                if dist.get_rank() == 0:
-                    score = evaluate(network)
-                    best, waited = (score, 0) if score < best else (best, waited + 1)
-                    if waited >= 3:
-                        break
-        """,
-    good="""
-        import torch
-        import torch.distributed as dist
-        from torch.nn.parallel import DistributedDataParallel
-
-        def fit(network, optimizer, loader, loss_fn, evaluate, epochs):
-            model = DistributedDataParallel(network)
-            best, waited = float("inf"), 0
-            for epoch in range(epochs):
-                for x, y in loader:
-                    optimizer.zero_grad()
-                    loss_fn(model(x), y).backward()
-                    optimizer.step()
-                stop = torch.zeros(1)
-                if dist.get_rank() == 0:
-                    score = evaluate(network)
-                    best, waited = (score, 0) if score < best else (best, waited + 1)
-                    stop += waited >= 3
-                dist.broadcast(stop, 0)
-                if stop > 0:
-                    break
-        """,
-)
+@rule("BH619")
 def loop_left_by_one_rank(subject: Subject) -> Iterator[Place]:
     """In a file that wraps a network, a loop that makes backward passes is left under a condition on the rank, or on a loss or a clock that nothing reduces."""
     program = subject.program

@@ -11,26 +11,7 @@ NORMS = {"BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm", "LazyBatc
 LARGEST = 0.9
 
 
-@rule(
-    "BH445",
-    "norm-momentum-of-another-framework",
-    "error",
-    title="Batch norm with the momentum of another framework",
-    why="In torch `momentum` is the weight of the new batch, elsewhere that of the old value. With 0.9 and more the running statistics are those of the last batch: eval mode depends on which rows came last.",
-    remedy="leave it at 0.1; 0.99 elsewhere is 0.01 here",
-    bad="""
-        from torch import nn
-
-        def block(width):
-            return nn.Sequential(nn.Conv2d(width, width, 3), nn.BatchNorm2d(width, momentum=0.99), nn.ReLU())
-        """,
-    good="""
-        from torch import nn
-
-        def block(width):
-            return nn.Sequential(nn.Conv2d(width, width, 3), nn.BatchNorm2d(width, momentum=0.01), nn.ReLU())
-        """,
-)
+@rule("BH445")
 def norm_momentum_of_another_framework(subject: Subject) -> Iterator[Place]:
     """A batch norm that is made with a momentum of 0.9 and more."""
     program = subject.program

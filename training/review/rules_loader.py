@@ -42,28 +42,7 @@ def is_distributed(program: Program) -> bool:
     return any(torch_calls(program, name) for name in names)
 
 
-@rule(
-    "BH511",
-    "sampler-and-shuffle",
-    "error",
-    title="shuffle=True beside a sampler",
-    why="A sampler already decides the order: the loader raises when it is made.",
-    remedy="drop `shuffle`; give it to the sampler",
-    bad="""
-        from torch.utils.data import DataLoader
-        from torch.utils.data.distributed import DistributedSampler
-
-        def make_loader(dataset):
-            return DataLoader(dataset, batch_size=32, sampler=DistributedSampler(dataset), shuffle=True)
-        """,
-    good="""
-        from torch.utils.data import DataLoader
-        from torch.utils.data.distributed import DistributedSampler
-
-        def make_loader(dataset):
-            return DataLoader(dataset, batch_size=32, sampler=DistributedSampler(dataset, shuffle=True))
-        """,
-)
+@rule("BH511")
 def sampler_and_shuffle(subject: Subject) -> Iterator[Place]:
     """Both arguments are given, the second as the literal True, the first not as None."""
     program = subject.program
@@ -76,35 +55,7 @@ def sampler_and_shuffle(subject: Subject) -> Iterator[Place]:
             yield call, "a sampler is given, and shuffle=True: the loader refuses both"
 
 
-@rule(
-    "BH512",
-    "set-epoch-missing",
-    "error",
-    title="DistributedSampler without set_epoch",
-    why="Its order is a function of the epoch, which stays 0: every epoch has the same batches in the same order.",
-    remedy="call `sampler.set_epoch(epoch)` at the start of every epoch",
-    bad="""
-        from torch.utils.data import DataLoader
-        from torch.utils.data.distributed import DistributedSampler
-
-        def fit(dataset, train_epoch, epochs):
-            sampler = DistributedSampler(dataset)
-            loader = DataLoader(dataset, batch_size=32, sampler=sampler)
-            for epoch in range(epochs):
-                train_epoch(loader)
-        """,
-    good="""
-        from torch.utils.data import DataLoader
-        from torch.utils.data.distributed import DistributedSampler
-
-        def fit(dataset, train_epoch, epochs):
-            sampler = DistributedSampler(dataset)
-            loader = DataLoader(dataset, batch_size=32, sampler=sampler)
-            for epoch in range(epochs):
-                sampler.set_epoch(epoch)
-                train_epoch(loader)
-        """,
-)
+@rule("BH512")
 def set_epoch_missing(subject: Subject) -> Iterator[Place]:
     """A shuffling DistributedSampler of train rows in a file that goes over them again and again and never calls `set_epoch` with the epoch."""
     program = subject.program
@@ -178,26 +129,7 @@ def _passages(subject: Subject, sampler: ast.Call) -> Iterator[ast.AST]:
                 yield loops[0].node
 
 
-@rule(
-    "BH520",
-    "held-out-rows-dropped",
-    "warning",
-    title="The evaluation leaves out rows",
-    why="`drop_last=True` leaves out the last, smaller batch: the metric is of fewer rows than it claims, and of which ones depends on the batch size and order.",
-    remedy="set `drop_last=False` for validation and test",
-    bad="""
-        from torch.utils.data import DataLoader
-
-        def make_loader(val_set):
-            return DataLoader(val_set, batch_size=256, drop_last=True)
-        """,
-    good="""
-        from torch.utils.data import DataLoader
-
-        def make_loader(val_set):
-            return DataLoader(val_set, batch_size=256)
-        """,
-)
+@rule("BH520")
 def held_out_rows_dropped(subject: Subject) -> Iterator[Place]:
     """A loader over held-out rows, by the name of the rows or its own, with `drop_last=True`."""
     for call in (c for c in loaders(subject.program) if is_true(keyword(c, "drop_last", 8))):
@@ -209,36 +141,7 @@ def held_out_rows_dropped(subject: Subject) -> Iterator[Place]:
             yield call, "drop_last leaves out held-out rows"
 
 
-@rule(
-    "BH513",
-    "loader-not-distributed",
-    "error",
-    title="Every rank reads all train rows",
-    why="Without a DistributedSampler each rank goes through the whole table: an epoch is as many epochs as there are ranks, and nothing is gained by them.",
-    remedy="give the loader a `DistributedSampler`",
-    bad="""
-        import torch.distributed as dist
-        from torch.nn.parallel import DistributedDataParallel
-        from torch.utils.data import DataLoader
-
-        def main(model, train_set):
-            dist.init_process_group("gloo")
-            model = DistributedDataParallel(model)
-            train_loader = DataLoader(train_set, batch_size=32, shuffle=True)
-            return model, train_loader
-        """,
-    good="""
-        import torch.distributed as dist
-        from torch.nn.parallel import DistributedDataParallel
-        from torch.utils.data import DataLoader, DistributedSampler
-
-        def main(model, train_set):
-            dist.init_process_group("gloo")
-            model = DistributedDataParallel(model)
-            train_loader = DataLoader(train_set, batch_size=32, sampler=DistributedSampler(train_set))
-            return model, train_loader
-        """,
-)
+@rule("BH513")
 def loader_not_distributed(subject: Subject) -> Iterator[Place]:
     """In a file that wraps a network in DDP, a shuffling loader has no sampler, and its rows were not shared out before; or its sampler is made for one rank."""
     program = subject.program

@@ -18,28 +18,7 @@ OF_LOGITS = {"Categorical", "Bernoulli", "OneHotCategorical", "OneHotCategorical
 TARGETS = {"label", "labels", "target", "targets", "y", "y_true", "yb", "gt"}
 
 
-@rule(
-    "BH301",
-    "softmax-before-cross-entropy",
-    "error",
-    title="Softmax before cross-entropy or `logits=`",
-    why="The loss takes the softmax itself: a second one squeezes the scores into [0, 1], so that the loss cannot fall below about ln(1 + (C-1)/e), and gradients fade.",
-    remedy="give raw scores (logits) to the loss; take the softmax for predictions alone",
-    bad="""
-        import torch.nn.functional as F
-
-        def compute_loss(model, x, y):
-            probabilities = F.softmax(model(x), dim=1)
-            return F.cross_entropy(probabilities, y)
-        """,
-    good="""
-        import torch.nn.functional as F
-
-        def compute_loss(model, x, y):
-            logits = model(x)
-            return F.cross_entropy(logits, y)
-        """,
-)
+@rule("BH301")
 def softmax_before_cross_entropy(subject: Subject) -> Iterator[Place]:
     """The scores that a cross-entropy, or a distribution as its `logits`, gets went through a softmax (or a sigmoid) last."""
     for loss in loss_calls(subject.program):
@@ -57,28 +36,7 @@ def _function(loss: LossCall) -> ast.AST:
     return loss.scope.node if loss.scope.name else loss.call
 
 
-@rule(
-    "BH302",
-    "sigmoid-before-bce-with-logits",
-    "error",
-    title="Sigmoid before BCE with logits",
-    why="The loss takes the sigmoid itself: with a second one every probability lies between .5 and .73, and the loss cannot fall below .31.",
-    remedy="give raw scores to the loss; take the sigmoid for predictions alone",
-    bad="""
-        import torch
-        import torch.nn.functional as F
-
-        def compute_loss(model, x, y):
-            return F.binary_cross_entropy_with_logits(torch.sigmoid(model(x)), y)
-        """,
-    good="""
-        import torch
-        import torch.nn.functional as F
-
-        def compute_loss(model, x, y):
-            return F.binary_cross_entropy_with_logits(model(x), y)
-        """,
-)
+@rule("BH302")
 def sigmoid_before_bce_with_logits(subject: Subject) -> Iterator[Place]:
     """The scores that BCE with logits gets went through a sigmoid or softmax last."""
     for loss in loss_calls(subject.program):
@@ -89,26 +47,7 @@ def sigmoid_before_bce_with_logits(subject: Subject) -> Iterator[Place]:
             yield call, "sigmoid is applied before logsigmoid, which expects raw scores"
 
 
-@rule(
-    "BH303",
-    "nll-without-log-softmax",
-    "error",
-    title="NLLLoss without log_softmax",
-    why="The loss only picks `-score[label]`: on raw scores it falls without bound as they grow, on probabilities it has no steep penalty, and neither is a likelihood.",
-    remedy="use `cross_entropy` on raw scores, or apply `log_softmax`",
-    bad="""
-        import torch.nn.functional as F
-
-        def compute_loss(model, x, y):
-            return F.nll_loss(F.softmax(model(x), dim=1), y)
-        """,
-    good="""
-        import torch.nn.functional as F
-
-        def compute_loss(model, x, y):
-            return F.nll_loss(F.log_softmax(model(x), dim=1), y)
-        """,
-)
+@rule("BH303")
 def nll_without_log_softmax(subject: Subject) -> Iterator[Place]:
     """The scores that the negative log-likelihood gets came out of something else last."""
     for loss in loss_calls(subject.program):
@@ -116,34 +55,7 @@ def nll_without_log_softmax(subject: Subject) -> Iterator[Place]:
             yield loss.call, f"{loss.kind.upper()}Loss expects log-probabilities and gets the output of {made}", _function(loss)
 
 
-@rule(
-    "BH304",
-    "bce-without-sigmoid",
-    "error",
-    title="BCELoss on raw scores",
-    why="BCELoss needs probabilities: raw scores outside of [0, 1] raise an error on the CPU and a device-side assert on a GPU.",
-    remedy="use `BCEWithLogitsLoss` on raw scores",
-    bad="""
-        import torch
-        from torch import nn
-
-        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-        criterion = nn.BCELoss()
-
-        def compute_loss(x, y):
-            return criterion(model(x).squeeze(1), y)
-        """,
-    good="""
-        import torch
-        from torch import nn
-
-        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-        criterion = nn.BCEWithLogitsLoss()
-
-        def compute_loss(x, y):
-            return criterion(model(x).squeeze(1), y)
-        """,
-)
+@rule("BH304")
 def bce_without_sigmoid(subject: Subject) -> Iterator[Place]:
     """The probabilities that BCE gets came straight out of a linear layer, a ReLU or a log."""
     for loss in loss_calls(subject.program):
@@ -151,26 +63,7 @@ def bce_without_sigmoid(subject: Subject) -> Iterator[Place]:
             yield loss.call, f"BCELoss expects probabilities and gets the output of {made}", _function(loss)
 
 
-@rule(
-    "BH305",
-    "kl-without-log",
-    "error",
-    title="kl_div on probabilities",
-    why="The first argument of `kl_div` must be log-probabilities: with probabilities the value is no divergence and can be negative.",
-    remedy="give `F.log_softmax(student, dim=-1)` first",
-    bad="""
-        import torch.nn.functional as F
-
-        def distill(student, teacher, t):
-            return F.kl_div(F.softmax(student / t, dim=-1), F.softmax(teacher / t, dim=-1), reduction="batchmean")
-        """,
-    good="""
-        import torch.nn.functional as F
-
-        def distill(student, teacher, t):
-            return F.kl_div(F.log_softmax(student / t, dim=-1), F.softmax(teacher / t, dim=-1), reduction="batchmean")
-        """,
-)
+@rule("BH305")
 def kl_without_log(subject: Subject) -> Iterator[Place]:
     """The first argument of a KL divergence went through a softmax, or its second through a log-softmax without `log_target`."""
     for loss in loss_calls(subject.program):
@@ -183,32 +76,7 @@ def kl_without_log(subject: Subject) -> Iterator[Place]:
             yield loss.call, "the target holds log-probabilities, and log_target=True is not set"
 
 
-@rule(
-    "BH306",
-    "loss-arguments-swapped",
-    "error",
-    title="Scores and labels are swapped",
-    why="The first argument of the loss is what gets the gradient: with labels first, types fail at best, and at worst the wrong side is taken for the probability.",
-    remedy="call `loss_fn(scores, labels)`",
-    bad="""
-        from torch import nn
-
-        criterion = nn.BCEWithLogitsLoss()
-
-        def compute_loss(model, x, labels):
-            logits = model(x)
-            return criterion(labels, logits)
-        """,
-    good="""
-        from torch import nn
-
-        criterion = nn.BCEWithLogitsLoss()
-
-        def compute_loss(model, x, labels):
-            logits = model(x)
-            return criterion(logits, labels)
-        """,
-)
+@rule("BH306")
 def loss_arguments_swapped(subject: Subject) -> Iterator[Place]:
     """The first argument is a label, the second a score, by name or by where they come from, for a loss whose arguments differ."""
     for loss in loss_calls(subject.program):
@@ -269,27 +137,7 @@ def _from_network(program: Program, node: ast.expr, scope: Scope) -> bool:
     return bool(values) and all(isinstance(v, ast.Call) and is_model(program, v.func, scope) and not is_frozen_name(last_name(v.func)) for v in values)
 
 
-@rule(
-    "BH307",
-    "loss-on-decision",
-    "error",
-    title="A loss on hard decisions has no gradient",
-    why="`argmax` and rounding have no gradient: `backward` raises, or nothing behind them learns.",
-    remedy="give the scores themselves to the loss; decide for the metric alone",
-    bad="""
-        import torch.nn.functional as F
-
-        def compute_loss(model, x, y):
-            predicted = model(x).argmax(dim=1).float()
-            return F.mse_loss(predicted, y)
-        """,
-    good="""
-        import torch.nn.functional as F
-
-        def compute_loss(model, x, y):
-            return F.cross_entropy(model(x), y)
-        """,
-)
+@rule("BH307")
 def loss_on_decision(subject: Subject) -> Iterator[Place]:
     """The scores that a loss gets came out of `argmax` last."""
     for loss in loss_calls(subject.program):

@@ -11,36 +11,7 @@ from training.review.rules_window import condition, window_of
 from training.review.syntax import constant, keyword, last_name, walk
 
 
-@rule(
-    "BH140",
-    "first-window-of-one-batch",
-    "warning",
-    title="The first accumulation window holds one batch",
-    why="Counted from 0, `i % window == 0` is true at the first batch: a step is made of its gradient alone, divided by the window, and the last batches of each epoch are left over.",
-    remedy="`if (i + 1) % window == 0 or i + 1 == len(loader)`",
-    bad="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn, window):
-            optimizer.zero_grad()
-            for i, (x, y) in enumerate(loader):
-                (loss_fn(model(x), y) / window).backward()
-                if i % window == 0 or i + 1 == len(loader):
-                    optimizer.step()
-                    optimizer.zero_grad()
-        """,
-    good="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn, window):
-            optimizer.zero_grad()
-            for i, (x, y) in enumerate(loader):
-                (loss_fn(model(x), y) / window).backward()
-                if (i + 1) % window == 0 or i + 1 == len(loader):
-                    optimizer.step()
-                    optimizer.zero_grad()
-        """,
-)
+@rule("BH140")
 def first_window_of_one_batch(subject: Subject) -> Iterator[Place]:
     """After a backward that nothing guards, a step where a counter from 0 divides evenly: the counter of the loop itself, or of `enumerate`."""
     for steps in step_groups(subject):

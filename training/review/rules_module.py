@@ -37,40 +37,7 @@ def _learns(program: Program, owner: ast.ClassDef) -> bool:
     return any(is_layer(program, c, b.scope) for b in made for c in walk(b.value) if isinstance(c, ast.Call) and dotted(c.func) != owner.name)
 
 
-@rule(
-    "BH401",
-    "modules-in-list",
-    "error",
-    title="Modules in a plain list or dict",
-    why="A plain list is not searched: its layers are in no `parameters()`, are not trained, moved to the device, or saved.",
-    remedy="use `nn.ModuleList` or `nn.ModuleDict`",
-    bad="""
-        from torch import nn
-
-        class Net(nn.Module):
-            def __init__(self, depth):
-                super().__init__()
-                self.layers = [nn.Linear(16, 16) for _ in range(depth)]
-
-            def forward(self, x):
-                for layer in self.layers:
-                    x = layer(x)
-                return x
-        """,
-    good="""
-        from torch import nn
-
-        class Net(nn.Module):
-            def __init__(self, depth):
-                super().__init__()
-                self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(depth))
-
-            def forward(self, x):
-                for layer in self.layers:
-                    x = layer(x)
-                return x
-        """,
-)
+@rule("BH401")
 def modules_in_list(subject: Subject) -> Iterator[Place]:
     """An attribute of a module holds a list or dict of layers that nothing registers."""
     program = subject.program
@@ -133,37 +100,7 @@ def _registered(owner: ast.ClassDef, name: str) -> bool:
     return any(isinstance(n, ast.Attribute) and n.attr == name for a in given for n in walk(a))
 
 
-@rule(
-    "BH402",
-    "layer-made-in-forward",
-    "error",
-    title="A layer is made in forward",
-    why="It has new random weights in every call and belongs to no optimizer: it never learns, and the output is different each time.",
-    remedy="make it in `__init__`, and call it in `forward`",
-    bad="""
-        from torch import nn
-
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.body = nn.Linear(8, 16)
-
-            def forward(self, x):
-                return nn.Linear(16, 2)(self.body(x).relu())
-        """,
-    good="""
-        from torch import nn
-
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.body = nn.Linear(8, 16)
-                self.head = nn.Linear(16, 2)
-
-            def forward(self, x):
-                return self.head(self.body(x).relu())
-        """,
-)
+@rule("BH402")
 def layer_made_in_forward(subject: Subject) -> Iterator[Place]:
     """`forward` of a module makes a layer with parameters, other than to keep it once."""
     program = subject.program
@@ -185,38 +122,7 @@ def _inner(program: Program, node: ast.AST, forward: Scope | None) -> bool:
     return any(isinstance(a, ast.Call) and is_layer(program, a, forward or program.top) for a in program.ancestors(node))
 
 
-@rule(
-    "BH403",
-    "dropout-always-on",
-    "error",
-    title="Dropout that eval() does not turn off",
-    why="`F.dropout` is on unless told otherwise, and an `nn.Dropout` made in `forward` is always in train mode: predictions are random, scores too low.",
-    remedy="pass `training=self.training`, or make an `nn.Dropout` in `__init__`",
-    bad="""
-        import torch.nn.functional as F
-        from torch import nn
-
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.fc = nn.Linear(8, 2)
-
-            def forward(self, x):
-                return self.fc(F.dropout(x, 0.5))
-        """,
-    good="""
-        import torch.nn.functional as F
-        from torch import nn
-
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.fc = nn.Linear(8, 2)
-
-            def forward(self, x):
-                return self.fc(F.dropout(x, 0.5, training=self.training))
-        """,
-)
+@rule("BH403")
 def dropout_always_on(subject: Subject) -> Iterator[Place]:
     """A functional dropout without its flag, or a dropout module made and called at once in `forward`."""
     program = subject.program
@@ -247,38 +153,7 @@ def _calls_of(program: Program, bound: ast.Call) -> list[ast.Call]:
     return [c for c in program.all_calls if name and dotted(c.func) == name]
 
 
-@rule(
-    "BH404",
-    "attention-dropout-always-on",
-    "error",
-    title="Attention drops out in evaluation too",
-    why="`scaled_dot_product_attention` knows no mode: it drops with `dropout_p` whenever it is called.",
-    remedy="pass `dropout_p=self.dropout if self.training else 0.0`",
-    bad="""
-        import torch.nn.functional as F
-        from torch import nn
-
-        class Attention(nn.Module):
-            def __init__(self, dropout):
-                super().__init__()
-                self.dropout = dropout
-
-            def forward(self, q, k, v):
-                return F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout)
-        """,
-    good="""
-        import torch.nn.functional as F
-        from torch import nn
-
-        class Attention(nn.Module):
-            def __init__(self, dropout):
-                super().__init__()
-                self.dropout = dropout
-
-            def forward(self, q, k, v):
-                return F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0)
-        """,
-)
+@rule("BH404")
 def attention_dropout_always_on(subject: Subject) -> Iterator[Place]:
     """`dropout_p` is an attribute or a literal that does not depend on the mode."""
     program = subject.program

@@ -23,46 +23,7 @@ PARSES = {"parse_args", "parse_known_args", "parse_intermixed_args"}
 UNUSED = {"deprecated", "unused", "ignored", "obsolete", "legacy", "compatibility", "reserved"}
 
 
-@rule(
-    "BH224",
-    "option-never-read",
-    "warning",
-    title="A setting is never read",
-    why="It can be given, is printed and logged, and has no effect: a search over it compares runs that differ by chance alone.",
-    remedy="use it where its value was written by hand, or delete it",
-    bad="""
-        import argparse
-        import torch
-
-        def main(model, loader, loss_fn):
-            parser = argparse.ArgumentParser()
-            parser.add_argument("--lr", type=float, default=3e-4)
-            parser.add_argument("--epochs", type=int, default=10)
-            args = parser.parse_args()
-            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-            for epoch in range(args.epochs):
-                for x, y in loader:
-                    optimizer.zero_grad()
-                    loss_fn(model(x), y).backward()
-                    optimizer.step()
-        """,
-    good="""
-        import argparse
-        import torch
-
-        def main(model, loader, loss_fn):
-            parser = argparse.ArgumentParser()
-            parser.add_argument("--lr", type=float, default=3e-4)
-            parser.add_argument("--epochs", type=int, default=10)
-            args = parser.parse_args()
-            optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
-            for epoch in range(args.epochs):
-                for x, y in loader:
-                    optimizer.zero_grad()
-                    loss_fn(model(x), y).backward()
-                    optimizer.step()
-        """,
-)
+@rule("BH224")
 def option_never_read(subject: Subject) -> Iterator[Place]:
     """An option, field or entry with the name of a hyperparameter is read nowhere in a file that trains, and what holds it goes to no code that is out of sight."""
     program = subject.program

@@ -16,46 +16,7 @@ MASKS = {"mask", "masks", "masked", "keep"}
 IGNORED = -100  # what torch leaves out by default
 
 
-@rule(
-    "BH336",
-    "padded-labels-count",
-    "error",
-    title="The padding of labels counts in the loss",
-    why="Labels of short sequences are filled up with a number that is a class as any other: the loss learns to tell padding, which is easy, and a mean over tokens says little about words.",
-    remedy="pad labels with `padding_value=-100`, or tell the loss which number is padding: `ignore_index=…`",
-    bad="""
-        import torch
-        from torch import nn
-        from torch.nn.utils.rnn import pad_sequence
-
-        def collate(rows):
-            words, tags = zip(*rows)
-            return pad_sequence(words, batch_first=True), pad_sequence(tags, batch_first=True)
-
-        def train(net, loader, optimizer):
-            loss_fn = nn.CrossEntropyLoss()
-            for words, tags in loader:
-                optimizer.zero_grad()
-                loss_fn(net(words).flatten(0, 1), tags.flatten()).backward()
-                optimizer.step()
-        """,
-    good="""
-        import torch
-        from torch import nn
-        from torch.nn.utils.rnn import pad_sequence
-
-        def collate(rows):
-            words, tags = zip(*rows)
-            return pad_sequence(words, batch_first=True), pad_sequence(tags, batch_first=True, padding_value=-100)
-
-        def train(net, loader, optimizer):
-            loss_fn = nn.CrossEntropyLoss()
-            for words, tags in loader:
-                optimizer.zero_grad()
-                loss_fn(net(words).flatten(0, 1), tags.flatten()).backward()
-                optimizer.step()
-        """,
-)
+@rule("BH336")
 def padded_labels_count(subject: Subject) -> Iterator[Place]:
     """Inputs and labels are padded in one function, and every cross-entropy of the file is a mean over flat labels that leaves out another number, or none."""
     program = subject.program

@@ -34,42 +34,7 @@ FURTHER = 4  # names
 OTHER = {"there": "missing", "missing": "there", "": ""}
 
 
-@rule(
-    "BH479",
-    "padding-mask-true-for-tokens",
-    "error",
-    title="A padding mask is true for what is there",
-    why="In a key padding mask of torch True leaves a place out. The other way round attention sees what stands behind the end of a sequence, and nothing of the sequence itself.",
-    remedy="turn it round: `src_key_padding_mask=~mask`, or build it with `>=` and `==`",
-    bad="""
-        import torch
-        from torch import nn
-
-        class Reader(nn.Module):
-            def __init__(self, width):
-                super().__init__()
-                layer = nn.TransformerEncoderLayer(width, 2, batch_first=True)
-                self.encoder = nn.TransformerEncoder(layer, 2)
-
-            def forward(self, x, lengths):
-                mask = torch.arange(x.shape[1])[None, :] < lengths[:, None]
-                return self.encoder(x, src_key_padding_mask=mask)
-        """,
-    good="""
-        import torch
-        from torch import nn
-
-        class Reader(nn.Module):
-            def __init__(self, width):
-                super().__init__()
-                layer = nn.TransformerEncoderLayer(width, 2, batch_first=True)
-                self.encoder = nn.TransformerEncoder(layer, 2)
-
-            def forward(self, x, lengths):
-                mask = torch.arange(x.shape[1])[None, :] < lengths[:, None]
-                return self.encoder(x, src_key_padding_mask=~mask)
-        """,
-)
+@rule("BH479")
 def padding_mask_true_for_tokens(subject: Subject) -> Iterator[Place]:
     """What a layer of torch is given as a padding mask compares places with lengths, or tokens with the one for padding, and is true for what is to be seen."""
     program = subject.program

@@ -30,32 +30,7 @@ from training.review.syntax import (
 UPDATES = {"add_", "sub_", "mul_", "div_", "copy_", "zero_", "addcmul_", "addcdiv_", "lerp_"}
 
 
-@rule(
-    "BH415",
-    "parameters-changed-after-optimizer",
-    "error",
-    title="Layers are replaced after the optimizer was made",
-    why="The optimizer still holds the old parameters: the new layer keeps its initial weights.",
-    remedy="make the optimizer last, or call `optimizer.add_param_group`",
-    bad="""
-        import torch
-        from torch import nn
-
-        def build(model, classes):
-            optimizer = torch.optim.AdamW(model.parameters())
-            model.head = nn.Linear(512, classes)
-            return model, optimizer
-        """,
-    good="""
-        import torch
-        from torch import nn
-
-        def build(model, classes):
-            model.head = nn.Linear(512, classes)
-            optimizer = torch.optim.AdamW(model.parameters())
-            return model, optimizer
-        """,
-)
+@rule("BH415")
 def parameters_changed_after_optimizer(subject: Subject) -> Iterator[Place]:
     """In one function: an optimizer over `m.parameters()`, later `m.x = Layer(…)` or `m = Network(…)`, and no optimizer after that."""
     program = subject.program
@@ -119,30 +94,7 @@ def _apart(program: Program, a: ast.AST, b: ast.AST) -> bool:
     return any(n not in around_b for n in around_a)
 
 
-@rule(
-    "BH416",
-    "optimizer-before-device",
-    "warning",
-    title="The optimizer is made before the network is moved or wrapped",
-    why="Optimizers that make their state at once hold it on the old device, and sharding replaces the parameters: the optimizer then updates tensors that nobody uses.",
-    remedy="move and shard the network first, make the optimizer last",
-    bad="""
-        import torch
-
-        def build(model, device):
-            optimizer = torch.optim.AdamW(model.parameters())
-            model = model.to(device)
-            return model, optimizer
-        """,
-    good="""
-        import torch
-
-        def build(model, device):
-            model = model.to(device)
-            optimizer = torch.optim.AdamW(model.parameters())
-            return model, optimizer
-        """,
-)
+@rule("BH416")
 def optimizer_before_device(subject: Subject) -> Iterator[Place]:
     """In one function: an optimizer over `m.parameters()`, and only later `m.to(…)`, `m.cuda()` or sharding of `m`."""
     program = subject.program
@@ -178,35 +130,7 @@ def _is_cpu(call: ast.Call) -> bool:
     return to is not None and constant(to) == "cpu"
 
 
-@rule(
-    "BH417",
-    "update-in-graph",
-    "error",
-    title="Parameters are updated by hand with gradients on",
-    why="An in-place change of a parameter outside `no_grad` raises; `p = p - lr * p.grad` makes a new tensor, and the parameter stays as it was.",
-    remedy="put the update under `torch.no_grad()`",
-    bad="""
-        import torch
-
-        def train(model, loader, loss_fn, rate):
-            for x, y in loader:
-                model.zero_grad()
-                loss_fn(model(x), y).backward()
-                for p in model.parameters():
-                    p -= rate * p.grad
-        """,
-    good="""
-        import torch
-
-        def train(model, loader, loss_fn, rate):
-            for x, y in loader:
-                model.zero_grad()
-                loss_fn(model(x), y).backward()
-                with torch.no_grad():
-                    for p in model.parameters():
-                        p -= rate * p.grad
-        """,
-)
+@rule("BH417")
 def update_in_graph(subject: Subject) -> Iterator[Place]:
     """A loop variable over `parameters()` is changed with its own gradient, and no `no_grad` is around, in callers neither."""
     program = subject.program
@@ -254,26 +178,7 @@ def _updated(node: ast.AST) -> str:
     return ""
 
 
-@rule(
-    "BH418",
-    "forward-called-directly",
-    "note",
-    title="forward is called by name",
-    why="`model.forward(x)` passes by the hooks of `model(x)`: those of `register_forward_hook`, of sharding, of `torch.compile`.",
-    remedy="call the module itself: `model(x)`",
-    bad="""
-        import torch
-
-        def predict(model, x):
-            return model.forward(x)
-        """,
-    good="""
-        import torch
-
-        def predict(model, x):
-            return model(x)
-        """,
-)
+@rule("BH418")
 def forward_called_directly(subject: Subject) -> Iterator[Place]:
     """`x.forward(…)` on a network, outside of a class that wraps another one's forward."""
     program = subject.program
@@ -291,29 +196,7 @@ def forward_called_directly(subject: Subject) -> Iterator[Place]:
             yield call, f"{dotted(call.func)} passes by the hooks of {dotted(target)}(…)"
 
 
-@rule(
-    "BH419",
-    "data-attribute",
-    "note",
-    title="`.data` is used",
-    why="Changes through `.data` are invisible to autograd: gradients that need the old value are silently wrong.",
-    remedy="use `.detach()`, or change the tensor under `torch.no_grad()`",
-    bad="""
-        import torch
-
-        def decay(model):
-            for p in model.parameters():
-                p.data.mul_(0.99)
-        """,
-    good="""
-        import torch
-
-        @torch.no_grad()
-        def decay(model):
-            for p in model.parameters():
-                p.mul_(0.99)
-        """,
-)
+@rule("BH419")
 def data_attribute(subject: Subject) -> Iterator[Place]:
     """A method that changes in place is called on `.data`."""
     if "torch" not in subject.program.modules_imported:

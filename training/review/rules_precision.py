@@ -13,41 +13,7 @@ from training.review.syntax import calls, dotted, identifiers, is_false, keyword
 from training.review.trace import Event, Loop
 
 
-@rule(
-    "BH131",
-    "clip-before-unscale",
-    "error",
-    title="Scaled gradients are clipped",
-    why="Before `unscale_` gradients are multiplied by the loss scale (65,536 at first): clipping to 1.0 shrinks every one of them to almost nothing.",
-    remedy="call `scaler.unscale_(optimizer)` before clipping",
-    bad="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn, scaler):
-            for x, y in loader:
-                optimizer.zero_grad()
-                with torch.autocast("cuda", dtype=torch.float16):
-                    loss = loss_fn(model(x), y)
-                scaler.scale(loss).backward()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                scaler.step(optimizer)
-                scaler.update()
-        """,
-    good="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn, scaler):
-            for x, y in loader:
-                optimizer.zero_grad()
-                with torch.autocast("cuda", dtype=torch.float16):
-                    loss = loss_fn(model(x), y)
-                scaler.scale(loss).backward()
-                scaler.unscale_(optimizer)
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                scaler.step(optimizer)
-                scaler.update()
-        """,
-)
+@rule("BH131")
 def clip_before_unscale(subject: Subject) -> Iterator[Place]:
     """Between a scaled backward and the clip that follows it nothing unscales."""
     for trace in subject.traces:
@@ -94,39 +60,7 @@ def _bound_is_scaled(clip: ast.Call) -> bool:
     return most is not None and ("inf" in ast.unparse(most) or "get_scale" in identifiers(most))
 
 
-@rule(
-    "BH132",
-    "scaler-not-updated",
-    "error",
-    title="The gradient scaler is never updated",
-    why="The loss scale stays at its first value: after an overflow every step is skipped for ever; `unscale_` raises in the second step.",
-    remedy="call `scaler.update()` after `scaler.step(optimizer)`",
-    bad="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            scaler = torch.amp.GradScaler("cuda")
-            for x, y in loader:
-                optimizer.zero_grad()
-                with torch.autocast("cuda", dtype=torch.float16):
-                    loss = loss_fn(model(x), y)
-                scaler.scale(loss).backward()
-                scaler.step(optimizer)
-        """,
-    good="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            scaler = torch.amp.GradScaler("cuda")
-            for x, y in loader:
-                optimizer.zero_grad()
-                with torch.autocast("cuda", dtype=torch.float16):
-                    loss = loss_fn(model(x), y)
-                scaler.scale(loss).backward()
-                scaler.step(optimizer)
-                scaler.update()
-        """,
-)
+@rule("BH132")
 def scaler_not_updated(subject: Subject) -> Iterator[Place]:
     """`scaler.step(optimizer)` in a loop, and no `update` of a scaler in the trace."""
     for trace in subject.traces:
@@ -151,38 +85,7 @@ def _updates(program: Program, step: Event) -> bool:
     return any(alone or (program.scope(c) is not step.scope and last_name(receiver(c)) == name) for c in asked)
 
 
-@rule(
-    "BH133",
-    "scaler-bypassed",
-    "error",
-    title="The loss is scaled, and the optimizer steps past the scaler",
-    why="`optimizer.step()` uses gradients that are multiplied by the loss scale (65,536 at first), infinite ones included: weights explode in the first steps.",
-    remedy="step through the scaler: `scaler.step(optimizer); scaler.update()`",
-    bad="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn, scaler):
-            for x, y in loader:
-                optimizer.zero_grad()
-                with torch.autocast("cuda", dtype=torch.float16):
-                    loss = loss_fn(model(x), y)
-                scaler.scale(loss).backward()
-                optimizer.step()
-                scaler.update()
-        """,
-    good="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn, scaler):
-            for x, y in loader:
-                optimizer.zero_grad()
-                with torch.autocast("cuda", dtype=torch.float16):
-                    loss = loss_fn(model(x), y)
-                scaler.scale(loss).backward()
-                scaler.step(optimizer)
-                scaler.update()
-        """,
-)
+@rule("BH133")
 def scaler_bypassed(subject: Subject) -> Iterator[Place]:
     """The last backward before a direct step went through a scaler, nothing asks whether the gradients are finite, and nothing steps through it; not where the file makes its own scaler."""
     if "scale" in subject.program.method_names:
@@ -199,36 +102,7 @@ def scaler_bypassed(subject: Subject) -> Iterator[Place]:
                 yield step.node, f"{step.key.rpartition(':')[2]}.step() passes by the scaler: gradients may be scaled or infinite"
 
 
-@rule(
-    "BH134",
-    "float16-without-scaler",
-    "error",
-    title="float16 without a gradient scaler",
-    why="Gradients below 6e-8 become zero in float16: layers stop learning one after another, with no message.",
-    remedy="use `torch.amp.GradScaler`, or bfloat16, which needs none",
-    bad="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            for x, y in loader:
-                optimizer.zero_grad()
-                with torch.autocast("cuda", dtype=torch.float16):
-                    loss = loss_fn(model(x), y)
-                loss.backward()
-                optimizer.step()
-        """,
-    good="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            for x, y in loader:
-                optimizer.zero_grad()
-                with torch.autocast("cuda", dtype=torch.bfloat16):
-                    loss = loss_fn(model(x), y)
-                loss.backward()
-                optimizer.step()
-        """,
-)
+@rule("BH134")
 def float16_without_scaler(subject: Subject) -> Iterator[Place]:
     """A forward under float16 autocast, a backward that is not scaled, and no scaler in the file."""
     program = subject.program
@@ -276,36 +150,7 @@ def _is_half(name: str, call: ast.Call) -> bool:
     return last_name(dtype) in ("float16", "half")
 
 
-@rule(
-    "BH135",
-    "autocast-around-backward",
-    "warning",
-    title="backward runs under autocast",
-    why="The backward operations take the types of their forward ones anyway; under autocast some run in a type they were not meant for.",
-    remedy="close the autocast block after the loss",
-    bad="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            for x, y in loader:
-                optimizer.zero_grad()
-                with torch.autocast("cuda", dtype=torch.bfloat16):
-                    loss = loss_fn(model(x), y)
-                    loss.backward()
-                optimizer.step()
-        """,
-    good="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            for x, y in loader:
-                optimizer.zero_grad()
-                with torch.autocast("cuda", dtype=torch.bfloat16):
-                    loss = loss_fn(model(x), y)
-                loss.backward()
-                optimizer.step()
-        """,
-)
+@rule("BH135")
 def autocast_around_backward(subject: Subject) -> Iterator[Place]:
     """A backward directly inside an autocast block."""
     for trace in subject.traces:

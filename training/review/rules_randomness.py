@@ -19,49 +19,7 @@ from training.review.unseeded import unseeded_split
 GENERATORS = {"numpy.random.default_rng", "numpy.random.RandomState", "random.Random", "torch.Generator"}
 
 
-@rule(
-    "BH514",
-    "same-noise-in-every-worker",
-    "error",
-    title="Every loader worker draws the same random numbers",
-    why="A generator made in `__init__` is copied into each worker in the same state (torch reseeds only the global ones): augmentation repeats itself across workers and epochs.",
-    remedy="make the generator from `torch.initial_seed()` in `worker_init_fn`, or draw from torch",
-    bad="""
-        import numpy as np
-        from torch.utils.data import DataLoader, Dataset
-
-        class Noisy(Dataset):
-            def __init__(self, rows):
-                self.rows = rows
-                self.rng = np.random.default_rng(0)
-
-            def __len__(self):
-                return len(self.rows)
-
-            def __getitem__(self, i):
-                return self.rows[i] + self.rng.normal()
-
-        def make_loader(rows):
-            return DataLoader(Noisy(rows), batch_size=32, num_workers=4)
-        """,
-    good="""
-        import torch
-        from torch.utils.data import DataLoader, Dataset
-
-        class Noisy(Dataset):
-            def __init__(self, rows):
-                self.rows = rows
-
-            def __len__(self):
-                return len(self.rows)
-
-            def __getitem__(self, i):
-                return self.rows[i] + torch.randn(())
-
-        def make_loader(rows):
-            return DataLoader(Noisy(rows), batch_size=32, num_workers=4)
-        """,
-)
+@rule("BH514")
 def same_noise_in_every_worker(subject: Subject) -> Iterator[Place]:
     """A data set keeps a generator from its `__init__` for `__getitem__`, and a loader of the file has workers and no `worker_init_fn`."""
     program = subject.program
@@ -110,41 +68,7 @@ def _used_within(program: Program, owner: ast.ClassDef, getter: Scope) -> set[st
     return set() if {"get_worker_info", "initial_seed"} & used else used
 
 
-@rule(
-    "BH515",
-    "seed-incomplete",
-    "warning",
-    title="Some generators are seeded, another that is drawn from is not",
-    why="Initial weights, dropout and the order of batches come from torch, a split perhaps from `random`: without the seed of each the run cannot be repeated.",
-    remedy="also call `torch.manual_seed(seed)`; of a split by `random`, `random.seed(seed)` or `random.Random(seed).shuffle(rows)`",
-    bad="""
-        import random
-        import numpy as np
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            random.seed(0)
-            np.random.seed(0)
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss_fn(model(x), y).backward()
-                optimizer.step()
-        """,
-    good="""
-        import random
-        import numpy as np
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            random.seed(0)
-            np.random.seed(0)
-            torch.manual_seed(0)
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss_fn(model(x), y).backward()
-                optimizer.step()
-        """,
-)
+@rule("BH515")
 def seed_incomplete(subject: Subject) -> Iterator[Place]:
     """`random.seed` or `numpy.random.seed` with a value in a file that trains, and nothing that seeds torch; or a split by `random`, that alone unseeded."""
     program = subject.program
@@ -156,26 +80,7 @@ def seed_incomplete(subject: Subject) -> Iterator[Place]:
         yield seeded[-1], "torch is not seeded: initial weights and the order of batches differ from run to run"
 
 
-@rule(
-    "BH516",
-    "determinism-contradicted",
-    "warning",
-    title="cudnn is told to be deterministic and to try kernels",
-    why="`benchmark = True` picks the fastest kernel by measuring, which may be another one in the next run: results differ though they were asked not to.",
-    remedy="set `torch.backends.cudnn.benchmark = False` beside `deterministic = True`",
-    bad="""
-        import torch
-
-        torch.backends.cudnn.deterministic = True
-        torch.backends.cudnn.benchmark = True
-        """,
-    good="""
-        import torch
-
-        torch.backends.cudnn.deterministic = True
-        torch.backends.cudnn.benchmark = False
-        """,
-)
+@rule("BH516")
 def determinism_contradicted(subject: Subject) -> Iterator[Place]:
     """Both flags are set to True in the same block."""
     program = subject.program
@@ -189,40 +94,7 @@ def determinism_contradicted(subject: Subject) -> Iterator[Place]:
             yield flags["benchmark"], "benchmark picks kernels by measuring: results may differ though deterministic is set"
 
 
-@rule(
-    "BH517",
-    "batch-norm-with-batch-of-one",
-    "error",
-    title="Batch norm trained with batches of one",
-    why="A batch of one has no variance: a batch norm over features raises, one over pixels learns each image's own statistics.",
-    remedy="use larger batches, or group norm or layer norm",
-    bad="""
-        import torch
-        from torch import nn
-        from torch.utils.data import DataLoader
-
-        def train(rows, loss_fn):
-            model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 1))
-            optimizer = torch.optim.AdamW(model.parameters())
-            for x, y in DataLoader(rows, batch_size=1, shuffle=True):
-                optimizer.zero_grad()
-                loss_fn(model(x), y).backward()
-                optimizer.step()
-        """,
-    good="""
-        import torch
-        from torch import nn
-        from torch.utils.data import DataLoader
-
-        def train(rows, loss_fn):
-            model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 1))
-            optimizer = torch.optim.AdamW(model.parameters())
-            for x, y in DataLoader(rows, batch_size=64, shuffle=True, drop_last=True):
-                optimizer.zero_grad()
-                loss_fn(model(x), y).backward()
-                optimizer.step()
-        """,
-)
+@rule("BH517")
 def batch_norm_with_batch_of_one(subject: Subject) -> Iterator[Place]:
     """A train loader with the literal batch size 1 in a file that makes a batch norm and trains."""
     program = subject.program
@@ -242,35 +114,7 @@ def _norms_stay(program: Program) -> bool:
     return any("train" in own and any(method(c) == "eval" for c in calls(own["train"].node)) for own in program.methods.values())
 
 
-@rule(
-    "BH518",
-    "train-augmentation-in-validation",
-    "warning",
-    title="Validation rows are augmented",
-    why="Validation images are cropped and flipped at random, so the score is of distorted images and changes by chance: parts of a random split share one transform, too.",
-    remedy="make two data sets with their own transforms, and split by index",
-    bad="""
-        from torch.utils.data import random_split
-        from torchvision import datasets, transforms
-
-        def load(root):
-            augment = transforms.Compose([transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.ToTensor()])
-            return random_split(datasets.ImageFolder(root, transform=augment), [0.9, 0.1])
-        """,
-    good="""
-        import torch
-        from torch.utils.data import Subset
-        from torchvision import datasets, transforms
-
-        def load(root):
-            augment = transforms.Compose([transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.ToTensor()])
-            plain = transforms.Compose([transforms.Resize(256), transforms.CenterCrop(224), transforms.ToTensor()])
-            train, val = datasets.ImageFolder(root, transform=augment), datasets.ImageFolder(root, transform=plain)
-            order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
-            cut = int(0.9 * len(order))
-            return Subset(train, order[:cut]), Subset(val, order[cut:])
-        """,
-)
+@rule("BH518")
 def train_augmentation_in_validation(subject: Subject) -> Iterator[Place]:
     """`random_split` of a data set whose transform draws at random; or a held-out data set that is told to draw, or given a transform that does."""
     program = subject.program
@@ -297,37 +141,7 @@ def train_augmentation_in_validation(subject: Subject) -> Iterator[Place]:
                     break
 
 
-@rule(
-    "BH519",
-    "waits-for-device-each-step",
-    "note",
-    title="Every step waits for the device",
-    why="`.item()`, `.cpu()` and printing a tensor wait until the device is done, so that it idles while the next step is prepared.",
-    remedy="keep sums on the device, and read them every hundred steps",
-    bad="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss = loss_fn(model(x), y)
-                loss.backward()
-                optimizer.step()
-                print(loss.item())
-        """,
-    good="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            for i, (x, y) in enumerate(loader):
-                optimizer.zero_grad()
-                loss = loss_fn(model(x), y)
-                loss.backward()
-                optimizer.step()
-                if i % 100 == 0:
-                    print(loss.item())
-        """,
-)
+@rule("BH519")
 def waits_for_device(subject: Subject) -> Iterator[Place]:
     """`.item()` of the loss in the loop of its backward, unconditionally."""
     for trace in subject.traces:

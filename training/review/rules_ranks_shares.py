@@ -10,42 +10,7 @@ from training.review.program import Scope
 from training.review.syntax import calls, dotted, last_name, method, names_read, receiver, walk
 
 
-@rule(
-    "BH620",
-    "forward-outside-no-sync",
-    "warning",
-    title="The forward pass stands outside of no_sync",
-    why="DDP asks in its `forward` whether it is to average gradients: `no_sync` around the backward alone changes nothing, and gradients travel in every micro-batch.",
-    remedy="put the forward and the backward under `no_sync`",
-    bad="""
-        import contextlib
-        from torch.nn.parallel import DistributedDataParallel
-
-        def train(network, optimizer, windows, loss_fn):
-            ddp = DistributedDataParallel(network)
-            for window in windows:
-                optimizer.zero_grad()
-                for i, (x, y) in enumerate(window):
-                    loss = loss_fn(ddp(x), y) / len(window)
-                    with ddp.no_sync() if i + 1 < len(window) else contextlib.nullcontext():
-                        loss.backward()
-                optimizer.step()
-        """,
-    good="""
-        import contextlib
-        from torch.nn.parallel import DistributedDataParallel
-
-        def train(network, optimizer, windows, loss_fn):
-            ddp = DistributedDataParallel(network)
-            for window in windows:
-                optimizer.zero_grad()
-                for i, (x, y) in enumerate(window):
-                    with ddp.no_sync() if i + 1 < len(window) else contextlib.nullcontext():
-                        loss = loss_fn(ddp(x), y) / len(window)
-                        loss.backward()
-                optimizer.step()
-        """,
-)
+@rule("BH620")
 def forward_outside_no_sync(subject: Subject) -> Iterator[Place]:
     """A block under `x.no_sync()` takes a loss backward that a name bound before the block holds, and `x(…)` is called in that loop, not in the block."""
     program = subject.program

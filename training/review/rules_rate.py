@@ -16,40 +16,7 @@ RATES = {"lr", "learning_rate", "rate"}
 SHOWS = {"print", "info", "debug", "write", "set_postfix", "append", "log", "add_scalar", "set_description", "log_metric"}
 
 
-@rule(
-    "BH137",
-    "rate-changed-in-a-name",
-    "error",
-    title="The learning rate is changed in a variable, not in the optimizer",
-    why="An optimizer copies its rate into param_groups when it is made. A variable that is made smaller afterwards changes what is printed, and no step.",
-    remedy='write it to the groups: `for g in optimizer.param_groups: g["lr"] = lr`, or use a schedule of torch.optim.lr_scheduler',
-    bad="""
-        import torch
-
-        def fit(model, train_epoch, epochs):
-            lr = 0.1
-            optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-            for epoch in range(epochs):
-                if epoch == 6:
-                    lr = lr * 0.1
-                train_epoch(model, optimizer)
-                print(epoch, lr)
-        """,
-    good="""
-        import torch
-
-        def fit(model, train_epoch, epochs):
-            lr = 0.1
-            optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-            for epoch in range(epochs):
-                if epoch == 6:
-                    lr = lr * 0.1
-                    for group in optimizer.param_groups:
-                        group["lr"] = lr
-                train_epoch(model, optimizer)
-                print(epoch, lr)
-        """,
-)
+@rule("BH137")
 def rate_changed_in_a_name(subject: Subject) -> Iterator[Place]:
     """A name that an optimizer of the same function was given as its rate is made of itself in a loop, and nothing but messages reads it there."""
     program = subject.program

@@ -13,41 +13,7 @@ from training.review.values import reaching_elements
 RECURRENT = {"LSTM", "GRU", "RNN"}
 
 
-@rule(
-    "BH459",
-    "last-step-of-both-ways",
-    "warning",
-    title="The last step of a layer that runs both ways",
-    why="The backward half of a bidirectional layer begins at the end: of its output at the last step it has seen one token, the one that stands there. Half of the features know nothing of the sequence.",
-    remedy="take the last states of both ways: `torch.cat([h[-2], h[-1]], dim=1)`, or a mean or maximum over steps",
-    bad="""
-        from torch import nn
-
-        class Net(nn.Module):
-            def __init__(self, width, classes):
-                super().__init__()
-                self.rnn = nn.LSTM(width, width, batch_first=True, bidirectional=True)
-                self.head = nn.Linear(2 * width, classes)
-
-            def forward(self, x):
-                out, _ = self.rnn(x)
-                return self.head(out[:, -1])
-        """,
-    good="""
-        import torch
-        from torch import nn
-
-        class Net(nn.Module):
-            def __init__(self, width, classes):
-                super().__init__()
-                self.rnn = nn.LSTM(width, width, batch_first=True, bidirectional=True)
-                self.head = nn.Linear(2 * width, classes)
-
-            def forward(self, x):
-                _, (h, _) = self.rnn(x)
-                return self.head(torch.cat([h[-2], h[-1]], dim=1))
-        """,
-)
+@rule("BH459")
 def last_step_of_both_ways(subject: Subject) -> Iterator[Place]:
     """`out[:, -1]` of a bidirectional layer with rows in front, or `out[-1]` of one with time in front, and the first step is taken nowhere beside it."""
     program = subject.program

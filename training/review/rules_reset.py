@@ -15,50 +15,7 @@ ADDS, EMPTIES = {"append", "extend", "update", "add"}, {"clear", "reset", "zero_
 HISTORY = {"history", "log", "logs", "curve", "curves", "trace", "record", "records", "timeline"}
 
 
-@rule(
-    "BH231",
-    "sums-never-reset",
-    "error",
-    title="The sums of an evaluation are never set back",
-    why="What the validation of one epoch added up is still there in the next: each score is a mean over all epochs so far, which lags behind, and chooses weights and the end of training by scores of networks that are gone.",
-    remedy="begin each evaluation with sums at zero and empty lists; call `reset()` on metrics that hold them",
-    bad="""
-        import torch
-
-        def fit(model, optimizer, train_loader, val_loader, loss_fn, epochs):
-            right, count = 0, 0
-            for epoch in range(epochs):
-                model.train()
-                for x, y in train_loader:
-                    optimizer.zero_grad()
-                    loss_fn(model(x), y).backward()
-                    optimizer.step()
-                model.eval()
-                with torch.no_grad():
-                    for x, y in val_loader:
-                        right += (model(x).argmax(1) == y).sum().item()
-                        count += len(y)
-                print(epoch, right / count)
-        """,
-    good="""
-        import torch
-
-        def fit(model, optimizer, train_loader, val_loader, loss_fn, epochs):
-            for epoch in range(epochs):
-                model.train()
-                for x, y in train_loader:
-                    optimizer.zero_grad()
-                    loss_fn(model(x), y).backward()
-                    optimizer.step()
-                model.eval()
-                right, count = 0, 0
-                with torch.no_grad():
-                    for x, y in val_loader:
-                        right += (model(x).argmax(1) == y).sum().item()
-                        count += len(y)
-                print(epoch, right / count)
-        """,
-)
+@rule("BH231")
 def sums_never_reset(subject: Subject) -> Iterator[Place]:
     """Within a loop that trains, a loop that evaluates adds to what neither of them sets back, and the outer one reads it."""
     program = subject.program

@@ -16,38 +16,7 @@ OF_THEIR_OWN = {"task", "round", "stage", "phase", "cycle", "fold", "session", "
 RESETS = {"reset", "restart", "rewind"}
 
 
-@rule(
-    "BH143",
-    "schedule-made-in-each-epoch",
-    "error",
-    title="The schedule is made anew in each epoch",
-    why="Every epoch begins it from its first step, at the rate that the last one ended with: a cosine that has come to 0 stays there, and one that decays by the epoch never gets beyond its first.",
-    remedy="make it once, before the loop over epochs, for `epochs * len(loader)` steps where it is stepped in every batch",
-    bad="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn, epochs):
-            for epoch in range(epochs):
-                scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=len(loader))
-                for x, y in loader:
-                    optimizer.zero_grad()
-                    loss_fn(model(x), y).backward()
-                    optimizer.step()
-                    scheduler.step()
-        """,
-    good="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn, epochs):
-            scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs * len(loader))
-            for epoch in range(epochs):
-                for x, y in loader:
-                    optimizer.zero_grad()
-                    loss_fn(model(x), y).backward()
-                    optimizer.step()
-                    scheduler.step()
-        """,
-)
+@rule("BH143")
 def schedule_made_in_each_epoch(subject: Subject) -> Iterator[Place]:
     """In a loop whose passages each go over a loader once a schedule is made unconditionally, for an optimizer from outside of it, and stepped there.
 

@@ -17,38 +17,7 @@ PARALLEL = ("DistributedDataParallel", "DataParallel")
 RENAMES = {"consume_prefix_in_state_dict_if_present", "removeprefix", "unwrap_model"}
 
 
-@rule(
-    "BH708",
-    "saved-state-not-loaded",
-    "error",
-    title="A state is saved and not loaded again",
-    why="The resumed run has its weights, and an optimizer, a schedule, a scaler or an averaged network that starts anew: moments of 0, a warm-up in the middle of the run, "
-    "a rate that never ends low.",
-    remedy="load every state that is saved: `optimizer.load_state_dict(state['optimizer'])`, `scheduler.load_state_dict(state['scheduler'])`",
-    bad="""
-        import torch
-
-        def save(path, model, optimizer, scheduler):
-            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}, path)
-
-        def resume(path, model, optimizer, scheduler):
-            state = torch.load(path, weights_only=True)
-            model.load_state_dict(state["model"])
-            optimizer.load_state_dict(state["optimizer"])
-        """,
-    good="""
-        import torch
-
-        def save(path, model, optimizer, scheduler):
-            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}, path)
-
-        def resume(path, model, optimizer, scheduler):
-            state = torch.load(path, weights_only=True)
-            model.load_state_dict(state["model"])
-            optimizer.load_state_dict(state["optimizer"])
-            scheduler.load_state_dict(state["scheduler"])
-        """,
-)
+@rule("BH708")
 def saved_state_not_loaded(subject: Subject) -> Iterator[Place]:
     """Of the states in a saved dict that of an optimizer, a schedule or a scaler is loaded again by its key, or the run goes on after the saved epoch; another one's key is read nowhere."""
     program = subject.program
@@ -102,36 +71,7 @@ def _keys_read(program: Program) -> set[object]:
     return found | {constant(e) for n in listed for e in getattr(n, "elts", ())}
 
 
-@rule(
-    "BH709",
-    "wrapper-prefix-in-keys",
-    "error",
-    title="The keys of a saved network do not fit the one that loads them",
-    why="The keys of a wrapped network start with `module.`, those of the network inside do not: with `strict=False` not one weight is loaded and nothing is said, without it loading raises.",
-    remedy="save and load on the same side of the wrapper: `model.module.state_dict()` and `model.module.load_state_dict(...)`",
-    bad="""
-        import torch
-        from torch.nn.parallel import DistributedDataParallel
-
-        def fit(network, path, again):
-            model = DistributedDataParallel(network)
-            if again:
-                state = torch.load(path, weights_only=True)
-                model.module.load_state_dict(state["model"], strict=False)
-            return {"model": model.state_dict()}
-        """,
-    good="""
-        import torch
-        from torch.nn.parallel import DistributedDataParallel
-
-        def fit(network, path, again):
-            model = DistributedDataParallel(network)
-            if again:
-                state = torch.load(path, weights_only=True)
-                model.module.load_state_dict(state["model"])
-            return {"model": model.module.state_dict()}
-        """,
-)
+@rule("BH709")
 def wrapper_prefix_in_keys(subject: Subject) -> Iterator[Place]:
     """A state is saved of a network in its wrapper and loaded by the same key into one outside of it, or the other way round; nothing in the file changes keys."""
     program = subject.program
@@ -168,28 +108,7 @@ def _side(program: Program, node: ast.expr | None, scope: Scope) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-@rule(
-    "BH710",
-    "missing-keys-unread",
-    "note",
-    title="What strict=False leaves out is never looked at",
-    why="Keys that do not fit are passed over without a word: a prefix too many, and not one weight is loaded.",
-    remedy="look at the result: `missing, unexpected = model.load_state_dict(state, strict=False)`, and raise on keys that were not expected",
-    bad="""
-        import torch
-
-        def restore(model, path):
-            model.load_state_dict(torch.load(path, weights_only=True), strict=False)
-        """,
-    good="""
-        import torch
-
-        def restore(model, path):
-            missing, unexpected = model.load_state_dict(torch.load(path, weights_only=True), strict=False)
-            if unexpected or any(not name.startswith("head.") for name in missing):
-                raise ValueError(f"keys that do not fit: {missing}, {unexpected}")
-        """,
-)
+@rule("BH710")
 def missing_keys_unread(subject: Subject) -> Iterator[Place]:
     """`load_state_dict(..., strict=False)` as a statement."""
     for call in subject.program.methods_of("load_state_dict"):
@@ -197,39 +116,7 @@ def missing_keys_unread(subject: Subject) -> Iterator[Place]:
             yield call, "strict=False, and nobody looks at the keys that did not fit"
 
 
-@rule(
-    "BH711",
-    "resumed-at-wrong-epoch",
-    "error",
-    title="A run goes on at the wrong epoch",
-    why="The saved epoch was finished. A run that starts at it again, or at 0, with the state of its optimizer and schedule, makes more steps than planned: rates go past their end, "
-    "and numbers of epochs are not those of the first run.",
-    remedy="go on after it: `start = state['epoch'] + 1`, and `for epoch in range(start, epochs)`",
-    bad="""
-        import torch
-
-        def fit(model, optimizer, train_epoch, epochs):
-            state = torch.load("last.pt", weights_only=True)
-            model.load_state_dict(state["model"])
-            optimizer.load_state_dict(state["optimizer"])
-            start = state["epoch"]
-            for epoch in range(start, epochs):
-                train_epoch(model, optimizer)
-                torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, "last.pt")
-        """,
-    good="""
-        import torch
-
-        def fit(model, optimizer, train_epoch, epochs):
-            state = torch.load("last.pt", weights_only=True)
-            model.load_state_dict(state["model"])
-            optimizer.load_state_dict(state["optimizer"])
-            start = state["epoch"] + 1
-            for epoch in range(start, epochs):
-                train_epoch(model, optimizer)
-                torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, "last.pt")
-        """,
-)
+@rule("BH711")
 def resumed_at_wrong_epoch(subject: Subject) -> Iterator[Place]:
     """The number of a loop's passage is saved at its end; the loop starts at that number as it was read, or what was computed of it is never used."""
     program = subject.program

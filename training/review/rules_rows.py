@@ -24,31 +24,7 @@ GROUPS = {"patient", "subject", "user", "customer", "client", "speaker", "writer
 TIMES = {"date", "time", "timestamp", "datetime", "day", "month", "year", "week"}
 
 
-@rule(
-    "BH505",
-    "resample-before-split",
-    "error",
-    title="Rows are resampled before the split",
-    why="Copies, or points made up between neighbours, of the same row land on both sides: the model has seen its test rows.",
-    remedy="split first, and resample the train rows alone",
-    bad="""
-        from imblearn.over_sampling import SMOTE
-        from sklearn.model_selection import train_test_split
-
-        def prepare(X, y):
-            X, y = SMOTE().fit_resample(X, y)
-            return train_test_split(X, y, random_state=0)
-        """,
-    good="""
-        from imblearn.over_sampling import SMOTE
-        from sklearn.model_selection import train_test_split
-
-        def prepare(X, y):
-            X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0)
-            X_train, y_train = SMOTE().fit_resample(X_train, y_train)
-            return X_train, X_test, y_train, y_test
-        """,
-)
+@rule("BH505")
 def resample_before_split(subject: Subject) -> Iterator[Place]:
     """`fit_resample`, `resample` of scikit-learn, rows drawn with replacement or put a second time beside all of them: and they are split
     further down; or, seen in a run, held-out pictures are nearly train pictures.
@@ -82,32 +58,7 @@ def resampled(program: Program) -> Iterator[tuple[ast.Call, ast.expr, ast.expr]]
         yield call, rows, rows if method(call) == "append" else ast.Constant(None)
 
 
-@rule(
-    "BH506",
-    "random-split-of-groups",
-    "warning",
-    title="Rows of one person or device are split at random",
-    why="Rows of the same patient land on both sides: the model recognises the patient, and the score says nothing about new ones.",
-    remedy="split by group: `GroupShuffleSplit`, `GroupKFold`, or `split.kind: group`",
-    bad="""
-        import pandas as pd
-        from sklearn.model_selection import train_test_split
-
-        df = pd.read_csv("visits.csv")
-        visits = df.groupby("patient_id").size()
-        X = df.drop(columns=["patient_id", "outcome"])
-        X_train, X_test, y_train, y_test = train_test_split(X, df["outcome"], random_state=0)
-        """,
-    good="""
-        import pandas as pd
-        from sklearn.model_selection import GroupShuffleSplit
-
-        df = pd.read_csv("visits.csv")
-        X = df.drop(columns=["patient_id", "outcome"])
-        splitter = GroupShuffleSplit(n_splits=1, test_size=0.2, random_state=0)
-        train, test = next(splitter.split(X, df["outcome"], groups=df["patient_id"]))
-        """,
-)
+@rule("BH506")
 def random_split_of_groups(subject: Subject) -> Iterator[Place]:
     """A frame with a column like `patient_id`, or rows that belong to repeated `patients`, is split by row: the file splits by group nowhere, or them elsewhere;
     or, seen in a run, values of such a column, or of one whose rows have one label each, are among the train rows and among those that are evaluated, and not earlier in time.
@@ -252,30 +203,7 @@ def _repeated_groups(program: Program) -> Iterator[Place]:
             yield split, f"rows are split at random, though {group} (line {line_of(repeated[group])}) says that several belong together"
 
 
-@rule(
-    "BH507",
-    "random-split-of-time",
-    "warning",
-    title="A time series is split at random",
-    why="Train rows then lie after, and right beside, test rows: lags and rolling means carry the answer over, and the score is not that of a forecast.",
-    remedy="cut by time: `TimeSeriesSplit`, `shuffle=False` on sorted rows, or `split.kind: time`",
-    bad="""
-        import pandas as pd
-        from sklearn.model_selection import train_test_split
-
-        df = pd.read_csv("load.csv").sort_values("date")
-        df["yesterday"] = df["load"].shift(24)
-        train, test = train_test_split(df, test_size=0.2, random_state=0)
-        """,
-    good="""
-        import pandas as pd
-        from sklearn.model_selection import train_test_split
-
-        df = pd.read_csv("load.csv").sort_values("date")
-        df["yesterday"] = df["load"].shift(24)
-        train, test = train_test_split(df, test_size=0.2, shuffle=False)
-        """,
-)
+@rule("BH507")
 def random_split_of_time(subject: Subject) -> Iterator[Place]:
     """A frame that is shifted, rolled or sorted by time is split with shuffling; or folds of it are shuffled; or, seen in a run, a column of a table is the label
     of an earlier row or rows stand in the order of time, and those that are evaluated lie among the train rows.
@@ -321,47 +249,7 @@ def _orders(call: ast.Call) -> bool:
     return method(call) in ("shift", "rolling", "ewm", "resample") and isinstance(receiver(call), (ast.Subscript, ast.Name, ast.Call))
 
 
-@rule(
-    "BH508",
-    "random-split-of-windows",
-    "error",
-    title="Overlapping windows are split at random",
-    why="Windows cut from one series share most of their values: each test window has train windows a step away.",
-    remedy="cut the series in time first, with a gap of one window, and make windows on each side",
-    bad="""
-        from torch.utils.data import Dataset, random_split
-
-        class Windows(Dataset):
-            def __init__(self, series, width):
-                self.series, self.width = series, width
-
-            def __len__(self):
-                return len(self.series) - self.width
-
-            def __getitem__(self, i):
-                return self.series[i : i + self.width], self.series[i + self.width]
-
-        def split(series):
-            return random_split(Windows(series, 24), [0.8, 0.2])
-        """,
-    good="""
-        from torch.utils.data import Dataset
-
-        class Windows(Dataset):
-            def __init__(self, series, width):
-                self.series, self.width = series, width
-
-            def __len__(self):
-                return len(self.series) - self.width
-
-            def __getitem__(self, i):
-                return self.series[i : i + self.width], self.series[i + self.width]
-
-        def split(series):
-            cut = int(len(series) * 0.8)
-            return Windows(series[:cut], 24), Windows(series[cut + 24 :], 24)
-        """,
-)
+@rule("BH508")
 def random_split_of_windows(subject: Subject) -> Iterator[Place]:
     """A random split of a data set of this file whose `__getitem__` gives `series[i : i + width]`, or of what a function cut so, starts closer than the width."""
     program = subject.program

@@ -36,30 +36,7 @@ FEW_WORDS = 4
 LOADERS = {"loader", "loaders", "dl", "dataloader", "iter", "iterator", "batches", "data", "set", "ds", "dataset", "it", "generator", "gen"}
 
 
-@rule(
-    "BH237",
-    "score-under-another-name",
-    "error",
-    title="A score is called after other rows than it is of",
-    why="What is printed or kept as the test score was computed on validation or train rows: the number that is believed in the end is that of rows which were learned, or which chose the model.",
-    remedy="evaluate on the rows that the name speaks of, or name the score after the rows",
-    bad="""
-        import torch
-
-        def report(model, evaluate, train_loader, val_loader, test_loader):
-            val_acc = evaluate(model, val_loader)
-            test_acc = evaluate(model, val_loader)
-            return val_acc, test_acc
-        """,
-    good="""
-        import torch
-
-        def report(model, evaluate, train_loader, val_loader, test_loader):
-            val_acc = evaluate(model, val_loader)
-            test_acc = evaluate(model, test_loader)
-            return val_acc, test_acc
-        """,
-)
+@rule("BH237")
 def score_under_another_name(subject: Subject) -> Iterator[Place]:
     """A measure of arguments of one side is kept or printed under the name of another, whose rows the file has too; test rows may be called held-out."""
     program = subject.program
@@ -111,34 +88,7 @@ def _called(program: Program, call: ast.Call) -> tuple[str, str]:
     return "", ""
 
 
-@rule(
-    "BH238",
-    "trained-on-held-out",
-    "error",
-    title="Nothing trains on the train rows, and the held-out ones are trained on",
-    why="The loop that steps the optimizer goes over the validation or test rows. The score that is computed on them afterwards is of rows that were learned.",
-    remedy="go over the train loader where the optimizer steps",
-    bad="""
-        import torch
-
-        def fit(model, optimizer, loss_fn, train_loader, val_loader, epochs):
-            for epoch in range(epochs):
-                for x, y in val_loader:
-                    optimizer.zero_grad()
-                    loss_fn(model(x), y).backward()
-                    optimizer.step()
-        """,
-    good="""
-        import torch
-
-        def fit(model, optimizer, loss_fn, train_loader, val_loader, epochs):
-            for epoch in range(epochs):
-                for x, y in train_loader:
-                    optimizer.zero_grad()
-                    loss_fn(model(x), y).backward()
-                    optimizer.step()
-        """,
-)
+@rule("BH238")
 def trained_on_held_out(subject: Subject) -> Iterator[Place]:
     """Every loop with a backward pass goes over something named after held-out rows, and a name of the same kind of the train rows is there."""
     program = subject.program
@@ -185,44 +135,7 @@ def _gone_over(event: Event, node: ast.AST, scope: object) -> Iterator[str]:
             yield key.rpartition(":")[2].rpartition(".")[2] if dotted(part) else ""
 
 
-@rule(
-    "BH242",
-    "test-rows-unread",
-    "warning",
-    title="Test rows are there and read by nothing, and the last score is of validation rows",
-    why="The validation rows chose the weights: a last score of them is the best of several draws, and too good. The rows that were kept for it are there and are not used.",
-    remedy="compute the last score over the test loader",
-    bad="""
-        import torch
-        from torch.utils.data import DataLoader
-
-        def fit(model, train_epoch, evaluate, train, val, test, epochs):
-            train_loader, val_loader, test_loader = DataLoader(train, 32, shuffle=True), DataLoader(val, 256), DataLoader(test, 256)
-            best, kept = 0.0, None
-            for epoch in range(epochs):
-                train_epoch(model, train_loader)
-                score = evaluate(model, val_loader)
-                if score > best:
-                    best, kept = score, {k: v.clone() for k, v in model.state_dict().items()}
-            model.load_state_dict(kept)
-            return evaluate(model, val_loader)
-        """,
-    good="""
-        import torch
-        from torch.utils.data import DataLoader
-
-        def fit(model, train_epoch, evaluate, train, val, test, epochs):
-            train_loader, val_loader, test_loader = DataLoader(train, 32, shuffle=True), DataLoader(val, 256), DataLoader(test, 256)
-            best, kept = 0.0, None
-            for epoch in range(epochs):
-                train_epoch(model, train_loader)
-                score = evaluate(model, val_loader)
-                if score > best:
-                    best, kept = score, {k: v.clone() for k, v in model.state_dict().items()}
-            model.load_state_dict(kept)
-            return evaluate(model, test_loader)
-        """,
-)
+@rule("BH242")
 def rows_unread(subject: Subject) -> Iterator[Place]:
     """In one function test rows are bound and never read, and the validation rows are given to a call in a loop and to another after it."""
     program = subject.program

@@ -28,34 +28,7 @@ FIRST_PERIOD = 20  # a constant first period up to it counts epochs
 PER_EPOCH_STEPS = 200  # a constant length below it counts epochs
 
 
-@rule(
-    "BH111",
-    "scheduler-before-optimizer",
-    "error",
-    title="The schedule steps before the optimizer",
-    why="The first value of the schedule is skipped, and every step uses the rate of the next one; torch warns once and goes on.",
-    remedy="call `scheduler.step()` after `optimizer.step()`",
-    bad="""
-        import torch
-
-        def train(model, optimizer, scheduler, loader, loss_fn):
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss_fn(model(x), y).backward()
-                scheduler.step()
-                optimizer.step()
-        """,
-    good="""
-        import torch
-
-        def train(model, optimizer, scheduler, loader, loss_fn):
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss_fn(model(x), y).backward()
-                optimizer.step()
-                scheduler.step()
-        """,
-)
+@rule("BH111")
 def scheduler_before_optimizer(subject: Subject) -> Iterator[Place]:
     """In the loop where the schedule steps unconditionally, the first optimizer step comes later."""
     for trace in subject.traces:
@@ -79,39 +52,7 @@ def _branches_at(trace: list[Event], loop: Loop) -> tuple[tuple[ast.AST, bool], 
     return shortest
 
 
-@rule(
-    "BH112",
-    "scheduler-never-stepped",
-    "error",
-    title="A schedule is made and never stepped",
-    why="The learning rate stays at its first value for the whole run; of a warm-up, that is close to zero.",
-    remedy="call `scheduler.step()` after `optimizer.step()`, at the cadence its length was given in; make it anew with a new optimizer",
-    bad="""
-        import torch
-
-        def train(model, loader, loss_fn, epochs):
-            optimizer = torch.optim.AdamW(model.parameters())
-            scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
-            for epoch in range(epochs):
-                for x, y in loader:
-                    optimizer.zero_grad()
-                    loss_fn(model(x), y).backward()
-                    optimizer.step()
-        """,
-    good="""
-        import torch
-
-        def train(model, loader, loss_fn, epochs):
-            optimizer = torch.optim.AdamW(model.parameters())
-            scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
-            for epoch in range(epochs):
-                for x, y in loader:
-                    optimizer.zero_grad()
-                    loss_fn(model(x), y).backward()
-                    optimizer.step()
-                scheduler.step()
-        """,
-)
+@rule("BH112")
 def scheduler_never_stepped(subject: Subject) -> Iterator[Place]:
     """A local name or an attribute holds a schedule, nothing steps it, and it is handed to nobody; or it steps beside another optimizer than its own."""
     if not subject.framework:
@@ -120,38 +61,7 @@ def scheduler_never_stepped(subject: Subject) -> Iterator[Place]:
         yield from schedules_left_behind(subject.program)
 
 
-@rule(
-    "BH113",
-    "scheduler-per-batch",
-    "error",
-    title="A schedule that counts epochs steps once a batch",
-    why="The rate runs through its whole course within the first epoch, and is then at its end (or rises again, of a cosine) for the rest of the run.",
-    remedy="step it once an epoch, or give its length in batches: `epochs * len(loader)`",
-    bad="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn, epochs):
-            scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
-            for epoch in range(epochs):
-                for x, y in loader:
-                    optimizer.zero_grad()
-                    loss_fn(model(x), y).backward()
-                    optimizer.step()
-                    scheduler.step()
-        """,
-    good="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn, epochs):
-            scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs * len(loader))
-            for epoch in range(epochs):
-                for x, y in loader:
-                    optimizer.zero_grad()
-                    loss_fn(model(x), y).backward()
-                    optimizer.step()
-                    scheduler.step()
-        """,
-)
+@rule("BH113")
 def scheduler_per_batch(subject: Subject) -> Iterator[Place]:
     """The step stands in a loop over batches inside one over epochs, the length counts epochs."""
     for event, made in stepped(subject.program, subject.traces):
@@ -160,38 +70,7 @@ def scheduler_per_batch(subject: Subject) -> Iterator[Place]:
             yield event.node, f"{made.last} counts epochs by its arguments, and is stepped once a batch", made.call
 
 
-@rule(
-    "BH114",
-    "scheduler-per-epoch",
-    "error",
-    title="A schedule that counts batches steps once an epoch",
-    why="The rate hardly moves: a one-cycle schedule of 50,000 steps that is stepped 50 times never leaves its warm-up.",
-    remedy="step it after every `optimizer.step()`, or give its length in epochs",
-    bad="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn, epochs):
-            scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, epochs=epochs, steps_per_epoch=len(loader))
-            for epoch in range(epochs):
-                for x, y in loader:
-                    optimizer.zero_grad()
-                    loss_fn(model(x), y).backward()
-                    optimizer.step()
-                scheduler.step()
-        """,
-    good="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn, epochs):
-            scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, epochs=epochs, steps_per_epoch=len(loader))
-            for epoch in range(epochs):
-                for x, y in loader:
-                    optimizer.zero_grad()
-                    loss_fn(model(x), y).backward()
-                    optimizer.step()
-                    scheduler.step()
-        """,
-)
+@rule("BH114")
 def scheduler_per_epoch(subject: Subject) -> Iterator[Place]:
     """The step stands in a loop over epochs, outside that over batches, and the length counts batches."""
     for event, made in stepped(subject.program, subject.traces):
@@ -251,32 +130,7 @@ def _unit_of(program: Program, length: ast.expr | None, scope: Scope) -> str:
     return "epoch" if found & {"epochs", "epoch"} or counts_passages(program, length) else ""
 
 
-@rule(
-    "BH115",
-    "plateau-without-metric",
-    "error",
-    title="ReduceLROnPlateau without its metric",
-    why="`step()` of this schedule needs the watched value: it raises at the end of the first epoch.",
-    remedy="pass the validation metric: `scheduler.step(val_loss)`",
-    bad="""
-        import torch
-
-        def train(model, optimizer, train_epoch, epochs):
-            scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-            for epoch in range(epochs):
-                val_loss = train_epoch(model, optimizer)
-                scheduler.step()
-        """,
-    good="""
-        import torch
-
-        def train(model, optimizer, train_epoch, epochs):
-            scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-            for epoch in range(epochs):
-                val_loss = train_epoch(model, optimizer)
-                scheduler.step(val_loss)
-        """,
-)
+@rule("BH115")
 def plateau_without_metric(subject: Subject) -> Iterator[Place]:
     """A plateau schedule, and nothing else it could be, stepped without arguments."""
     for event, made in stepped(subject.program, subject.traces):
@@ -284,40 +138,7 @@ def plateau_without_metric(subject: Subject) -> Iterator[Place]:
             yield event.node, "ReduceLROnPlateau.step() needs the metric it watches"
 
 
-@rule(
-    "BH116",
-    "plateau-per-batch",
-    "error",
-    title="ReduceLROnPlateau steps once a batch",
-    why="Patience then counts noisy batches instead of evaluations: the rate is cut to nothing within minutes.",
-    remedy="step it once for each evaluation, with the validation metric",
-    bad="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn, epochs):
-            scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=5)
-            for epoch in range(epochs):
-                for x, y in loader:
-                    optimizer.zero_grad()
-                    loss = loss_fn(model(x), y)
-                    loss.backward()
-                    optimizer.step()
-                    scheduler.step(loss.item())
-        """,
-    good="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn, epochs, evaluate):
-            scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=5)
-            for epoch in range(epochs):
-                for x, y in loader:
-                    optimizer.zero_grad()
-                    loss = loss_fn(model(x), y)
-                    loss.backward()
-                    optimizer.step()
-                scheduler.step(evaluate(model))
-        """,
-)
+@rule("BH116")
 def plateau_per_batch(subject: Subject) -> Iterator[Place]:
     """A plateau schedule is stepped unconditionally in the loop over batches."""
     for event, made in stepped(subject.program, subject.traces):
@@ -343,40 +164,7 @@ def _part_stepped(program: Program) -> Iterator[Place]:
                 yield call, f"{on.id} is a part of {sorted(names)[0]}, which steps it, and is stepped here again"
 
 
-@rule(
-    "BH117",
-    "warmup-overwritten",
-    "warning",
-    title="The learning rate is set by hand beside a schedule",
-    why="Schedules like CosineAnnealingLR and LinearLR compute the next rate from the present one: a value written between their steps bends the rest of the course.",
-    remedy="put the warm-up into the schedule with SequentialLR or LambdaLR",
-    bad="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn, steps):
-            scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)
-            for i, (x, y) in enumerate(loader):
-                for group in optimizer.param_groups:
-                    group["lr"] = 1e-3 * min(1, i / 100)
-                optimizer.zero_grad()
-                loss_fn(model(x), y).backward()
-                optimizer.step()
-                scheduler.step()
-        """,
-    good="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn, steps):
-            warmup = torch.optim.lr_scheduler.LinearLR(optimizer, 0.01, total_iters=100)
-            cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps - 100)
-            scheduler = torch.optim.lr_scheduler.SequentialLR(optimizer, [warmup, cosine], milestones=[100])
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss_fn(model(x), y).backward()
-                optimizer.step()
-                scheduler.step()
-        """,
-)
+@rule("BH117")
 def rate_written_by_hand(subject: Subject) -> Iterator[Place]:
     """In one loop a schedule steps and `group["lr"]` is assigned, both unconditionally; or a schedule that is a part of another one is stepped beside it."""
     yield from _part_stepped(subject.program)

@@ -19,34 +19,7 @@ IN_ORDER = RANKS | {
 OTHER_ORDER = ("torchmetrics.", "torcheval.metrics.")  # scores first
 
 
-@rule(
-    "BH221",
-    "decisions-are-ranked",
-    "error",
-    title="A metric of scores is given decisions",
-    why="AUROC, average precision and log loss judge the order or the size of scores. Cut at a threshold only two values are left: what comes out is a much lower number of another kind, that of one point.",
-    remedy="give the scores themselves: probabilities or logits",
-    bad="""
-        import torch
-        from sklearn.metrics import roc_auc_score
-
-        @torch.no_grad()
-        def auc(model, x, y):
-            model.eval()
-            prob = torch.sigmoid(model(x))
-            return roc_auc_score(y, (prob > 0.5).float())
-        """,
-    good="""
-        import torch
-        from sklearn.metrics import roc_auc_score
-
-        @torch.no_grad()
-        def auc(model, x, y):
-            model.eval()
-            prob = torch.sigmoid(model(x))
-            return roc_auc_score(y, prob)
-        """,
-)
+@rule("BH221")
 def decisions_are_ranked(subject: Subject) -> Iterator[Place]:
     """The scores of such a metric of scikit-learn are a comparison, rounded, an argmax or the `predict` of a classifier."""
     program = subject.program
@@ -89,40 +62,7 @@ def _written_decided(program: Program, node: ast.expr, scope: Scope, depth: int 
     return _written_decided(program, on, scope, depth + 1) if on is not None and name in KEEPS_VALUES | PUTS_TOGETHER else ""
 
 
-@rule(
-    "BH222",
-    "labels-and-scores-swapped",
-    "error",
-    title="Labels and scores are given in the wrong order",
-    why="scikit-learn takes labels first, torchmetrics scores first. Swapped, precision becomes recall, a table of confusion is turned round, and AUROC ranks the labels.",
-    remedy="give them by name: `y_true=labels, y_score=scores`",
-    bad="""
-        import torch
-        from sklearn.metrics import recall_score
-
-        @torch.no_grad()
-        def recall(model, val_loader):
-            model.eval()
-            said, truth = [], []
-            for x, y in val_loader:
-                said += (model(x) > 0).tolist()
-                truth += y.tolist()
-            return recall_score(said, truth)
-        """,
-    good="""
-        import torch
-        from sklearn.metrics import recall_score
-
-        @torch.no_grad()
-        def recall(model, val_loader):
-            model.eval()
-            said, truth = [], []
-            for x, y in val_loader:
-                said += (model(x) > 0).tolist()
-                truth += y.tolist()
-            return recall_score(truth, said)
-        """,
-)
+@rule("BH222")
 def labels_and_scores_swapped(subject: Subject) -> Iterator[Place]:
     """The first argument comes from a network and the second from the labels of a batch, or their names say so; of torchmetrics the other way round."""
     program = subject.program

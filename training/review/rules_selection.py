@@ -28,39 +28,7 @@ RANK_METRICS = {
 COLLECTS = {"append", "update", "add", "push", "record", "accumulate"}
 
 
-@rule(
-    "BH204",
-    "rank-metric-per-batch",
-    "error",
-    title="A metric of the whole is averaged over batches",
-    why="AUROC, F1, perplexity, RMSE and their like are no means over rows: their mean over batches is another number, depends on the batch size, and may fail on a batch of one class.",
-    remedy="collect scores and labels, and compute the metric once; of perplexity and RMSE average the loss over all rows, then take exp or the root once",
-    bad="""
-        import torch
-        from sklearn.metrics import roc_auc_score
-
-        @torch.no_grad()
-        def evaluate(model, val_loader):
-            model.eval()
-            total = 0.0
-            for x, y in val_loader:
-                total += roc_auc_score(y, model(x))
-            return total / len(val_loader)
-        """,
-    good="""
-        import torch
-        from sklearn.metrics import roc_auc_score
-
-        @torch.no_grad()
-        def evaluate(model, val_loader):
-            model.eval()
-            scores, labels = [], []
-            for x, y in val_loader:
-                scores.append(model(x))
-                labels.append(y)
-            return roc_auc_score(torch.cat(labels), torch.cat(scores))
-        """,
-)
+@rule("BH204")
 def rank_metric_per_batch(subject: Subject) -> Iterator[Place]:
     """Such a metric of scikit-learn is computed in a loop that also runs the network, and added up there; or exp or the root of a batch's mean loss is."""
     program = subject.program
@@ -93,36 +61,7 @@ def _ranked(program: Program) -> Iterator[tuple[ast.Call, str]]:
                 yield from ((site, last_name(call.func)) for site, _ in program.call_sites[program.scope(call)])
 
 
-@rule(
-    "BH205",
-    "mean-of-batch-means",
-    "note",
-    title="Batch means are averaged as if all batches were equal",
-    why="The last, shorter batch weighs as much as a full one, so the result depends on the batch size.",
-    remedy="add up `loss.item() * len(y)` and divide by the number of rows",
-    bad="""
-        import torch
-
-        @torch.no_grad()
-        def evaluate(model, val_loader, loss_fn):
-            model.eval()
-            total = 0.0
-            for x, y in val_loader:
-                total += loss_fn(model(x), y).item()
-            return total / len(val_loader)
-        """,
-    good="""
-        import torch
-
-        @torch.no_grad()
-        def evaluate(model, val_loader, loss_fn):
-            model.eval()
-            total = 0.0
-            for x, y in val_loader:
-                total += loss_fn(model(x), y).item() * len(y)
-            return total / len(val_loader.dataset)
-        """,
-)
+@rule("BH205")
 def mean_of_batch_means(subject: Subject) -> Iterator[Place]:
     """A sum of batch values, not multiplied by anything, divided by the number of batches of a held-out loader, or by a count of them."""
     for loop, _, trace in evaluations(subject):
@@ -146,40 +85,7 @@ def _mean_of_batch(value: ast.expr) -> bool:
     return bool({"item", "mean"} & read) and "sum" not in read and not any(isinstance(n, ast.Mult) for n in walk(value))
 
 
-@rule(
-    "BH206",
-    "test-set-chooses-model",
-    "error",
-    title="The test set chooses the model",
-    why="The best of many epochs on the test rows is too good on them by construction: the reported score has been selected, not measured.",
-    remedy="choose by a validation set, and look at the test set once, at the end",
-    bad="""
-        import torch
-
-        def fit(model, optimizer, train_epoch, evaluate, loader, test_loader, epochs):
-            best = 0.0
-            for epoch in range(epochs):
-                train_epoch(model, optimizer, loader)
-                accuracy = evaluate(model, test_loader)
-                if accuracy > best:
-                    best = accuracy
-                    torch.save(model.state_dict(), "best.pt")
-        """,
-    good="""
-        import torch
-
-        def fit(model, optimizer, train_epoch, evaluate, loader, val_loader, test_loader, epochs):
-            best = 0.0
-            for epoch in range(epochs):
-                train_epoch(model, optimizer, loader)
-                accuracy = evaluate(model, val_loader)
-                if accuracy > best:
-                    best = accuracy
-                    torch.save(model.state_dict(), "best.pt")
-            model.load_state_dict(torch.load("best.pt"))
-            print(evaluate(model, test_loader))
-        """,
-)
+@rule("BH206")
 def chosen_on_test_set(subject: Subject) -> Iterator[Place]:
     """In a loop, a value that a call made from something named test is compared with the best so far, which leads to a save, a stop, or a new best; or test rows
     are passed where validation rows are asked for.
@@ -245,40 +151,7 @@ def _test_for_validation(program: Program) -> Iterator[Place]:
                     yield call, f"{given.id} is passed as {name}, and {unread[0]} is read by nobody", scope.node if scope.name else call
 
 
-@rule(
-    "BH209",
-    "best-by-train-loss",
-    "error",
-    title="The best weights are chosen by the train loss",
-    why="The train loss falls as long as the network learns its rows by heart: what is kept is the most overfitted epoch, though a validation score is at hand.",
-    remedy="compare the validation score",
-    bad="""
-        import torch
-
-        def fit(model, run_epoch, train_loader, val_loader, epochs):
-            best = float("inf")
-            for epoch in range(epochs):
-                train_loss = run_epoch(model, train_loader)
-                val_loss = run_epoch(model, val_loader)
-                print(val_loss)
-                if train_loss < best:
-                    best = train_loss
-                    torch.save(model.state_dict(), "best.pt")
-        """,
-    good="""
-        import torch
-
-        def fit(model, run_epoch, train_loader, val_loader, epochs):
-            best = float("inf")
-            for epoch in range(epochs):
-                train_loss = run_epoch(model, train_loader)
-                val_loss = run_epoch(model, val_loader)
-                print(train_loss)
-                if val_loss < best:
-                    best = val_loss
-                    torch.save(model.state_dict(), "best.pt")
-        """,
-)
+@rule("BH209")
 def best_by_train_loss(subject: Subject) -> Iterator[Place]:
     """A score that is named after train rows, or that the loop with the backward adds up, is compared with the best one, which it becomes, to keep weights or to stop, here or in a helper; the loop has a held-out score too."""
     program = subject.program
@@ -364,39 +237,7 @@ def _of_train(score: ast.expr, scope: Scope) -> bool:
     return looks_trained_on(name) and not looks_held_out(name) and not any(looks_held_out(n) for v in made for n in identifiers(v))
 
 
-@rule(
-    "BH207",
-    "best-weights-not-copied",
-    "error",
-    title="The best weights are kept by reference",
-    why="`state_dict()` refers to the live tensors: training goes on in them, and the 'best' weights are those of the last epoch.",
-    remedy="keep a copy: `copy.deepcopy(model.state_dict())`, or save it to a file",
-    bad="""
-        import torch
-
-        def fit(model, train_epoch, evaluate, epochs):
-            best, best_state = 0.0, None
-            for epoch in range(epochs):
-                train_epoch(model)
-                score = evaluate(model)
-                if score > best:
-                    best, best_state = score, model.state_dict()
-            model.load_state_dict(best_state)
-        """,
-    good="""
-        import copy
-        import torch
-
-        def fit(model, train_epoch, evaluate, epochs):
-            best, best_state = 0.0, None
-            for epoch in range(epochs):
-                train_epoch(model)
-                score = evaluate(model)
-                if score > best:
-                    best, best_state = score, copy.deepcopy(model.state_dict())
-            model.load_state_dict(best_state)
-        """,
-)
+@rule("BH207")
 def best_weights_not_copied(subject: Subject) -> Iterator[Place]:
     """In a loop a name for the best is bound to a live state or network, and nothing copies it afterwards."""
     program = subject.program

@@ -19,45 +19,7 @@ from training.review.syntax import calls, constant, has_unpacking, identifiers, 
 from training.review.values import reaching
 
 
-@rule(
-    "BH605",
-    "metric-of-one-rank",
-    "error",
-    title="Each rank evaluates its share, and nothing adds them up",
-    why="The reported score is that of one rank's rows; with several ranks each may keep another 'best' checkpoint, lower its rate or stop at another epoch.",
-    remedy="`all_reduce` sums and counts, or gather the scores, before anything is compared",
-    bad="""
-        import torch
-        import torch.distributed as dist
-        from torch.utils.data import DataLoader, DistributedSampler
-
-        def evaluate(model, val_set):
-            dist.init_process_group("gloo")
-            val_loader = DataLoader(val_set, batch_size=64, sampler=DistributedSampler(val_set, shuffle=False))
-            model.eval()
-            correct = 0
-            with torch.inference_mode():
-                for x, y in val_loader:
-                    correct += (model(x).argmax(1) == y).sum()
-            return correct.item() / len(val_set)
-        """,
-    good="""
-        import torch
-        import torch.distributed as dist
-        from torch.utils.data import DataLoader, DistributedSampler
-
-        def evaluate(model, val_set):
-            dist.init_process_group("gloo")
-            val_loader = DataLoader(val_set, batch_size=64, sampler=DistributedSampler(val_set, shuffle=False))
-            model.eval()
-            correct = torch.zeros((), dtype=torch.long)
-            with torch.inference_mode():
-                for x, y in val_loader:
-                    correct += (model(x).argmax(1) == y).sum()
-            dist.all_reduce(correct)
-            return correct.item() / len(val_set)
-        """,
-)
+@rule("BH605")
 def metric_of_one_rank(subject: Subject) -> Iterator[Place]:
     """Held-out rows have a DistributedSampler, or each rank takes every n-th of them, and no reduction over ranks meets what is computed of them."""
     program = subject.program
@@ -159,42 +121,7 @@ def _own_share(program: Program, rows: ast.expr) -> bool:
     return start is not None and (any("rank" in words(n) for n in identifiers(start)) or last_name(start) in program.rank_names)
 
 
-@rule(
-    "BH613",
-    "means-summed-over-ranks",
-    "error",
-    title="Means of ranks are added up and not divided",
-    why="`all_reduce` adds up by default: of two ranks the score is twice as large, an accuracy goes to 200 %, and thresholds and comparisons with other runs are wrong.",
-    remedy="reduce sums and counts, and divide then; or pass `op=dist.ReduceOp.AVG`, or divide by the number of ranks",
-    bad="""
-        import torch
-        import torch.distributed as dist
-
-        def score(network, batches):
-            right = torch.zeros(())
-            rows = 0
-            for x, y in batches:
-                right += (network(x).argmax(1) == y).sum()
-                rows += len(y)
-            accuracy = right / rows
-            dist.all_reduce(accuracy)
-            return accuracy.item()
-        """,
-    good="""
-        import torch
-        import torch.distributed as dist
-
-        def score(network, batches):
-            right = torch.zeros(())
-            rows = 0
-            for x, y in batches:
-                right += (network(x).argmax(1) == y).sum()
-                rows += len(y)
-            accuracy = right / rows
-            dist.all_reduce(accuracy)
-            return accuracy.item() / dist.get_world_size()
-        """,
-)
+@rule("BH613")
 def means_summed_over_ranks(subject: Subject) -> Iterator[Place]:
     """What `all_reduce` adds up is a sum over the rank's own rows divided by their number, or a mean, and nothing is divided afterwards, there or by a caller."""
     program = subject.program
@@ -211,29 +138,7 @@ def means_summed_over_ranks(subject: Subject) -> Iterator[Place]:
             yield call, f"{ast.unparse(found[0])} is the mean of one rank, and the sum over all ranks is used as if it were one"
 
 
-@rule(
-    "BH534",
-    "sampler-seeded-by-rank",
-    "error",
-    title="Each rank shares the rows out by a seed of its own",
-    why="A DistributedSampler shuffles all rows and takes every n-th: only where all ranks shuffle alike are the shares disjoint. With other seeds some rows are read by several ranks, "
-    "and others by none.",
-    remedy="give all ranks the same seed; what differs by rank is the seed of dropout and augmentations",
-    bad="""
-        from torch.utils.data import DataLoader, DistributedSampler
-
-        def make_loader(rows, rank, seed):
-            sampler = DistributedSampler(rows, shuffle=True, seed=seed + rank)
-            return sampler, DataLoader(rows, batch_size=32, sampler=sampler)
-        """,
-    good="""
-        from torch.utils.data import DataLoader, DistributedSampler
-
-        def make_loader(rows, rank, seed):
-            sampler = DistributedSampler(rows, shuffle=True, seed=seed)
-            return sampler, DataLoader(rows, batch_size=32, sampler=sampler)
-        """,
-)
+@rule("BH534")
 def sampler_seeded_by_rank(subject: Subject) -> Iterator[Place]:
     """The seed of a DistributedSampler that shuffles is computed from a rank."""
     program = subject.program
@@ -249,35 +154,7 @@ def sampler_seeded_by_rank(subject: Subject) -> Iterator[Place]:
             yield call, f"the seed of this sampler depends on {ranks[0]}: shares of ranks overlap, and some rows are in none"
 
 
-@rule(
-    "BH614",
-    "frozen-after-wrapping",
-    "error",
-    title="A part is frozen after its network was wrapped",
-    why="DistributedDataParallel waits in every backward pass for the gradients of all parameters that were free when it was made: of those that are frozen later none comes, "
-    "and the next step raises or waits for ever.",
-    remedy="freeze first, wrap then; wrap it anew after a change, or pass `find_unused_parameters=True`",
-    bad="""
-        import torch
-        from torch.nn.parallel import DistributedDataParallel
-
-        def prepare(network):
-            model = DistributedDataParallel(network)
-            for p in model.module.body.parameters():
-                p.requires_grad = False
-            return model, torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
-        """,
-    good="""
-        import torch
-        from torch.nn.parallel import DistributedDataParallel
-
-        def prepare(network):
-            for p in network.body.parameters():
-                p.requires_grad = False
-            model = DistributedDataParallel(network)
-            return model, torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
-        """,
-)
+@rule("BH614")
 def frozen_after_wrapping(subject: Subject) -> Iterator[Place]:
     """Parameters of a network that was wrapped higher up in the function, with no word about unused ones, are frozen, and it is not wrapped anew."""
     program = subject.program

@@ -17,26 +17,7 @@ RESIZE = "torchvision.transforms.functional.resize"
 RESHAPES = {"flatten", "reshape", "view", "contiguous", "transpose", "permute", "to", "clone", "long"}
 
 
-@rule(
-    "BH545",
-    "labels-blended",
-    "error",
-    title="Labels are interpolated",
-    why="Between the classes 1 and 3 lies no class 2. Resized bilinearly, the border of a mask gets labels of classes that are not there, and where they are whole again they are wrong.",
-    remedy='`mode="nearest"`, or `interpolation=InterpolationMode.NEAREST`',
-    bad="""
-        import torch.nn.functional as F
-
-        def shrink(mask):
-            return F.interpolate(mask[None, None].float(), scale_factor=0.5, mode="bilinear")[0, 0].long()
-        """,
-    good="""
-        import torch.nn.functional as F
-
-        def shrink(mask):
-            return F.interpolate(mask[None, None].float(), scale_factor=0.5, mode="nearest")[0, 0].long()
-        """,
-)
+@rule("BH545")
 def labels_blended(subject: Subject) -> Iterator[Place]:
     """Something called a mask or labels is resized by a mode that blends, and made whole numbers again, with no comparison between; or by torchvision's default beside an image."""
     program = subject.program

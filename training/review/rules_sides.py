@@ -22,30 +22,7 @@ SELECTS = {"sampler", "idx", "indices", "index", "mask", "split", "subset", "ids
 AT_LEAST = 0.2  # of the held-out rows, where a window before them may be wanted
 
 
-@rule(
-    "BH527",
-    "sides-share-rows",
-    "error",
-    title="Two sides of a split hold the same rows",
-    why="Rows that were learned, or that chose the model, are in the score as well: it says what is remembered, not what new rows would give.",
-    remedy="divide one order of the rows once, each bound where the one before ended: `order[:a]`, `order[a:b]`, `order[b:]`",
-    bad="""
-        import torch
-
-        def sides(images, labels):
-            order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
-            train_rows, val_rows = order[:800], order[700:]
-            return images[train_rows], labels[train_rows], images[val_rows], labels[val_rows]
-        """,
-    good="""
-        import torch
-
-        def sides(images, labels):
-            order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
-            train_rows, val_rows = order[:800], order[800:]
-            return images[train_rows], labels[train_rows], images[val_rows], labels[val_rows]
-        """,
-)
+@rule("BH527")
 def sides_share_rows(subject: Subject) -> Iterator[Place]:
     """Names of two sides get rows of one table by the same positions, by slices that overlap or by two draws; or train gets all of a table, another side a part."""
     program = subject.program

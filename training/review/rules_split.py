@@ -47,31 +47,7 @@ def fits(program: Program) -> Iterator[tuple[ast.Call, str, ast.expr]]:
                 yield call, own, call.args[0]
 
 
-@rule(
-    "BH501",
-    "fit-before-split",
-    "error",
-    title="A transformer is fitted before the split",
-    why="Means, vocabularies, components or selected columns then hold test rows: the score measures data that the preparation has already seen.",
-    remedy="split first, and fit on the train rows alone; a Pipeline does it right within cross-validation",
-    bad="""
-        from sklearn.model_selection import train_test_split
-        from sklearn.preprocessing import StandardScaler
-
-        def prepare(X, y):
-            X = StandardScaler().fit_transform(X)
-            return train_test_split(X, y, random_state=0)
-        """,
-    good="""
-        from sklearn.model_selection import train_test_split
-        from sklearn.preprocessing import StandardScaler
-
-        def prepare(X, y):
-            X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0)
-            scaler = StandardScaler().fit(X_train)
-            return scaler.transform(X_train), scaler.transform(X_test), y_train, y_test
-        """,
-)
+@rule("BH501")
 def fit_before_split(subject: Subject) -> Iterator[Place]:
     """Something is fitted on a name, and that name, or what the fit gave, is split further down; or the name was split before, and a side of it is transformed."""
     program = subject.program
@@ -102,28 +78,7 @@ def _is_label(node: ast.expr) -> bool:
     return last_name(node) in ("y", "Y", "labels", "target", "targets", "y_all")
 
 
-@rule(
-    "BH502",
-    "fit-on-held-out",
-    "error",
-    title="A transformer is fitted on held-out rows",
-    why="Validation and test rows are scaled or encoded by their own statistics, not by those of train: shifts between the sides vanish, and serving has no such statistics.",
-    remedy="call `transform` on validation and test rows",
-    bad="""
-        from sklearn.preprocessing import StandardScaler
-
-        def prepare(X_train, X_test):
-            scaler = StandardScaler()
-            return scaler.fit_transform(X_train), scaler.fit_transform(X_test)
-        """,
-    good="""
-        from sklearn.preprocessing import StandardScaler
-
-        def prepare(X_train, X_test):
-            scaler = StandardScaler()
-            return scaler.fit_transform(X_train), scaler.transform(X_test)
-        """,
-)
+@rule("BH502")
 def fit_on_held_out(subject: Subject) -> Iterator[Place]:
     """The rows of a fit are named validation or test, or are put together of both sides; or it is made anew in a loop over the sides, or by a helper for each; a
     mean by which rows are scaled or filled is a fit too; or, seen in a run, held-out rows have the middle 0 and the width 1 by themselves.
@@ -165,29 +120,7 @@ def _tables_with(program: Program, rate: ast.Call) -> list[ast.Call]:
     return [c for c, _ in program.call_sites[scope]] if mapped and not isinstance(scope.node, ast.Module) else []
 
 
-@rule(
-    "BH503",
-    "statistics-before-split",
-    "error",
-    title="Rows are normalised by statistics of all rows before the split",
-    why="Mean and deviation of the test rows are in every train row: the score measures data that the preparation has already seen.",
-    remedy="split first, and compute the statistics on the train rows alone",
-    bad="""
-        from sklearn.model_selection import train_test_split
-
-        def prepare(X, y):
-            X = (X - X.mean(axis=0)) / X.std(axis=0)
-            return train_test_split(X, y, random_state=0)
-        """,
-    good="""
-        from sklearn.model_selection import train_test_split
-
-        def prepare(X, y):
-            X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0)
-            mean, std = X_train.mean(axis=0), X_train.std(axis=0)
-            return (X_train - mean) / std, (X_test - mean) / std, y_train, y_test
-        """,
-)
+@rule("BH503")
 def statistics_before_split(subject: Subject) -> Iterator[Place]:
     """Rows are bound to themselves minus their mean, or filled with it, and are split further down; or the statistic is one of several sides put together; or, seen in a
     run, columns are scaled or filled by numbers of all rows, are components of all rows, or ranks among them.
@@ -234,29 +167,7 @@ def behind_rows(scope: Scope, parts: list[ast.expr], line: int, without: Set[str
     return found
 
 
-@rule(
-    "BH504",
-    "target-encoding-before-split",
-    "error",
-    title="A column is encoded by the label of all rows",
-    why="The mean label of a category holds the label of the row itself and of the test rows: the column tells the answer.",
-    remedy="compute the encoding on train rows alone, out of fold within them",
-    bad="""
-        from sklearn.model_selection import train_test_split
-
-        def prepare(df):
-            df["city_rate"] = df.groupby("city")["target"].transform("mean")
-            return train_test_split(df.drop(columns=["target"]), df["target"], random_state=0)
-        """,
-    good="""
-        from sklearn.model_selection import train_test_split
-
-        def prepare(df):
-            train, test = train_test_split(df, random_state=0)
-            rate = train.groupby("city")["target"].mean()
-            return train, test.assign(city_rate=test["city"].map(rate))
-        """,
-)
+@rule("BH504")
 def target_encoding_before_split(subject: Subject) -> Iterator[Place]:
     """A statistic of the label column by group is taken of a frame that is split further down, or of no part of one in a file that splits at random; or, seen in a
     run, a column of a table follows from the sum of the labels of all rows, test rows among them.

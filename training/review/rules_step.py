@@ -16,33 +16,7 @@ from training.review.trace import Event
 from training.review.values import loss_kind
 
 
-@rule(
-    "BH101",
-    "zero-grad-missing",
-    "error",
-    title="Gradients are never cleared",
-    why="`backward` adds to `.grad`. Without `zero_grad` each step uses the sum of all gradients since the start: the loss falls at first, then swings or diverges.",
-    remedy="call `optimizer.zero_grad(set_to_none=True)` in the loop, before `backward` or after `step`",
-    bad="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            for x, y in loader:
-                loss = loss_fn(model(x), y)
-                loss.backward()
-                optimizer.step()
-        """,
-    good="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            for x, y in loader:
-                optimizer.zero_grad(set_to_none=True)
-                loss = loss_fn(model(x), y)
-                loss.backward()
-                optimizer.step()
-        """,
-)
+@rule("BH101")
 def zero_grad_missing(subject: Subject) -> Iterator[Place]:
     """A loop with `backward` and `step`, or a method that is called once a batch, and nothing in it that clears the gradients of that optimizer."""
     for steps in step_groups(subject):
@@ -60,34 +34,7 @@ def _clears_elsewhere(program: Program) -> bool:
     return by_hand or any("zero" in name and "grad" in name for name in program.called_names)
 
 
-@rule(
-    "BH102",
-    "gradient-cleared-before-use",
-    "error",
-    title="Gradients are cleared between backward and step",
-    why="`zero_grad` after `backward` throws the gradient away: `step` changes nothing (or only decays the weights), and the loss stays where it was.",
-    remedy="move `zero_grad` before `backward`, or after `step`",
-    bad="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            for x, y in loader:
-                loss = loss_fn(model(x), y)
-                loss.backward()
-                optimizer.zero_grad()
-                optimizer.step()
-        """,
-    good="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            for x, y in loader:
-                loss = loss_fn(model(x), y)
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-        """,
-)
+@rule("BH102")
 def cleared_before_use(subject: Subject) -> Iterator[Place]:
     """In one passage of the loop: backward, clear, step, with no other backward after the clear; or one whose gradient serves no step that comes before the clear."""
     groups = step_groups(subject)
@@ -140,34 +87,7 @@ def _cleared_for(other: Steps, first: Placed, steps: Steps) -> bool:
     return any(first.position < c.position < other.position or (other.position < first.position and c.position < other.position) for c in other.clears)
 
 
-@rule(
-    "BH103",
-    "step-before-backward",
-    "error",
-    title="The optimizer steps before the gradient is there",
-    why="`step` uses what is in `.grad` at that moment: nothing after `zero_grad`, or the gradient of the batch before. The loss does not fall, or lags and swings.",
-    remedy="order each step as zero_grad, forward, loss, backward, step",
-    bad="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss = loss_fn(model(x), y)
-                optimizer.step()
-                loss.backward()
-        """,
-    good="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss = loss_fn(model(x), y)
-                loss.backward()
-                optimizer.step()
-        """,
-)
+@rule("BH103")
 def step_before_backward(subject: Subject) -> Iterator[Place]:
     """In one passage of the loop the step comes first, and the gradient is cleared before it can be used."""
     for steps in step_groups(subject):
@@ -188,33 +108,7 @@ def _cleared_since_backward(steps: Steps) -> Placed | None:
     return Placed(position, event)
 
 
-@rule(
-    "BH104",
-    "backward-missing",
-    "error",
-    title="No gradient is ever computed",
-    why="Forward, loss and `step` without `backward`: `.grad` stays None, the optimizer skips every parameter, and the loss stays at its initial value.",
-    remedy="call `loss.backward()` before `optimizer.step()`",
-    bad="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss = loss_fn(model(x), y)
-                optimizer.step()
-        """,
-    good="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss = loss_fn(model(x), y)
-                loss.backward()
-                optimizer.step()
-        """,
-)
+@rule("BH104")
 def backward_missing(subject: Subject) -> Iterator[Place]:
     """A loop that clears and steps the same optimizer and computes a loss, where nothing in it computes a gradient."""
     if subject.framework:
@@ -279,33 +173,7 @@ def _hands_on(program: Program, call: ast.Call, losses: set[str]) -> bool:
     return any(not (isinstance(p, ast.Attribute) and p.attr in ("item", "detach")) for p in parents)
 
 
-@rule(
-    "BH105",
-    "step-missing",
-    "error",
-    title="The optimizer never steps",
-    why="Gradients are computed and cleared, but nothing applies them: the loss stays at its initial value.",
-    remedy="call `optimizer.step()` after `backward`",
-    bad="""
-        import torch
-
-        def train(model, loader, loss_fn):
-            optimizer = torch.optim.AdamW(model.parameters())
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss_fn(model(x), y).backward()
-        """,
-    good="""
-        import torch
-
-        def train(model, loader, loss_fn):
-            optimizer = torch.optim.AdamW(model.parameters())
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss_fn(model(x), y).backward()
-                optimizer.step()
-        """,
-)
+@rule("BH105")
 def step_missing(subject: Subject) -> Iterator[Place]:
     """An optimizer is cleared in a loop with a backward, and no `step` of anything but schedules stands in the file, or none of this one in its loop."""
     program = subject.program
@@ -398,34 +266,7 @@ def _makes_optimizer(program: Program, event: Event) -> bool:
     return any(o.name.startswith("torch.optim.") for o in program.origins(target, event.scope))
 
 
-@rule(
-    "BH106",
-    "clip-misplaced",
-    "error",
-    title="Gradients are clipped before they are what a step uses, or after",
-    why="Clipping must change the gradient that `step` uses: after `step`, or before `backward`, it changes one that is thrown away, and after every batch of a window it changes a part. Spikes pass unclipped.",
-    remedy="clip between the last `backward` and `step`, once for each step",
-    bad="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss_fn(model(x), y).backward()
-                optimizer.step()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        """,
-    good="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss_fn(model(x), y).backward()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-        """,
-)
+@rule("BH106")
 def clip_misplaced(subject: Subject) -> Iterator[Place]:
     """A clip with no backward before it and no step after it in the same passage of the loop, between step and the next backward, or after each backward of a window."""
     yield from _clipped_in_every_batch(subject)
@@ -481,34 +322,7 @@ def _only_measures(call: ast.Call) -> bool:
     return most is not None and "inf" in ast.unparse(most)
 
 
-@rule(
-    "BH107",
-    "call-missing",
-    "error",
-    title="A method is named, not called",
-    why="`model.train` without parentheses does nothing and raises nothing; so do `optimizer.step` and `loss.backward`.",
-    remedy="add the parentheses",
-    bad="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            model.train
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss_fn(model(x), y).backward()
-                optimizer.step()
-        """,
-    good="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            model.train()
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss_fn(model(x), y).backward()
-                optimizer.step()
-        """,
-)
+@rule("BH107")
 def call_missing(subject: Subject) -> Iterator[Place]:
     """An expression statement that only names a method of training."""
     methods = {"backward", "step", "zero_grad", "eval", "train", "update", "cuda", "detach", "item", "barrier", "synchronize"}

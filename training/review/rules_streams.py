@@ -17,44 +17,7 @@ FOLDS = {"KFold", "StratifiedKFold", "GroupKFold", "StratifiedGroupKFold", "Repe
 RESETS = {"load_state_dict", "reset_parameters", "deepcopy", "apply", "clone", "reset", "init_weights", "reinit"}
 
 
-@rule(
-    "BH521",
-    "stream-in-every-worker",
-    "error",
-    title="Every worker reads the whole stream",
-    why="An IterableDataset is copied into each worker, and each copy gives all rows: with four workers every row comes four times an epoch, in evaluation too.",
-    remedy="share the files or rows out in `__iter__` by `torch.utils.data.get_worker_info()`",
-    bad="""
-        from torch.utils.data import DataLoader, IterableDataset
-
-        class Lines(IterableDataset):
-            def __init__(self, paths):
-                self.paths = paths
-
-            def __iter__(self):
-                for path in self.paths:
-                    yield from open(path)
-
-        def loader(paths):
-            return DataLoader(Lines(paths), batch_size=32, num_workers=4)
-        """,
-    good="""
-        from torch.utils.data import DataLoader, IterableDataset, get_worker_info
-
-        class Lines(IterableDataset):
-            def __init__(self, paths):
-                self.paths = paths
-
-            def __iter__(self):
-                worker = get_worker_info()
-                mine = self.paths if worker is None else self.paths[worker.id :: worker.num_workers]
-                for path in mine:
-                    yield from open(path)
-
-        def loader(paths):
-            return DataLoader(Lines(paths), batch_size=32, num_workers=4)
-        """,
-)
+@rule("BH521")
 def stream_in_every_worker(subject: Subject) -> Iterator[Place]:
     """A loader with a literal number of workers over an IterableDataset of this file, in which nothing asks for the worker."""
     program = subject.program
@@ -80,36 +43,7 @@ def _goes_through(program: Program, owner: ast.ClassDef) -> bool:
     return any(isinstance(n, (ast.For, ast.comprehension)) for n in nodes) and not any(isinstance(n, ast.While) for n in nodes) and not drawn
 
 
-@rule(
-    "BH522",
-    "one-network-for-all-folds",
-    "error",
-    title="One network is trained through all folds",
-    why="From the second fold on it has learned the rows it is now tested on: the scores of cross-validation rise from fold to fold, and mean nothing.",
-    remedy="make the network and its optimizer anew inside the loop over folds",
-    bad="""
-        import torch
-        from sklearn.model_selection import KFold
-
-        def cross_validate(x, y, fit, score):
-            model = torch.nn.Linear(8, 1)
-            optimizer = torch.optim.Adam(model.parameters())
-            for train, val in KFold(5).split(x):
-                fit(model, optimizer, x[train], y[train])
-                print(score(model, x[val], y[val]))
-        """,
-    good="""
-        import torch
-        from sklearn.model_selection import KFold
-
-        def cross_validate(x, y, fit, score):
-            for train, val in KFold(5).split(x):
-                model = torch.nn.Linear(8, 1)
-                optimizer = torch.optim.Adam(model.parameters())
-                fit(model, optimizer, x[train], y[train])
-                print(score(model, x[val], y[val]))
-        """,
-)
+@rule("BH522")
 def one_network_for_all_folds(subject: Subject) -> Iterator[Place]:
     """A network is made before a loop over folds, its optimizer too, or in the loop or in a function called there: and nothing sets the network back."""
     program = subject.program

@@ -14,35 +14,7 @@ RANKS = {"gpus", "devices", "processes", "world", "ranks", "replicas", "nprocs",
 DIVIDES = {"div", "div_", "mul", "mul_", "true_divide", "_foreach_div_", "_foreach_mul_"}
 
 
-@rule(
-    "BH612",
-    "gradients-summed-over-ranks",
-    "error",
-    title="Gradients are added up over ranks and not divided",
-    why="Each rank has the gradient of a mean: their sum is as many times too large as there are ranks, so the rate that was found on one device is too high on eight.",
-    remedy="divide by `dist.get_world_size()`, or reduce with `ReduceOp.AVG` (nccl)",
-    bad="""
-        import torch.distributed as dist
-
-        def step(network, optimizer, loss):
-            optimizer.zero_grad()
-            loss.backward()
-            for weight in network.parameters():
-                dist.all_reduce(weight.grad)
-            optimizer.step()
-        """,
-    good="""
-        import torch.distributed as dist
-
-        def step(network, optimizer, loss):
-            optimizer.zero_grad()
-            loss.backward()
-            for weight in network.parameters():
-                dist.all_reduce(weight.grad)
-                weight.grad /= dist.get_world_size()
-            optimizer.step()
-        """,
-)
+@rule("BH612")
 def gradients_summed_over_ranks(subject: Subject) -> Iterator[Place]:
     """A gradient is reduced by a sum in a file that divides nothing by the number of ranks and makes no loss that is a sum."""
     program = subject.program

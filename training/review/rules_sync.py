@@ -32,41 +32,7 @@ SHARING = (
 )  # parts of names that are called
 
 
-@rule(
-    "BH609",
-    "gradients-never-averaged",
-    "error",
-    title="no_sync also covers the backward before the step",
-    why="DDP averages all gradients of a window in its last backward: where `no_sync` covers that one too, each rank steps by its own rows, and the networks drift apart.",
-    remedy="leave the last backward of the window outside of `no_sync`",
-    bad="""
-        import torch
-        from torch.nn.parallel import DistributedDataParallel
-
-        def train(network, optimizer, windows, loss_fn):
-            ddp = DistributedDataParallel(network)
-            for window in windows:
-                optimizer.zero_grad()
-                for x, y in window:
-                    with ddp.no_sync():
-                        (loss_fn(ddp(x), y) / len(window)).backward()
-                optimizer.step()
-        """,
-    good="""
-        import contextlib
-        import torch
-        from torch.nn.parallel import DistributedDataParallel
-
-        def train(network, optimizer, windows, loss_fn):
-            ddp = DistributedDataParallel(network)
-            for window in windows:
-                optimizer.zero_grad()
-                for i, (x, y) in enumerate(window):
-                    with ddp.no_sync() if i + 1 < len(window) else contextlib.nullcontext():
-                        (loss_fn(ddp(x), y) / len(window)).backward()
-                optimizer.step()
-        """,
-)
+@rule("BH609")
 def gradients_never_averaged(subject: Subject) -> Iterator[Place]:
     """Every backward of a loop that steps is under `no_sync`, or just the one at the end of the window is, in a file that reduces nothing by hand."""
     program = subject.program
@@ -135,45 +101,7 @@ def _choices(program: Program, node: ast.AST, scope: Scope) -> list[ast.IfExp]:
     return [b.value for b in bound if isinstance(b.value, ast.IfExp)]
 
 
-@rule(
-    "BH615",
-    "ranks-train-apart",
-    "error",
-    title="Ranks share out the rows, and nothing averages their gradients",
-    why="Without DistributedDataParallel each rank trains a network of its own on its share: what rank 0 saves has seen a part of the rows, and the others are thrown away.",
-    remedy="wrap the network: `net = DistributedDataParallel(net)`",
-    bad="""
-        import torch
-        import torch.distributed as dist
-        from torch.utils.data import DataLoader, DistributedSampler
-
-        def work(rank, world, data):
-            dist.init_process_group("gloo", rank=rank, world_size=world)
-            loader = DataLoader(data, batch_size=32, sampler=DistributedSampler(data, shuffle=False))
-            net = torch.nn.Linear(8, 2)
-            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-            for x, y in loader:
-                optimizer.zero_grad()
-                torch.nn.functional.cross_entropy(net(x), y).backward()
-                optimizer.step()
-        """,
-    good="""
-        import torch
-        import torch.distributed as dist
-        from torch.nn.parallel import DistributedDataParallel
-        from torch.utils.data import DataLoader, DistributedSampler
-
-        def work(rank, world, data):
-            dist.init_process_group("gloo", rank=rank, world_size=world)
-            loader = DataLoader(data, batch_size=32, sampler=DistributedSampler(data, shuffle=False))
-            net = DistributedDataParallel(torch.nn.Linear(8, 2))
-            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-            for x, y in loader:
-                optimizer.zero_grad()
-                torch.nn.functional.cross_entropy(net(x), y).backward()
-                optimizer.step()
-        """,
-)
+@rule("BH615")
 def ranks_train_apart(subject: Subject) -> Iterator[Place]:
     """A file starts a process group, gives a loader a DistributedSampler and steps an optimizer of a network that it makes itself; nothing in it wraps networks,
     reads gradients, or is called as if it did.
@@ -225,45 +153,7 @@ def _loaded_on_one_rank(program: Program) -> Iterator[Place]:
             yield call, "one rank loads weights after the network was wrapped: the others keep their own, and train another network"
 
 
-@rule(
-    "BH610",
-    "batch-skipped-on-one-rank",
-    "error",
-    title="One rank skips a batch that the others go through",
-    why="Every backward of DistributedDataParallel waits for all ranks: one whose loss is not finite, and which goes on without it, leaves the others waiting for ever, or a batch behind.",
-    remedy="reduce the condition over the ranks first, so that all skip the batch together",
-    bad="""
-        import torch
-        from torch.nn.parallel import DistributedDataParallel
-
-        def train(network, optimizer, loader, loss_fn):
-            ddp = DistributedDataParallel(network)
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss = loss_fn(ddp(x), y)
-                if not torch.isfinite(loss):
-                    continue
-                loss.backward()
-                optimizer.step()
-        """,
-    good="""
-        import torch
-        import torch.distributed as dist
-        from torch.nn.parallel import DistributedDataParallel
-
-        def train(network, optimizer, loader, loss_fn):
-            ddp = DistributedDataParallel(network)
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss = loss_fn(ddp(x), y)
-                broken = (~torch.isfinite(loss)).float()
-                dist.all_reduce(broken)
-                if broken > 0:
-                    continue
-                loss.backward()
-                optimizer.step()
-        """,
-)
+@rule("BH610")
 def batch_skipped_on_one_rank(subject: Subject) -> Iterator[Place]:
     """Before a backward a condition on a loss that is not finite leads to `continue`, in a file that wraps a network and reduces nothing by hand."""
     program = subject.program
@@ -294,38 +184,7 @@ def _is_wrapped(program: Program, scope: Scope) -> bool:
     return inside or not trains_there or not elsewhere
 
 
-@rule(
-    "BH611",
-    "sums-reduced-in-part",
-    "error",
-    title="Only the count is added up over ranks",
-    why="The sum of one rank is divided by the rows of all: the loss and the score are too small by the number of ranks.",
-    remedy="reduce all sums: `dist.all_reduce(totals)` instead of one element of it",
-    bad="""
-        import torch
-        import torch.distributed as dist
-
-        def score(network, batches):
-            sums = torch.zeros(2)
-            for x, y in batches:
-                sums[0] += (network(x).argmax(1) == y).sum()
-                sums[1] += len(y)
-            dist.all_reduce(sums[1])
-            return sums[0] / sums[1]
-        """,
-    good="""
-        import torch
-        import torch.distributed as dist
-
-        def score(network, batches):
-            sums = torch.zeros(2)
-            for x, y in batches:
-                sums[0] += (network(x).argmax(1) == y).sum()
-                sums[1] += len(y)
-            dist.all_reduce(sums)
-            return sums[0] / sums[1]
-        """,
-)
+@rule("BH611")
 def sums_reduced_in_part(subject: Subject) -> Iterator[Place]:
     """Two sums of one loop are divided by each other; that below was reduced over ranks, that above was not, and no gradient is computed there."""
     program = subject.program

@@ -16,32 +16,7 @@ PAIRS = {"train_test_split", "TensorDataset", "fit", "fit_transform", "partial_f
 LABELS = {"y", "target", "targets", "label", "labels", "truth", "outcome", "outcomes", "response"}
 
 
-@rule(
-    "BH543",
-    "label-among-columns",
-    "error",
-    title="The column of the labels is among the features",
-    why="The table is taken as a whole after the label was read from it, not taken out: the network copies it, and the test score is near perfect.",
-    remedy='`y = table.pop("target")`, or `x = table.drop(columns=["target"])`',
-    bad="""
-        import torch
-        from sklearn.model_selection import train_test_split
-
-        def prepare(table):
-            y = table["target"].to_numpy()
-            x = table.drop(columns=["id"]).to_numpy()
-            return train_test_split(x, y, random_state=0)
-        """,
-    good="""
-        import torch
-        from sklearn.model_selection import train_test_split
-
-        def prepare(table):
-            y = table["target"].to_numpy()
-            x = table.drop(columns=["id", "target"]).to_numpy()
-            return train_test_split(x, y, random_state=0)
-        """,
-)
+@rule("BH543")
 def label_among_columns(subject: Subject) -> Iterator[Place]:
     """Rows and labels go together into a split, a data set or a fit: the labels are one column of a table, the rows all columns of it, or all but others;
     or an imputer that fills gaps from the other columns is given a table of which one column becomes the label; or gaps are filled by a statistic of each class.

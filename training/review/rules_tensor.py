@@ -17,28 +17,7 @@ from training.review.values import reaching, reaching_elements
 SHIFTS = {"shift", "skew", "relative", "rel"}  # relative positions are shifted by a view on purpose
 
 
-@rule(
-    "BH411",
-    "view-as-transpose",
-    "error",
-    title="view or reshape where a transpose is meant",
-    why="`view` reads the same memory in another rhythm: [B, T, C] viewed as [T, B, C] mixes time steps of different samples. Shapes fit, nothing raises, the score suffers.",
-    remedy="use `transpose` or `permute`",
-    bad="""
-        import torch
-
-        def to_time_first(x):
-            B, T, C = x.shape
-            return x.view(T, B, C)
-        """,
-    good="""
-        import torch
-
-        def to_time_first(x):
-            B, T, C = x.shape
-            return x.transpose(0, 1)
-        """,
-)
+@rule("BH411")
 def view_as_transpose(subject: Subject) -> Iterator[Place]:
     """The sizes of a tensor's own shape, in another order, are given to `view` or `reshape` of it, or of what has its dimensions: layers and functions that keep all but the last."""
     program = subject.program
@@ -162,28 +141,7 @@ def _changed_between(program: Program, source: ast.Name, scope: Scope, call: ast
     )
 
 
-@rule(
-    "BH412",
-    "reshape-mixes-batch",
-    "error",
-    title="A reshape mixes samples of the batch",
-    why="After the batch dimension was moved away from the front, `reshape(batch, -1)` cuts rows out of several samples: each prediction depends on its neighbours.",
-    remedy="move the batch dimension back to the front before flattening",
-    bad="""
-        import torch
-
-        def flatten(x):
-            x = x.permute(1, 0, 2).reshape(x.shape[0], -1)
-            return x
-        """,
-    good="""
-        import torch
-
-        def flatten(x):
-            x = x.permute(0, 2, 1).reshape(x.shape[0], -1)
-            return x
-        """,
-)
+@rule("BH412")
 def reshape_mixes_batch(subject: Subject) -> Iterator[Place]:
     """A permutation that moves dimension 0 away is reshaped to the first size of the tensor before it."""
     program = subject.program
@@ -257,38 +215,7 @@ def _shape_read_after(program: Program, size: ast.expr, moved: ast.Name, scope: 
     return program.statement(size) is not permutation
 
 
-@rule(
-    "BH413",
-    "softmax-over-batch",
-    "error",
-    title="Softmax over the batch",
-    why="With `dim=0` the probabilities of a class sum to one over the samples: each prediction depends on what else is in the batch.",
-    remedy="use `dim=-1`",
-    bad="""
-        import torch
-        from torch import nn
-
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.head = nn.Linear(8, 3)
-
-            def forward(self, x):
-                return torch.softmax(self.head(x), dim=0)
-        """,
-    good="""
-        import torch
-        from torch import nn
-
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.head = nn.Linear(8, 3)
-
-            def forward(self, x):
-                return torch.softmax(self.head(x), dim=-1)
-        """,
-)
+@rule("BH413")
 def softmax_over_batch(subject: Subject) -> Iterator[Place]:
     """Softmax with dimension 0 of a network's or linear layer's output that is returned, of attention scores, or as the last layer of a Sequential."""
     program = subject.program
@@ -434,26 +361,7 @@ def _batched_product(program: Program, call: ast.Call) -> bool:
     return len(result) > 2 and result[0].isalpha() and "," in factors and all(f[:1] == result[0] for f in factors.split(","))
 
 
-@rule(
-    "BH414",
-    "softmax-without-dim",
-    "warning",
-    title="Softmax without a dimension",
-    why="torch guesses: dimension 0 for 1-D and 3-D tensors, 1 otherwise. Of a [B, T, C] tensor that is the batch.",
-    remedy="say `dim=-1`",
-    bad="""
-        import torch.nn.functional as F
-
-        def probabilities(logits):
-            return F.softmax(logits)
-        """,
-    good="""
-        import torch.nn.functional as F
-
-        def probabilities(logits):
-            return F.softmax(logits, dim=-1)
-        """,
-)
+@rule("BH414")
 def softmax_without_dim(subject: Subject) -> Iterator[Place]:
     """A softmax of `torch.nn` or `torch.nn.functional` whose dimension is not given."""
     program = subject.program

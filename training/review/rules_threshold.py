@@ -19,35 +19,7 @@ CURVES = {"precision_recall_curve", "roc_curve"}  # each gives the cuts that it 
 CHOOSES = {"max", "argmax", "nanargmax", "min", "argmin", "sorted", "maximize", "minimize_scalar", "idxmax"}
 
 
-@rule(
-    "BH210",
-    "threshold-chosen-on-scored-rows",
-    "error",
-    title="The threshold is chosen on the rows that are scored",
-    why="The best of many thresholds on the test rows fits their chance as well: the score that it gives there is the highest one that can be had, not one that will be seen again.",
-    remedy="choose the threshold on validation rows, and apply it to the test rows as it is",
-    bad="""
-        import torch
-
-        def report(model, f1, grid, test):
-            model.eval()
-            x, y = test.tensors
-            with torch.no_grad():
-                prob = torch.sigmoid(model(x))
-            threshold = max(grid, key=lambda t: f1(prob > t, y))
-            print(f1(prob > threshold, y))
-        """,
-    good="""
-        import torch
-
-        def report(model, f1, grid, validation, test):
-            model.eval()
-            with torch.no_grad():
-                known, prob = (torch.sigmoid(model(rows.tensors[0])) for rows in (validation, test))
-            threshold = max(grid, key=lambda t: f1(known > t, validation.tensors[1]))
-            print(f1(prob > threshold, test.tensors[1]))
-        """,
-)
+@rule("BH210")
 def threshold_chosen_on_scored_rows(subject: Subject) -> Iterator[Place]:
     """A threshold is the best one for some scores and labels, which nothing says are validation rows, and is then used on these alone."""
     program = subject.program

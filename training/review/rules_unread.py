@@ -22,40 +22,7 @@ QUIET = {"no_grad", "inference_mode", "enable_grad", "staticmethod", "classmetho
 PLAIN_BASES = {"Module", "object", "ABC", "Dataset", "Generic", "Protocol"}
 
 
-@rule(
-    "BH253",
-    "argument-never-read",
-    "warning",
-    title="An argument is given, and the function never reads it",
-    why="Its callers hand over a mask, lengths, weights of classes or a state, and get what comes out without them: padding counts, rare classes weigh as little as before, training begins anew.",
-    remedy="use it in the function, or delete the parameter and what is passed",
-    bad="""
-        import torch
-        import torch.nn.functional as F
-
-        def weighted(scores, labels, class_weights):
-            return F.cross_entropy(scores, labels)
-
-        def train(model, optimizer, loader, class_weights):
-            for x, y in loader:
-                optimizer.zero_grad()
-                weighted(model(x), y, class_weights).backward()
-                optimizer.step()
-        """,
-    good="""
-        import torch
-        import torch.nn.functional as F
-
-        def weighted(scores, labels, class_weights):
-            return F.cross_entropy(scores, labels, weight=class_weights)
-
-        def train(model, optimizer, loader, class_weights):
-            for x, y in loader:
-                optimizer.zero_grad()
-                weighted(model(x), y, class_weights).backward()
-                optimizer.step()
-        """,
-)
+@rule("BH253")
 def argument_never_read(subject: Subject) -> Iterator[Place]:
     """In a file that trains: a function of a name of its own, that is only called, each time with a value for a parameter which stands nowhere in its body."""
     program = subject.program
@@ -127,34 +94,7 @@ SCALES = {"mean", "std", "mu", "sigma", "median"}
 WEIGHING = {"class", "pos", "sample", "loss", "balanced", "label"}
 
 
-@rule(
-    "BH254",
-    "made-and-never-read",
-    "warning",
-    title="A sampler, mask, scaler or weight is made and never used",
-    why="It was meant to take part: rare classes are drawn and weighed like all others, padding counts, columns keep their units, nothing stops early, and nothing says so.",
-    remedy="give it to what needs it, as in `DataLoader(rows, sampler=sampler)`, or delete it",
-    bad="""
-        from torch.utils.data import DataLoader, WeightedRandomSampler
-
-        def train(model, optimizer, loss_fn, rows, shares):
-            sampler = WeightedRandomSampler(shares, len(rows))
-            for x, y in DataLoader(rows, batch_size=64, shuffle=True):
-                optimizer.zero_grad()
-                loss_fn(model(x), y).backward()
-                optimizer.step()
-        """,
-    good="""
-        from torch.utils.data import DataLoader, WeightedRandomSampler
-
-        def train(model, optimizer, loss_fn, rows, shares):
-            sampler = WeightedRandomSampler(shares, len(rows))
-            for x, y in DataLoader(rows, batch_size=64, sampler=sampler):
-                optimizer.zero_grad()
-                loss_fn(model(x), y).backward()
-                optimizer.step()
-        """,
-)
+@rule("BH254")
 def made_and_never_read(subject: Subject) -> Iterator[Place]:
     """In a file that trains: a local name, or one of a file that is started, is bound to what a call gives, its like being made for use, and stands nowhere else; or a loop that learns leaves out what its batches bring."""
     program = subject.program

@@ -61,34 +61,7 @@ def _inner_window(steps: Steps) -> bool:
     return bool({"accum", "accumulate", "accumulation", "micro", "microbatches", "window"} & named)
 
 
-@rule(
-    "BH121",
-    "accumulation-not-divided",
-    "error",
-    title="Accumulated gradients are summed, not averaged",
-    why="Each window's gradient is as many times too large as it has batches: with SGD the learning rate is multiplied, and clipping or weight decay shift with it.",
-    remedy="divide the loss by the number of batches in the window before `backward`",
-    bad="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn, window):
-            for i, (x, y) in enumerate(loader):
-                loss_fn(model(x), y).backward()
-                if (i + 1) % window == 0 or i + 1 == len(loader):
-                    optimizer.step()
-                    optimizer.zero_grad()
-        """,
-    good="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn, window):
-            for i, (x, y) in enumerate(loader):
-                (loss_fn(model(x), y) / window).backward()
-                if (i + 1) % window == 0 or i + 1 == len(loader):
-                    optimizer.step()
-                    optimizer.zero_grad()
-        """,
-)
+@rule("BH121")
 def accumulation_not_divided(subject: Subject) -> Iterator[Place]:
     """A step once a window, and between the loss and its backward nothing is divided or scaled."""
     for steps in step_groups(subject):
@@ -131,36 +104,7 @@ def _only_logs(statement: ast.stmt, losses: set[str]) -> bool:
     return len(read) >= len(plain)
 
 
-@rule(
-    "BH122",
-    "last-window-dropped",
-    "warning",
-    title="The last, shorter accumulation window is never applied",
-    why="Where the number of batches is no multiple of the window, the gradient of the last ones is thrown away when the next epoch clears it.",
-    remedy="also step on the last batch: `or i + 1 == len(loader)`",
-    bad="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn, window):
-            optimizer.zero_grad()
-            for i, (x, y) in enumerate(loader):
-                (loss_fn(model(x), y) / window).backward()
-                if (i + 1) % window == 0:
-                    optimizer.step()
-                    optimizer.zero_grad()
-        """,
-    good="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn, window):
-            optimizer.zero_grad()
-            for i, (x, y) in enumerate(loader):
-                (loss_fn(model(x), y) / window).backward()
-                if (i + 1) % window == 0 or i + 1 == len(loader):
-                    optimizer.step()
-                    optimizer.zero_grad()
-        """,
-)
+@rule("BH122")
 def last_window_dropped(subject: Subject) -> Iterator[Place]:
     """A step once a window in a loop that ends, its condition looks at the window alone, no step follows the loop, and what is left is cleared."""
     for steps in step_groups(subject):
@@ -178,34 +122,7 @@ def last_window_dropped(subject: Subject) -> Iterator[Place]:
             yield branch, "batches after the last full window are never applied", steps.loop.node
 
 
-@rule(
-    "BH126",
-    "window-cleared-in-every-batch",
-    "error",
-    title="Gradients are cleared in every batch of an accumulation window",
-    why="`step` comes once a window, but only the last batch's gradient is still there: the others are computed and thrown away.",
-    remedy="clear where the window ends, right after `step`",
-    bad="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn, window):
-            for i, (x, y) in enumerate(loader):
-                optimizer.zero_grad()
-                (loss_fn(model(x), y) / window).backward()
-                if (i + 1) % window == 0 or i + 1 == len(loader):
-                    optimizer.step()
-        """,
-    good="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn, window):
-            for i, (x, y) in enumerate(loader):
-                (loss_fn(model(x), y) / window).backward()
-                if (i + 1) % window == 0 or i + 1 == len(loader):
-                    optimizer.step()
-                    optimizer.zero_grad()
-        """,
-)
+@rule("BH126")
 def cleared_in_every_batch(subject: Subject) -> Iterator[Place]:
     """A step once a window, and in the same loop a clear that no condition guards."""
     for steps in step_groups(subject):
@@ -217,38 +134,7 @@ def cleared_in_every_batch(subject: Subject) -> Iterator[Place]:
                 yield clear.event.node, "cleared in every batch, though the step comes once a window", steps.loop.node
 
 
-@rule(
-    "BH123",
-    "optimizer-in-loop",
-    "error",
-    title="The optimizer is made anew in the training loop",
-    why="Momentum and Adam's moments start from zero each time, and the first steps after that are far too large.",
-    remedy="make the optimizer once, before the loop; change its rate with a schedule",
-    bad="""
-        import torch
-
-        def train(model, loader, loss_fn, epochs):
-            for epoch in range(epochs):
-                optimizer = torch.optim.Adam(model.parameters(), lr=1e-3 * 0.9**epoch)
-                for x, y in loader:
-                    optimizer.zero_grad()
-                    loss_fn(model(x), y).backward()
-                    optimizer.step()
-        """,
-    good="""
-        import torch
-
-        def train(model, loader, loss_fn, epochs):
-            optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-            scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-            for epoch in range(epochs):
-                for x, y in loader:
-                    optimizer.zero_grad()
-                    loss_fn(model(x), y).backward()
-                    optimizer.step()
-                scheduler.step()
-        """,
-)
+@rule("BH123")
 def optimizer_in_loop(subject: Subject) -> Iterator[Place]:
     """An optimizer of torch is made unconditionally in a loop over epochs or batches that trains, over parameters from outside of it."""
     for trace in subject.traces:
@@ -273,34 +159,7 @@ def optimizer_in_loop(subject: Subject) -> Iterator[Place]:
                 yield event.node, "made anew in every passage of the loop: its state is lost", loop.node
 
 
-@rule(
-    "BH124",
-    "retain-graph",
-    "warning",
-    title="retain_graph=True where nothing uses the graph again",
-    why="It usually hides 'Trying to backward through the graph a second time': a hidden state or loss of an earlier batch is still attached. Memory grows, each step slows down.",
-    remedy="detach what is carried from batch to batch, and drop `retain_graph`",
-    bad="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss = loss_fn(model(x), y)
-                loss.backward(retain_graph=True)
-                optimizer.step()
-        """,
-    good="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss = loss_fn(model(x), y)
-                loss.backward()
-                optimizer.step()
-        """,
-)
+@rule("BH124")
 def retain_graph(subject: Subject) -> Iterator[Place]:
     """The only backward of a training loop keeps its graph, and no other gradient is computed in it; or the same loss goes backward twice in a row."""
     yield from _twice(subject)
@@ -351,35 +210,7 @@ def _twice(subject: Subject) -> Iterator[Place]:
             yield after[0], f"{loss} goes backward a second time, and every gradient is counted twice"
 
 
-@rule(
-    "BH125",
-    "backward-under-no-grad",
-    "error",
-    title="The training step stands under no_grad",
-    why="Nothing computed there has a gradient: `backward` raises, or finds only what was computed outside.",
-    remedy="use `no_grad` in evaluation alone",
-    bad="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            for x, y in loader:
-                optimizer.zero_grad()
-                with torch.no_grad():
-                    loss = loss_fn(model(x), y)
-                    loss.backward()
-                optimizer.step()
-        """,
-    good="""
-        import torch
-
-        def train(model, optimizer, loader, loss_fn):
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss = loss_fn(model(x), y)
-                loss.backward()
-                optimizer.step()
-        """,
-)
+@rule("BH125")
 def backward_under_no_grad(subject: Subject) -> Iterator[Place]:
     """A backward inside `no_grad` or `inference_mode` with no `enable_grad` inside of that."""
     for trace in subject.traces:

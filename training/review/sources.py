@@ -11,9 +11,9 @@ import tokenize
 import warnings
 from pathlib import Path
 
-from training.review.findings import RULES, Finding, Severity
+from training.review.findings import Finding, Severity
 from training.review.retired import RETIRED
-from training.review.rules_run import RUN_RULES
+from training.review.rules import KNOWN
 from training.review.syntax import parsed
 
 ALLOW = re.compile(r"#\s*bulkhead:\s*allow\s*(?:\[(?P<rules>[^\]]*)\])?\s*(?P<reason>.*)", re.IGNORECASE)
@@ -160,7 +160,7 @@ class Allowances:
         if not entry.rules:
             return [(NO_REASON, "names no rule; write # bulkhead: allow[BH101] and why")]
         wrong = [(ALLOWS_RETIRED, f"allows {rule}, a rule that was removed; remove the comment") for rule in entry.rules if rule in RETIRED]
-        wrong += [(ALLOWS_NOTHING, f"allows {rule}, which is no rule") for rule in entry.rules if rule not in RULES.keys() | RUN_RULES.keys() | RETIRED]
+        wrong += [(ALLOWS_NOTHING, f"allows {rule}, which is no rule") for rule in entry.rules if rule not in KNOWN.keys() | RETIRED]
         wrong += [(ALLOWS_NOTHING, f"allows {rule}, which finds nothing here; remove the comment") for rule in entry.rules if rule in ran - entry.used]
         if len(entry.reason) < SHORTEST_REASON:
             wrong.append((NO_REASON, f"gives no reason of {SHORTEST_REASON} letters or more, so nothing is allowed"))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 
 import pytest
 
 from training.review.engine import chosen_rules, review_text
-from training.review.findings import Rule
-from training.review.rules import LOADED
+from training.review.findings import PAGES, Rule, read_rule
+from training.review.rules import KNOWN, LOADED, RUN_RULES
 
 RULES = list(LOADED.values())
 
@@ -32,9 +33,20 @@ def test_a_rule_says_what_goes_wrong_and_what_to_do(rule: Rule) -> None:
     assert rule.bad != rule.good
 
 
-def test_rules_are_many_and_their_names_differ() -> None:
-    assert len(RULES) >= 80
-    assert len({r.name for r in RULES}) == len(RULES)
+def test_names_differ_and_what_only_a_run_shows_begins_at_801() -> None:
+    assert len({r.name for r in KNOWN.values()}) == len(KNOWN)
+    assert {r.id < "BH800" for r in RULES} == {True} and {id > "BH800" for id in RUN_RULES} == {True}
+
+
+def test_a_page_of_another_form_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (PAGES / "BH101.md").read_text(encoding="utf-8")
+    monkeypatch.setattr("training.review.findings.PAGES", tmp_path)
+    for planted in (text.replace("BH101", "BH102"), text.replace("Severity: error", "Severity: bad"), text.replace("```diff", "```python")):
+        (tmp_path / "BH101.md").write_text(planted)
+        with pytest.raises(ValueError, match=r"pages/BH101\.md"):
+            read_rule("BH101", LOADED["BH101"].check)
+    (tmp_path / "BH101.md").write_text(text)
+    assert read_rule("BH101", LOADED["BH101"].check) == LOADED["BH101"]
 
 
 def test_notes_are_told_only_when_they_are_asked_for() -> None:

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from tests.training.watch.programs import BASES, OF_RANKS, PLANTED, SOUND, Planted
-from training.review.rules import KNOWN
-from training.review.rules_run import RUN_RULES
+from training.review.rules import KNOWN, RUN_RULES
 from training.watch import launch
 from training.watch.record import Watch, guarded
 
